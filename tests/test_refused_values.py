@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import repertory as rp
 from repertory.errors import ConfigurationError, RecordRefused, RepertoryError
+from repertory.mcp import McpServer
 from repertory.memory import ItemQuery
 from repertory.testing import ScriptedModel
 
@@ -90,3 +92,87 @@ async def test_what_is_refused_as_too_deep_is_an_error_of_the_record() -> None:
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
         with pytest.raises(RecordRefused, match=r"RunStarted\.options: a value that contains itself"):
             await supervisor.spawn(AGENT, "Go.", options={"a": endless()})
+
+
+HALF = "\ud800"
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("where", "options"),
+    [
+        ("path", {"path": 5}),
+        ("path", {"path": "a\0b"}),
+        ("path", {"path": HALF}),
+        ("journal", {"journal": "company.db"}),
+        ("drain_timeout", {"drain_timeout": None}),
+        ("drain_timeout", {"drain_timeout": -1}),
+        ("redact", {"redact": "SECRET_KEY"}),
+        ("redact", {"redact": [5]}),
+        ("max_runs", {"max_runs": 0}),
+        ("quotas", {"quotas": {"runs": 1}}),
+        ("telemetry", {"telemetry": "otel"}),
+        ("clock", {"clock": 5.0}),
+    ],
+)
+async def test_an_option_of_a_supervisor_is_refused_as_itself(where: str, options: dict[str, Any]) -> None:
+    """Before anything is opened, and not in a group: above all one name to redact, which is no list of its letters."""
+    with pytest.raises(ConfigurationError, match=where):
+        async with rp.open_supervisor(**options):
+            raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("where", "make"),
+    [
+        ("ContextPolicy.window", lambda: rp.ContextPolicy(window=HALF)),  # type: ignore[arg-type]
+        ("ContextPolicy.rhythm", lambda: rp.ContextPolicy(rhythm=LONG)),  # type: ignore[arg-type]
+        ("preset", lambda: rp.ContextPolicy.preset(LONG)),  # type: ignore[arg-type]
+        ("payload_scope.read", lambda: rp.PayloadScope(read=LONG)),
+        ("output", lambda: rp.Agent("a", output=LONG)),
+        ("delegation.memory", lambda: rp.Delegation(memory=LONG)),  # type: ignore[arg-type]
+        ("on_lifecycle", lambda: rp.Agent("a", on_lifecycle=LONG)),  # type: ignore[arg-type]
+        ("target", lambda: McpServer("a", LONG)),
+        ("target", lambda: McpServer("a", 5)),  # type: ignore[arg-type]
+        ("include", lambda: McpServer("a", ["a"], include="add")),
+        ("env", lambda: McpServer("a", ["a"], env={"A": 5})),  # type: ignore[dict-item]
+        ("deadline", lambda: McpServer("a", ["a"], deadline=float("nan"))),
+        ("on_input", lambda: McpServer("a", ["a"], on_input="ask")),  # type: ignore[arg-type]
+    ],
+)
+def test_a_definition_of_the_wrong_type_or_of_a_million_characters_is_refused_in_few_words(
+    where: str, make: Callable[[], object]
+) -> None:
+    """With the field, and no more of the value than a line shows; half a character is a wrong type like any other."""
+    with pytest.raises(ConfigurationError, match=re.escape(where)) as caught:
+        make()
+    assert len(str(caught.value)) < 1_500
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    ("where", "hand_in"),
+    [
+        ("run_id", lambda supervisor, _, __: supervisor.fork(5, agent=AGENT)),
+        ("run_id", lambda supervisor, _, __: supervisor.rewind(["a"], 0, agent=AGENT)),
+        ("id 'xxx", lambda supervisor, _, __: supervisor.resume(LONG, agent=AGENT)),
+        ("id 'xxx", lambda supervisor, _, __: supervisor.remove(LONG)),
+        ("states", lambda supervisor, _, __: supervisor.runs(states="done")),
+        ("states", lambda supervisor, _, __: supervisor.runs(states=["ready"])),
+        ("options", lambda supervisor, _, __: supervisor.spawn(AGENT, "Go.", options=HALF)),
+        ("approve: arguments", lambda _, run, __: run.approve("call", arguments=[])),
+        ("call 'xxx", lambda _, run, __: run.give_result(LONG, "a")),
+        ("give_result", lambda _, run, __: run.give_result("call", "a", is_error=HALF)),
+        ("start_iteration", lambda _, run, __: run.summary(start_iteration=HALF)),
+    ],
+)
+async def test_a_call_with_the_wrong_type_or_a_million_characters_is_refused_in_few_words(
+    where: str, hand_in: Call
+) -> None:
+    """As definitions are; the run goes on."""
+    async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
+        run = await supervisor.spawn(AGENT, "Go.")
+        with pytest.raises(RepertoryError, match=where) as caught:
+            await hand_in(supervisor, run, None)
+        assert len(str(caught.value)) < 1_500
+        assert await run.wait_result() == "Done."

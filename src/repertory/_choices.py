@@ -99,8 +99,8 @@ def check_value(where: str, value: object, kind: Any) -> None:
     """
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigurationError(f"{where}: {misfit(error, value)}") from error
 
 
 def check_fields(where: str, message: msgspec.Struct) -> None:
@@ -117,3 +117,11 @@ def check_fields(where: str, message: msgspec.Struct) -> None:
         msgspec.convert(fields, type(message))
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
+    except UnicodeError:
+        for field in msgspec.structs.fields(message):
+            check_value(f"{where}: {field.name}", fields[field.name], field.type)
+
+
+def misfit(error: Exception, value: object) -> str:
+    """Why msgspec does not take a value: it stumbles where half a character stands in place of a number."""
+    return f"got {show(value)}" if isinstance(error, UnicodeError) else str(error)

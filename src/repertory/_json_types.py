@@ -64,13 +64,13 @@ class JsonType:
 
     def __init__(self, kind: Any, where: str) -> None:
         self.kind = kind
-        self.name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        self.name = kind.__name__ if isinstance(kind, type) else _name_of(kind)
         read = read_constraints(kind, where)
         try:
             self._options = _options(read)
             self.schema = schema_of(*self._options)
         except (TypeError, ValueError, NameError) as error:
-            reason = str(error).strip().splitlines()[-1]
+            reason = str(error).strip().splitlines()[-1][:500]
             hint = "; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else ""
             if isinstance(error, NameError):
                 hint = "; define it, and import all that it names, at the top level of a module"
@@ -134,6 +134,10 @@ class JsonType:
             return pairs
         names = cast("Json", value).keys()
         return sorted(pairs, key=lambda pair: len(names - resolve(pair[0], self.schema).get("properties", {}).keys()))
+
+
+def _name_of(kind: object) -> str:
+    return show(kind) if isinstance(kind, str) else str(kind).replace("typing.", "")
 
 
 def convert(value: Any, kind: Any, schema: Json) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 import msgspec
 
-from repertory._choices import check_choice, check_number, check_pattern, check_type
+from repertory._choices import check_choice, check_number, check_pattern, check_type, show
 from repertory._frozen import freeze_fields, thaw
 from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
@@ -275,7 +275,7 @@ def check_listener(listener: object) -> None:
     """Raise ``ConfigurationError`` for what cannot be called, or would never be awaited."""
     if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
         return
-    raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
+    raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {show(listener)}")
 
 
 _NO_OPTIONS: Final = {

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from repertory._choices import check_choice, check_number, check_type
+from repertory._choices import check_choice, check_number, check_type, show
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.memory import MemoryMode
@@ -63,7 +63,7 @@ class Delegation(msgspec.Struct, frozen=True, kw_only=True):
             values = getattr(self, name)
             if isinstance(values, str) or not isinstance(values, Sequence):
                 words = ", ".join(map(repr, get_args(choices)))
-                raise ConfigurationError(f"delegation.{name} must be a list with some of {words}, got {values!r}")
+                raise ConfigurationError(f"delegation.{name} must be a list with some of {words}, got {show(values)}")
             for value in values:
                 check_choice(f"delegation.{name}", value, choices)
         freeze_fields(self, sequences=("memory", "share"))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
 
-from repertory._choices import choices
+from repertory._choices import choices, misfit, show
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 
@@ -41,11 +41,12 @@ def _check_types(struct: msgspec.Struct) -> None:
         value = getattr(struct, field.name)
         try:
             msgspec.convert(msgspec.to_builtins(value), type=field.type)
-        except (msgspec.ValidationError, TypeError) as error:
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
             where = f"{type(struct).__name__}.{field.name}"
             literal = next((each for each in (field.type, *get_args(field.type)) if get_origin(each) is Literal), None)
-            why = f"; expected {choices(literal)}" if literal else f": {str(error)[:1].lower()}{str(error)[1:]}"
-            raise ConfigurationError(f"{where} is {value!r}{why}") from None
+            said = misfit(error, value)
+            why = f"; expected {choices(literal)}" if literal else f": {said[:1].lower()}{said[1:]}"
+            raise ConfigurationError(f"{where} is {show(value)}{why}") from None
 
 
 class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +235,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         given += ((f"tools[{tool!r}]", said) for tool, said in self.tools.items())
         for name, said in given:
             if not isinstance(said, ResultPolicy):  # the check of types takes a dictionary for one, as in JSON
-                raise ConfigurationError(f"ContextPolicy.{name} is {said!r}; expected a ResultPolicy")
+                raise ConfigurationError(f"ContextPolicy.{name} is {show(said)}; expected a ResultPolicy")
         freeze_fields(self, "tools")
         if (self.summary_tokens or 0) > (self.budget_tokens or math.inf):
             raise ConfigurationError(
@@ -268,7 +269,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ConfigurationError: There is no such name.
         """
         if name not in _PRESETS:
-            raise ConfigurationError(f"there is no context preset {name!r}; expected one of {', '.join(_PRESETS)}")
+            raise ConfigurationError(f"there is no context preset {show(name)}; expected one of {', '.join(_PRESETS)}")
         size, keep = _PRESETS[name]
         return cls(rhythm="strict", budget_tokens=size // 4, keep_recent=keep)
 

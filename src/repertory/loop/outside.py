@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from repertory._choices import show
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
 from repertory.loop.teams import Unfinished
@@ -142,7 +143,7 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
     await anyio.lowlevel.checkpoint()
     request, known = live.waits.requested.get(call_id), live.waits.decided.get(call_id)
     if request is None:
-        raise RunError(f"no call {call_id!r} of run {live.run_id} waits for an approval; run.waiting() lists those")
+        raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for an approval; run.waiting() lists those")
     arguments, reason, by = live.shared.journal.redact((arguments, reason, by))
     digest = request.digest if arguments is None else arguments_digest(request.tool, arguments)
     if known is not None:
@@ -173,7 +174,7 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
     waits = live.waits
     awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)
     if awaited is None and known is None and call_id not in waits.making:
-        raise RunError(f"no call {call_id!r} of run {live.run_id} waits for a result; run.waiting() lists those")
+        raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for a result; run.waiting() lists those")
     blocks = blocks_of(result)
     stored = None if blocks is None else _stored(live, call_id, blocks, is_error=is_error)
     try:

@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import anyio
 import msgspec
 
-from repertory._choices import check_choice, check_number, check_pattern
+from repertory._choices import check_choice, check_number, check_pattern, check_type, show
 from repertory._log import Log
 from repertory.errors import ConfigurationError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
@@ -107,16 +107,27 @@ class McpServer:
     ) -> None:
         check_pattern("McpServer: name", name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
         check_choice(f"McpServer {name}: lifetime", lifetime, Lifetime)
-        check_number(f"McpServer {name}: input_timeout", input_timeout, int | float, least=0, none=True)
+        where = f"McpServer {name}"
+        for option, seconds in (("deadline", deadline), ("input_timeout", input_timeout)):
+            check_number(f"{where}: {option}", seconds, int | float, least=0, none=True)
+        check_number(f"{where}: connect_timeout", connect_timeout, int | float, least=0)
+        for option, given in (("env", env), ("headers", headers), ("effects", effects)):
+            _check_texts(f"{where}: {option}", given, Mapping | None, "a mapping of texts")
+        for option, names in (("include", include), ("exclude", exclude)):
+            _check_texts(f"{where}: {option}", names, list | tuple | set | frozenset | None, "a list of names")
         for tool, effect in (effects or {}).items():
-            check_choice(f"McpServer {name}: effects[{tool!r}]", effect, Effect)
+            check_choice(f"{where}: effects[{tool!r}]", effect, Effect)
+        check_type(f"{where}: cwd", cwd, str | os.PathLike | None, "a folder, or None for this process's own")
+        check_type(f"{where}: trusted", trusted, bool, "True or False")
+        if on_input is not None and not callable(on_input):
+            raise ConfigurationError(f"{where}: on_input must be a function or None, got {show(on_input)}")
         if isinstance(target, str) and not target.startswith(("http://", "https://")):
             raise ConfigurationError(
-                f"McpServer {name}: target must be an http:// or https:// address, or a command as a list, "
-                f"such as {shlex.split(target) or ['npx', '…']}; got {target!r}"
+                f"{where}: target must be an http:// or https:// address, or a command as a list, "
+                f"such as {target[:200].split() or ['npx', '…']}; got {show(target)}"
             )
-        if not target or not all(_is_word(word) for word in target):
-            raise ConfigurationError(f"McpServer {name}: target must be a command as a list of texts, got {target!r}")
+        if not isinstance(target, str | list | tuple) or not target or not all(_is_word(word) for word in target):
+            raise ConfigurationError(f"{where}: target must be a command as a list of texts, got {show(target)}")
         if headers and not isinstance(target, str):
             raise ConfigurationError(f"McpServer {name}: headers are for an address; a command gets its secrets by env")
         if (env or cwd) and isinstance(target, str):
@@ -469,6 +480,15 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _check_texts(where: str, values: object, kinds: Any, words: str) -> None:
+    """See that these are some texts, by name or in a list; one text would be taken for its letters."""
+    check_type(where, values, kinds, f"{words}, or None")
+    if isinstance(values, Mapping):
+        values = [*values.keys(), *values.values()]
+    if not all(_is_word(each) for each in cast("Sequence[object]", values or ())):
+        raise ConfigurationError(f"{where} must be {words}, got {show(values)}")
 
 
 def _is_word(value: object) -> bool:

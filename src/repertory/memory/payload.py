@@ -18,6 +18,7 @@ from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
+from repertory._choices import show
 from repertory._frozen import freeze, freeze_fields, thaw
 from repertory._json_values import Misfit, ValueType, to_plain
 from repertory.errors import ConfigurationError, PayloadInvalid
@@ -105,7 +106,9 @@ class PayloadScope(msgspec.Struct, frozen=True, kw_only=True):
         given: list[tuple[str, Any]] = [("read", self.read), ("write", self.write)]
         for name, paths in given:
             if not isinstance(paths, tuple) or not all(isinstance(path, str) and path for path in paths):
-                raise ConfigurationError(f"payload_scope.{name} must be paths, such as ('author.name',), got {paths!r}")
+                raise ConfigurationError(
+                    f"payload_scope.{name} must be paths, such as ('author.name',), got {show(paths)}"
+                )
 
     @property
     def paths(self) -> tuple[PathParts, ...]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from threading import TIMEOUT_MAX
+from typing import cast
 
 import anyio.to_thread
 
-from repertory._choices import check_choice
+from repertory._choices import check_choice, check_number, check_type, show
 from repertory._postgres_address import Place, PostgresAddress, postgres_address
+from repertory.errors import ConfigurationError
 from repertory.record import sqlite_file
 from repertory.record.journal import Durability, Journal
 from repertory.record.redaction import Redactor
@@ -43,10 +46,13 @@ async def open_journal(
         JournalUnreadable: Not a journal, damaged, or no permission; or the server cannot be reached.
         JournalWriteFailed: The disk does not make durable what the file holds already.
         JournalSchemaTooNew: A newer repertory wrote it.
-        ConfigurationError: There is no such durability, or a value to redact is shorter than 8 characters; or psycopg
-            is not installed.
+        ConfigurationError: There is no such durability, a value to redact is shorter than 8 characters, ``redact`` is
+            no list of names, or the path is none; or psycopg is not installed.
     """
     check_choice("open_journal: durability", durability, Durability)
+    check_number("open_journal: close_timeout", close_timeout, int | float, least=0, most=TIMEOUT_MAX)
+    _check_place(path)
+    _check_redact(redact)
     redactor = Redactor(redact) if redact else None
     journal: Journal
     if isinstance(path, str):
@@ -65,6 +71,27 @@ async def open_journal(
         yield journal
     finally:
         await journal.aclose()
+
+
+def _check_place(path: object) -> None:
+    words = "a file's path, the address of a PostgreSQL server, or None"
+    check_type("a journal's path", path, str | os.PathLike | PostgresAddress | None, words)
+    if isinstance(path, str | os.PathLike):
+        try:
+            is_path = b"\0" not in os.fsencode(path)
+        except UnicodeError:
+            is_path = False
+        if not is_path:
+            raise ConfigurationError(f"a journal's path must be {words}, got {show(path)}")
+
+
+def _check_redact(names: object) -> None:
+    """See that these are names: of a single text each letter would be taken for one, and nothing be redacted."""
+    words = "a list of names of environment variables"
+    check_type("redact", names, list | tuple | set | frozenset, words)
+    for name in cast("Iterable[object]", names):
+        if not isinstance(name, str) or not name.isprintable():
+            raise ConfigurationError(f"redact must be {words}, got {show(name)}")
 
 
 def is_owned(place: Place) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from repertory._choices import show
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
@@ -143,7 +144,7 @@ class RunReads(Reads):
             "WHERE r.run_id > ? AND r.run_id < ?", run_id, run_id + "\U0010ffff"
         )
         if not found:
-            raise RunNotFound(f"no run has the id {run_id!r}")
+            raise RunNotFound(f"no run has the id {show(run_id)}")
         if len(found) > 1:
             names = ", ".join(row.started.run_id for row in found[:3])
             raise RunNotFound(f"{run_id!r} fits {len(found)} runs ({names}, …); give more of the id")

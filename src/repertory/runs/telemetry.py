@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import Model, ModelRequest, ModelResponse
@@ -51,6 +51,7 @@ class TracedRun(Protocol):
         ...
 
 
+@runtime_checkable
 class Telemetry(Protocol):
     """Wraps each run, model call and tool call in what it makes of them. It must not raise.
 

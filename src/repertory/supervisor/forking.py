@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from repertory._choices import check_number, check_text
+from repertory._choices import check_number, check_text, show
 from repertory._ids import new_id as _new_id
 from repertory.agents.agent import Agent
 from repertory.agents.loading import agent_of
@@ -74,6 +74,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
 async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any] | None, context: Any) -> LiveRun:
     """Start a fork; see ``Supervisor.fork`` and ``Supervisor.rewind``. It is on its way to the disk."""
+    check_text("a run_id", run_id)
     wanted.check()
     journal = runtime.shared.journal
     row = await journal.read_run(run_id)
@@ -138,7 +139,7 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> No
 async def remove(runtime: Runtime, run_id: str) -> None:
     """Take a run that has ended out of the journal; see ``Supervisor.remove``."""
     if await runtime.read_run(run_id) is None:
-        raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
+        raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
     await runtime.to_its_end(partial(_remove, runtime, run_id))
 
 

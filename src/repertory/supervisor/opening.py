@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
 
-from repertory._choices import check_choice, check_number, check_type
+from repertory._choices import check_choice, check_number, check_type, show
 from repertory._error_texts import leaves_of
 from repertory._postgres_address import Place
 from repertory.actors import open_system
@@ -35,7 +36,7 @@ from repertory.runs.telemetry import NoTelemetry, Telemetry
 from repertory.runs.tool_sets import ToolSets
 from repertory.summarizer import SummarizerActor
 from repertory.supervisor.claims import Claims
-from repertory.supervisor.quotas import Quotas
+from repertory.supervisor.quotas import Quotas, check_bounds
 from repertory.supervisor.relay import serve_commands
 from repertory.supervisor.retention import Retention
 from repertory.supervisor.runtime import SUPERVISION, Runtime
@@ -119,11 +120,12 @@ async def open_supervisor(
         JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
             the block is cancelled, and the failure comes out of it as itself.
         ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
-            are no ``AlertThresholds``; ``max_runs``, ``quotas`` or ``memory_quota`` are none; a value to redact is
-            shorter than 8 characters; or ``REPERTORY_PLAIN_LOOPS`` is neither 1 nor 0.
+            are no ``AlertThresholds``; another option is not what it should be; a value to redact is shorter than 8
+            characters; or ``REPERTORY_PLAIN_LOOPS`` is neither 1 nor 0.
     """
     if journal is not None and redact:
         raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
+    check_type("open_supervisor: journal", journal, Journal | None, "an open Journal, or None")
     check_model(model, "open_supervisor: model")
     if summaries is not None and (isinstance(summaries, str) or not isinstance(summaries, Sequence)):
         summaries = (summaries,)
@@ -138,6 +140,13 @@ async def open_supervisor(
     if plain_loops is None:
         plain_loops = _plain_loops_wanted()
     check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
+    if drain_timeout != math.inf:
+        check_number("open_supervisor: drain_timeout", drain_timeout, int | float, least=0)
+    check_bounds(max_runs, quotas)  # before there are tasks, which would make a group of the error
+    words = "a Telemetry such as OpenTelemetry(), or None for none"
+    check_type("open_supervisor: telemetry", telemetry, Telemetry | None, words)
+    if not callable(clock):
+        raise ConfigurationError(f"open_supervisor: clock must be a function such as time.time, got {show(clock)}")
     errors: list[BaseException] = []
     try:
         async with AsyncExitStack() as stack:

@@ -13,7 +13,6 @@ from typing import Final, Protocol, TypeAlias
 import anyio
 import msgspec
 
-from repertory._choices import check_number
 from repertory.errors import QueueFull
 from repertory.llm.profiles import Amount
 from repertory.record.journal import Journal
@@ -106,12 +105,7 @@ class Queue:
         self._changed = anyio.Event()
 
     def bound(self, max_runs: int | None, quotas: Quotas) -> None:
-        """Change how much may be under way. What is under way already goes on.
-
-        Raises:
-            ConfigurationError: ``max_runs`` is no whole number above 0.
-        """
-        check_number("max_runs", max_runs, int, least=1, none=True)
+        """Change how much may be under way. What is under way already goes on."""
         self._max_runs, self._quotas = max_runs, quotas
         self.wake()
 

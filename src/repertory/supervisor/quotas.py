@@ -128,6 +128,12 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         return any(quota.is_daily for quota in (*self.agents.values(), *self.clients.values()))
 
 
+def check_bounds(max_runs: object, quotas: object) -> None:
+    """Raise ``ConfigurationError`` for what does not bound the runs of a supervisor."""
+    check_number("max_runs", max_runs, int, least=1, none=True)
+    check_type("quotas", quotas, Quotas | None, "Quotas(…), or None for none")
+
+
 def check_client(client: object) -> None:
     """Raise ``ConfigurationError`` for what is no name of a client."""
     check_pattern("client", client, _CLIENT, "have at most 100 printable ASCII characters without spaces")

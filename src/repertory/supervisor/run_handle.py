@@ -8,7 +8,7 @@ from typing import Any, Generic, cast
 
 import anyio.lowlevel
 
-from repertory._choices import check_pattern, check_text, check_type, check_value
+from repertory._choices import check_pattern, check_text, check_type, check_value, show
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
 from repertory.context import ViewEntry, list_view
@@ -106,6 +106,9 @@ class Run(Generic[ResultT]):
             ConfigurationError: The changed arguments do not fit the tool.
         """
         check_value("Run.approve", (call_id, by), tuple[str, str])
+        check_type(
+            "Run.approve: arguments", arguments, Mapping | None, "a mapping by name, or None for those asked for"
+        )
         changed = None if arguments is None else dict(arguments)
         await decide(self._owner_of(call_id), call_id, allowed=True, arguments=changed, reason="", by=by)
 
@@ -150,7 +153,7 @@ class Run(Generic[ResultT]):
         below = [live for live in self._live.tree() if live.waits.knows(call_id)]
         if len(below) > 1:
             names = ", ".join(live.run_id for live in below)
-            raise RunError(f"several runs have a call {call_id!r}: {names}; say it to one, supervisor.run(run_id)")
+            raise RunError(f"several runs have a call {show(call_id)}: {names}; say it to one, supervisor.run(run_id)")
         return below[0] if below else self._live
 
     @property

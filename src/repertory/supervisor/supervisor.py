@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
-from repertory._choices import check_fields, check_labels, check_number, check_text, check_type
+from repertory._choices import check_choice, check_fields, check_labels, check_number, check_text, check_type, show
 from repertory._ids import new_id, root_of
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener
 from repertory.agents.loading import agent_of
@@ -30,7 +30,7 @@ from repertory.runs.payloads import check_payloads
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.supervisor.forking import Fork, fork, remove
 from repertory.supervisor.queue import QueuedRun
-from repertory.supervisor.quotas import Quotas, check_client
+from repertory.supervisor.quotas import Quotas, check_bounds, check_client
 from repertory.supervisor.relay import RemoteRun
 from repertory.supervisor.run_handle import Run
 from repertory.supervisor.runtime import Runtime
@@ -158,9 +158,12 @@ class Supervisor:
         Raises:
             RunNotFound: There is none; ``resume`` takes up one that is in the journal only.
         """
+        check_text("a run_id", run_id)
         live = self._runtime.find(run_id)
         if live is None:
-            raise RunNotFound(f"no run {run_id!r} is under way in this process; supervisor.resume(run_id) takes one up")
+            raise RunNotFound(
+                f"no run {show(run_id)} is under way in this process; supervisor.resume(run_id) takes one up"
+            )
         return Run(live, self._runtime)
 
     async def remote(self, run_id: str) -> RemoteRun | None:
@@ -334,7 +337,15 @@ class Supervisor:
         await remove(self._runtime, run_id)
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
-        """Every run in the journal, oldest first; None means in any state."""
+        """Every run in the journal, oldest first; None means in any state.
+
+        Raises:
+            ConfigurationError: ``states`` is no list of states.
+        """
+        if states is not None:
+            check_type("states", states, list | tuple, "a list of states, or None for all")
+            for state in states:
+                check_choice("states", state, RunState)
         return await self.journal.read_runs(states=states)
 
     async def queue(self) -> list[QueuedRun]:
@@ -347,7 +358,7 @@ class Supervisor:
         Raises:
             ConfigurationError: ``max_runs`` is no whole number above 0, or ``quotas`` are none.
         """
-        check_type("quotas", quotas, Quotas | None, "Quotas(…), or None for none")
+        check_bounds(max_runs, quotas)
         self._runtime.queue.bound(max_runs, quotas or Quotas())
 
     async def share_content(self, content_id: str, run_id: str) -> None:
@@ -363,7 +374,7 @@ class Supervisor:
         check_text("a run_id", run_id)
         stored = await self.journal.read_content(content_id)
         if stored is None:
-            raise ContentNotFound(f"there is no content {content_id!r}; Journal.read_contents lists those of a run")
+            raise ContentNotFound(f"there is no content {show(content_id)}; Journal.read_contents lists those of a run")
         if stored.length and not stored.body:
             raise ContentNotFound(f"content {content_id!r} ({stored.length:,} characters) was cleaned up and is gone")
         reader = root_of((await self.journal.read_run(run_id)).started.run_id)
@@ -388,7 +399,7 @@ class Supervisor:
         """
         check_text("a run_id", run_id)
         if await self._runtime.read_run(run_id) is None:
-            raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
+            raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
         async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))
 
