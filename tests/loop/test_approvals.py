@@ -113,6 +113,8 @@ def test_changed_arguments_are_checked_and_judged_again_and_the_model_is_told(ru
     """What does not fit, or is forbidden, is refused, and the call goes on waiting."""
     till = Till(approval="always")
     rules = rp.Approvals(deny=[rp.CallRule("pay", {"to": "mallory"})])
+    endless = list[Any]()
+    endless.append(endless)
 
     async def main() -> str:
         async with open_with([call("pay", call_id="c1", to="ann", amount=500), told]) as supervisor:
@@ -120,6 +122,9 @@ def test_changed_arguments_are_checked_and_judged_again_and_the_model_is_told(ru
             await waiting(run)
             with pytest.raises(ConfigurationError, match="invalid arguments"):
                 await run.approve("c1", arguments={"to": "ann", "amount": "much"})
+            for value in (object(), {1: 2}, endless):
+                with pytest.raises(ConfigurationError, match="the arguments of call c1 must be JSON"):
+                    await run.approve("c1", arguments={"to": value})
             with pytest.raises(RunError, match="agent clerk forbids it"):
                 await run.approve("c1", arguments={"to": "mallory"})
             assert len(run.waiting()) == 1

@@ -145,7 +145,10 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
     if request is None:
         raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for an approval; run.waiting() lists those")
     arguments, reason, by = live.shared.journal.redact((arguments, reason, by))
-    digest = request.digest if arguments is None else arguments_digest(request.tool, arguments)
+    try:
+        digest = request.digest if arguments is None else arguments_digest(request.tool, arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the arguments of call {call_id} must be JSON: {error}") from error
     if known is not None:
         if (known.allowed, known.digest) != (allowed, digest):
             how = "allowed" if known.allowed else f"denied: {known.reason}"
