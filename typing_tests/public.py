@@ -23,7 +23,7 @@ def bare(word: str) -> str:
     return word
 
 
-@rp.tool(effect="idempotent", deadline=5, policy=rp.ResultPolicy(cap_tokens=500))
+@rp.tool(effect="idempotent", deadline=5, policy=rp.ResultPolicy(cap_chars=2_000))
 async def full(word: str, context: rp.ToolContext) -> rp.ToolOutput:
     """Decorated with options."""
     assert_type(context.memory, rp.Memory | None)

@@ -58,7 +58,7 @@ async def test_a_supervisor_needs_a_model_or_its_name() -> None:
     [
         (agent(), rp.ContextPolicy(), "results must be a ResultPolicy, got ContextPolicy"),
         (agent(), {"cap_tokns": 100}, "results must be a ResultPolicy, got .* whose 'cap_tokns' is no field of it"),
-        (agent(), {"cap_tokens": 100}, "results must be a ResultPolicy, got {'cap_tokens': 100}$"),
+        (agent(), {"cap_chars": 100}, "results must be a ResultPolicy, got {'cap_chars': 100}$"),
         (clerk(None), TURNS, "results is ResultPolicy.* and agent clerk is a plain loop"),
         (agent(results=rp.ResultPolicy(compactor="nope")), None, "its tools is 'nope'; expected one of .*json"),
         (

@@ -13,28 +13,28 @@ from repertory.errors import ConfigurationError
 
 def test_the_run_beats_the_agent_and_the_agent_beats_the_tool() -> None:
     """Each field is what the strongest layer that says it says."""
-    agent = ContextPolicy(tools={"read": ResultPolicy(cap_tokens=200, pin=True)})
+    agent = ContextPolicy(tools={"read": ResultPolicy(cap_chars=200, pin=True)})
     policy = agent.with_layers(
-        tools={"read": ResultPolicy(cap_tokens=100, excerpt_chars=50, importance=2.0), "grep": ResultPolicy(pin=True)},
-        run=ResultPolicy(cap_tokens=300),
+        tools={"read": ResultPolicy(cap_chars=100, excerpt_chars=50, importance=2.0), "grep": ResultPolicy(pin=True)},
+        run=ResultPolicy(cap_chars=300),
     )
     rules = policy.rules("read")
-    assert (rules.cap_tokens, rules.pin, rules.excerpt_chars, rules.importance) == (300, True, 50, 2.0)
-    assert (policy.rules("grep").cap_tokens, policy.rules("grep").pin) == (300, True)
-    assert policy.rules("other") == ResultRules(cap_tokens=300)
+    assert (rules.cap_chars, rules.pin, rules.excerpt_chars, rules.importance) == (300, True, 50, 2.0)
+    assert (policy.rules("grep").cap_chars, policy.rules("grep").pin) == (300, True)
+    assert policy.rules("other") == ResultRules(cap_chars=300)
 
 
 def test_what_no_layer_says_is_the_default() -> None:
     """An empty policy gives the documented defaults; None is not a value."""
     assert ContextPolicy().rules("x") == ResultRules()
-    assert ContextPolicy().rules(None).cap_tokens == 48_000
+    assert ContextPolicy().rules(None).cap_chars == 192_000
     assert merge_policies(None, ResultPolicy(cite_over=7), None, ResultPolicy(cite_over=8)) == ResultPolicy(cite_over=7)
 
 
 def test_strict_rhythm_cuts_to_500_characters_unless_told_otherwise() -> None:
     """The documents' literal number is there, and any layer overrides it."""
     assert ContextPolicy(rhythm="strict").rules("x").cap_chars == 500
-    assert ContextPolicy(rhythm="strict", strict_chars=0).rules("x").cap_chars == 0
+    assert ContextPolicy(rhythm="strict", strict_chars=0).rules("x").cap_chars == 192_000
     own = ContextPolicy(rhythm="strict", tools={"view": ResultPolicy(cap_chars=4_000)})
     assert own.rules("view").cap_chars == 4_000
 
@@ -54,7 +54,7 @@ def test_expiration_can_be_switched_off_as_a_whole() -> None:
         (lambda: ContextPolicy(budget_tokens=10), "ContextPolicy.budget_tokens is 10"),
         (lambda: ContextPolicy(summary_tokens=1), "ContextPolicy.summary_tokens is 1"),
         (lambda: ContextPolicy(patience=-1.0), "ContextPolicy.patience is -1.0"),
-        (lambda: ResultPolicy(cap_tokens=-1), "ResultPolicy.cap_tokens is -1"),
+        (lambda: ResultPolicy(cap_chars=-1), "ResultPolicy.cap_chars is -1"),
         (lambda: ResultPolicy(excerpt_chars=3), "ResultPolicy.excerpt_chars is 3"),
         (
             lambda: ResultPolicy(expiration_mode="vanish"),
@@ -62,7 +62,7 @@ def test_expiration_can_be_switched_off_as_a_whole() -> None:
         ),  # type: ignore[arg-type]
         (lambda: ResultPolicy(importance=1e9), "ResultPolicy.importance is"),
         (lambda: ContextPolicy(tools={"x": 3}), "ContextPolicy.tools is"),  # type: ignore[dict-item]
-        (lambda: ContextPolicy(tools={"x": {"cap_tokens": 5}}), r"tools\['x'\] is {'cap_tokens': 5}; expected"),  # type: ignore[dict-item]
+        (lambda: ContextPolicy(tools={"x": {"cap_chars": 5}}), r"tools\['x'\] is {'cap_chars': 5}; expected"),  # type: ignore[dict-item]
         (lambda: ContextPolicy(tools=[]), "ContextPolicy.tools is"),  # type: ignore[arg-type]
         (
             lambda: ContextPolicy(results={"pin": True}),

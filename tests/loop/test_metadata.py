@@ -59,7 +59,7 @@ async def ran(metadata: dict[str, Any], context: rp.ContextPolicy) -> tuple[list
     [
         STRICT,
         rp.ContextPolicy(budget_tokens=6_000),
-        rp.ContextPolicy(results=rp.ResultPolicy(cap_tokens=500)),
+        rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=2_000)),
         rp.ContextPolicy(rhythm="strict", summarize_every=3),
     ],
     ids=["strict", "budget", "capped", "summaries"],

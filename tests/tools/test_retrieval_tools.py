@@ -111,7 +111,7 @@ def test_both_only_read_and_are_never_answered_from_before() -> None:
     for tool in (RETRIEVE, CONTENT):
         assert (tool.effect, tool.repeatable) == ("pure", False)
         assert tool.policy is not None
-        assert (tool.policy.cite_over, tool.policy.cap_tokens, tool.policy.cap_chars) == (0, 0, 0)
+        assert (tool.policy.cite_over, tool.policy.cap_chars) == (0, 0)
 
 
 async def test_a_result_comes_back_whole_by_its_call(run: Run) -> None:

@@ -53,8 +53,8 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     """How the results of one tool are treated: a ``ResultPolicy`` with nothing left unsaid.
 
     Attributes:
-        cap_tokens: A result is shown whole on arrival up to this many tokens, head and tail beyond; 0 for no cap.
-        cap_chars: The same in characters, where it is the smaller; 0 for no cap.
+        cap_chars: A result is shown whole on arrival up to this many characters, head and tail beyond; 0 for no cap. By
+            itself 192,000, about 48,000 tokens.
         cite_over: Results of more characters than this go whole to the content store on arrival; 0 for none.
         cite_on_arrival: Show a cited result as its excerpt only, from the first call on.
         excerpt_chars: Length of a citation's excerpt.
@@ -78,8 +78,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         retrieval: Whether what stands for a result names the tool that shows the whole; ``ContextPolicy.retrieval``.
     """
 
-    cap_tokens: int = 48_000
-    cap_chars: int = 0
+    cap_chars: int = 192_000
     cite_over: int = 1_000
     cite_on_arrival: bool = False
     excerpt_chars: int = 500
@@ -107,7 +106,6 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
         ConfigurationError: A value makes no sense; the message names the field.
     """
 
-    cap_tokens: _Size | None = None
     cap_chars: _Size | None = None
     cite_over: _Size | None = None
     cite_on_arrival: bool | None = None
@@ -172,8 +170,8 @@ def _rules_of(
     named: ResultPolicy | None, of_all: ResultPolicy, cap_chars: int, expiration: bool, retrieval: bool
 ) -> ResultRules:
     said = _said(merge_policies(named, of_all))
-    if cap_chars and not {"cap_tokens", "cap_chars"} & said.keys():
-        said["cap_chars"] = cap_chars
+    if cap_chars:
+        said.setdefault("cap_chars", cap_chars)
     if not expiration:
         said["expiration_mode"] = "none"
     return ResultRules(**said, retrieval=retrieval)

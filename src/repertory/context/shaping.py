@@ -23,7 +23,6 @@ Why: TypeAlias = Literal["shortened", "shown once", "superseded", "expired", "cu
 """Why a result is not shown as it came: its policy or rhythm says so, it was bulky, the same was called again, its time
 was up, or the prompt would not fit."""
 
-_CHARS_PER_TOKEN = 4  # as all estimates have it (`repertory.llm.estimate`)
 _FACTS_CHARS = 200  # two lines: an address and a few small values
 
 
@@ -71,9 +70,8 @@ def shape_result(
         facts: Small facts that stay visible when the result is not shown whole.
     """
     text = text_of(content)
-    limits = [limit for limit in (rules.cap_tokens * _CHARS_PER_TOKEN, rules.cap_chars) if limit]
     # Pinned results are verbatim by definition; what would be cut must be stored, however short.
-    short = None if rules.pin or not limits else cut(text, min(limits))
+    short = None if rules.pin or not rules.cap_chars else cut(text, rules.cap_chars)
     cited = bool(rules.cite_over) and len(text) > rules.cite_over
     how, about = _how_to_get(content_id, rules), _facts(url, facts or {})
     size = f"{len(text):,} characters"

@@ -57,7 +57,7 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
     ]
 
 
-_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
+_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_chars=0)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 # A page has its bound already, and storing what comes out of the store would only double it.
-_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
+_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_chars=0)
 
 
 def context_tools(*, max_repeats: int = 5) -> list[Tool]:

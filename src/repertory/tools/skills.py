@@ -129,7 +129,7 @@ def skill_tool(skills: str | PathLike[str] | Mapping[str, Skill]) -> Tool:
 
     skill.__annotations__["name"] = Literal[tuple(found)]
     listed = "\n".join(f"- {each.name}: {each.description}" for each in found.values())
-    whole = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)  # instructions that are cut are not followed
+    whole = ResultPolicy(cite_over=0, cap_chars=0)  # instructions that are cut are not followed
     return tool(skill, description=_DESCRIPTION + listed, effect="pure", policy=whole)
 
 
