@@ -82,6 +82,9 @@ def newest_edge_alone(projector: Projector, messages: Any, plan: Plan) -> Any:
     return _BREAKPOINTS(projector, messages, msgspec.structs.replace(plan, edges=plan.edges[-1:]))
 
 
+ALWAYS_ENOUGH = property(lambda _: 1e12, lambda *_: None)
+
+
 class Variant(msgspec.Struct, frozen=True):
     """The engine with something taken away: by the policy, or by putting another value in the place of its own."""
 
@@ -90,15 +93,15 @@ class Variant(msgspec.Struct, frozen=True):
     instead: tuple[tuple[Any, str, Any], ...] = ()
 
 
-OF_OBJECTS = {"bank"}  # set by an object's own methods; everything else is a name of a module or a class
+OF_OBJECTS = {"bank", "owed"}  # set by an object's own methods; everything else is a name of a module or a class
 WHOLE = Variant("the engine as it is")
 VARIANTS = (
     WHOLE,
     Variant("no folds: single results, where it is free", {"summaries": False}),
     Variant("nothing shown once", {"show_once": False}),
     Variant("files shown once like other results", {}, ((once, "_FILE", 0),)),
-    Variant("folds before they are owed", {"patience": 0.0}),
-    Variant("folds before they are earned", {}, ((Account, "bank", property(lambda _: 1e12, lambda *_: None)),)),
+    Variant("folds before they are owed", {}, ((Account, "owed", ALWAYS_ENOUGH),)),
+    Variant("folds before they are earned", {}, ((Account, "bank", ALWAYS_ENOUGH),)),
     Variant("a tenth of long results", {}, ((trail, "SHARE", 0.1),)),
     Variant("a quarter of long results", {}, ((trail, "SHARE", 0.25),)),
     Variant("head and tail of long results", {}, ((trail, "choose_lines", head_and_tail),)),

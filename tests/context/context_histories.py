@@ -216,7 +216,6 @@ def policies(draw: st.DrawFn) -> ContextPolicy:
         keep_user_input=draw(st.booleans()),
         stubs=draw(st.sampled_from([True, True, True, False])),
         summaries=draw(st.booleans()),
-        patience=draw(st.sampled_from([0.0, 1.0])),
         comfort_tokens=draw(st.sampled_from([None, 0, 2_000])),
         retrieval=draw(st.booleans()),
         show_once=draw(st.sampled_from([True, True, True, False])),

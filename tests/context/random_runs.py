@@ -68,9 +68,9 @@ def drawn(seed: int, *, most: int = 24, **policy: Any) -> Run:
     for _ in range(chance.randint(3, most)):
         _add_turn(story, chance, chosen)
     deeds = {
-        number: chance.choice(["pin", "unpin", "expand", "cold", "calibrate", "shrink"])
+        number: chance.choice(["pin", "unpin", "expand", "cold", "cold", "calibrate", "shrink"])
         for number in range(2, len(story.requests()) + 1)
-        if chance.random() < 0.08
+        if chance.random() < 0.2
     }
     return Run(story, chosen, model, deeds)
 
@@ -87,7 +87,6 @@ def _policy(chance: Random) -> ContextPolicy:
         keep_user_input=chance.random() < 0.7,
         stubs=chance.random() < 0.8,
         summaries=chance.random() < 0.8,
-        patience=chance.choice([0.0, 1.0]),
         comfort_tokens=chance.choice([None, 0, 2_000, 6_000]),
         retrieval=chance.random() < 0.7,
         show_once=chance.random() < 0.7,

@@ -53,7 +53,6 @@ def test_expiration_can_be_switched_off_as_a_whole() -> None:
         (lambda: ContextPolicy(rhythm="slow"), "ContextPolicy.rhythm is 'slow'; expected 'thrifty' or 'strict'"),  # type: ignore[arg-type]
         (lambda: ContextPolicy(budget_tokens=10), "ContextPolicy.budget_tokens is 10"),
         (lambda: ContextPolicy(summary_tokens=1), "ContextPolicy.summary_tokens is 1"),
-        (lambda: ContextPolicy(patience=-1.0), "ContextPolicy.patience is -1.0"),
         (lambda: ResultPolicy(cap_chars=-1), "ResultPolicy.cap_chars is -1"),
         (lambda: ResultPolicy(excerpt_chars=3), "ResultPolicy.excerpt_chars is 3"),
         (

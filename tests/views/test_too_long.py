@@ -106,8 +106,6 @@ async def test_a_window_smaller_than_the_profile_says_is_found_out(rhythm: str) 
     """The server's window holds 9,000 tokens, the client believes 200,000: refusals teach it, and the run ends well."""
     small = msgspec.structs.replace(rp.profile_for(NAME), context_window=9_000, max_output=1_000)
     policy = rp.ContextPolicy(rhythm=rhythm, window=50, keep_recent=50, strict_chars=0, summarize_every=0)  # type: ignore[arg-type]
-    if rhythm == "thrifty":
-        policy = rp.ContextPolicy(patience=1_000)
     async with (
         open_messages_server(reading(20), profile=small) as server,
         aclosing(AnthropicModel(NAME, base_url=server.url, api_key="none")) as model,
@@ -166,7 +164,7 @@ async def test_what_a_refusal_teaches_holds_for_the_rest_of_the_run(rhythm: str,
 
     An estimate may pass a limit that the server named by a few tokens.
     """
-    policy = rp.ContextPolicy(rhythm=rhythm, window=50, strict_chars=0, patience=1_000)  # type: ignore[arg-type]
+    policy = rp.ContextPolicy(rhythm=rhythm, window=50, strict_chars=0)  # type: ignore[arg-type]
     model = Narrow(3_000, says=says, days=40, fails_at=30)
     async with open_journal() as journal:
         async with rp.open_supervisor(model=model, journal=journal) as supervisor:

@@ -212,7 +212,7 @@ class Planner:
             edits = self._single(now) if costless else []
             reason = "single results are shortened at no cost"
             return Wish("cold" if self._cached else "uncached", reason, edits) if edits else None
-        pays = account.owed + saves >= course.policy.patience * cost and account.pays_for(cost)
+        pays = account.owed + saves >= cost and account.pays_for(cost)
         if not (pays or costless or pressed):
             return None
         kind, reason = _reason(costless=costless, cached=self._cached, pays=pays)

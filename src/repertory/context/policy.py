@@ -198,7 +198,6 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ``context_tools()`` they never do.
         deduplicate: Whether a call of a pure tool that was made before is answered from its result; see ``repeatable``.
         known_calls: How many calls are known for that, the longest unused forgotten first; 0 for none.
-        patience: Thrifty rhythm folds once reading what is old has cost this multiple of the fold's price.
         show_once: Whether thrifty rhythm may show a bulky result whole only once: a very large one always, others for
             as long as the run has not saved enough to pay for edits of the past.
         comfort_tokens: Bound on the view for the model's attention: what is longer is made shorter, though nothing that
@@ -221,7 +220,6 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retrieval: bool = True
     deduplicate: bool = True
     known_calls: _Count = 1_000
-    patience: Annotated[float, msgspec.Meta(ge=0, le=1_000)] = 1.0
     show_once: bool = True
     comfort_tokens: _Size | None = None
     results: ResultPolicy = ResultPolicy()
