@@ -22,6 +22,7 @@ from backends import RunAsync
 from patience import PATIENCE
 from repertory import __version__
 from repertory.cli import doctor
+from repertory.cli.findings import check_systemd
 from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
 from repertory.llm import AnthropicModel, Text
@@ -330,3 +331,60 @@ def test_a_company_file_is_looked_at_without_a_start(tmp_path: Path) -> None:
     assert facts[1].startswith("morning is due next at 20")
     assert facts[1].endswith(" 07:00 Europe/Berlin")
     assert not (tmp_path / "company.db").exists()
+
+
+UNIT = "[Service]\nType=notify\nExecStart=python -m repertory serve\nWatchdogSec=1min\nTimeoutStopSec=30\n"
+
+
+@pytest.mark.parametrize(
+    ("unit", "environment", "verdict", "words"),
+    [
+        (UNIT, {}, "ok", "fits: Type=notify, a sign of life within 60 s"),
+        (UNIT.replace("notify", "simple"), {}, "problem", "has Type=simple"),
+        (UNIT.replace("Type=notify\n", ""), {}, "problem", "has Type=simple"),
+        (UNIT.replace("1min", "5s"), {}, "problem", "a busy disk alone can take 30 s"),
+        (UNIT.replace("1min", "soon"), {}, "problem", "has WatchdogSec=soon"),
+        (UNIT.replace("WatchdogSec=1min\n", ""), {}, "warning", "a service that hangs is not started again"),
+        (UNIT.replace("=30", "=5"), {}, "warning", "kills after 5 s what may take 10 s"),
+        ("", {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "60000000"}, "ok", "a sign of life every 60 s"),
+        ("", {"NOTIFY_SOCKET": "n"}, "problem", "NOTIFY_SOCKET must be a path"),
+        ("", {"LISTEN_FDS": "1"}, "warning", "LISTEN_PID is not set"),
+    ],
+)
+def test_a_unit_that_does_not_fit_is_found(
+    unit: str, environment: dict[str, str], verdict: str, words: str, tmp_path: Path
+) -> None:
+    """What it says of readiness, signs of life and the end; units of others are none of ours."""
+    (tmp_path / "other.service").write_text("[Service]\nType=simple\nExecStart=/bin/true\n")
+    if unit:
+        (tmp_path / "clerks.service").write_text(unit)
+    (finding,) = check_systemd(tmp_path, environment)
+    assert (finding.verdict, words in finding.fact) == (verdict, True), finding
+
+
+def test_what_the_service_command_writes_fits(tmp_path: Path) -> None:
+    """The doctor looks where ``service install`` writes."""
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert invoke("service", "install", home=tmp_path, env=home).code == 0
+    assert "repertory.service fits" in checks_of(tmp_path, **home)["systemd"]["fact"]
+
+
+def test_a_company_whose_model_has_no_key_is_not_brought_up(tmp_path: Path) -> None:
+    """The doctor finds it, and ``up`` refuses, rather than that each run fails."""
+    agent = "---\nname: clerk\ndescription: Sorts.\nmodel: claude-sonnet-5-5\n---\nYou sort.\n"
+    (tmp_path / "clerk.md").write_text(agent)
+    file = tmp_path / "company.toml"
+    file.write_text('[agents.clerk]\nfile = "clerk.md"\n')
+    nothing = {"ANTHROPIC_CONFIG_DIR": str(tmp_path / "none"), "ANTHROPIC_AUTH_TOKEN": "", "HOME": str(tmp_path)}
+    found = checks_of(tmp_path, str(file), **nothing)["company"]
+    assert (found["verdict"], "set ANTHROPIC_API_KEY" in found["fact"]) == ("problem", True), found
+    result = invoke("up", str(file), home=tmp_path, env=nothing)
+    assert (result.code, "set ANTHROPIC_API_KEY" in result.err) == (1, True)
+    assert checks_of(tmp_path, str(file), **nothing, ANTHROPIC_API_KEY="key")["company"]["verdict"] == "ok"
+
+
+def test_a_database_that_is_not_there_is_not_moved(tmp_path: Path) -> None:
+    """As every other command says of it, and no new one is made."""
+    result = invoke("migrate", str(tmp_path / "none.db"), str(tmp_path / "new.db"), home=tmp_path)
+    assert (result.code, "no database at" in result.err) == (4, True)
+    assert not (tmp_path / "new.db").exists()

@@ -37,8 +37,8 @@ def test_a_run_is_forked_rewound_and_removed(short: Path, run_async: Any) -> Non
             wanted = {"iteration": 2, "text": "Anew 🐙", "run_id": "forked"}
             for status in (201, 200):
                 assert (await client.post(f"/runs/{run_id}/fork", wanted, status))["id"] == "forked"
-            another = {**wanted, "iteration": 1}
-            assert "is no such fork" in (await client.post(f"/runs/{run_id}/fork", another, 409))["error"]
+            for another in ({**wanted, "iteration": 1}, {**wanted, "text": "Otherwise"}, {"run_id": "forked"}):
+                assert "is no such fork" in (await client.post(f"/runs/{run_id}/fork", another, 409))["error"]
             assert (await ended(client, "forked"))["result"] == "Again."
             detail = await client.get("/runs/forked")
             assert (detail["run"]["origin"], detail["statistics"]["iterations"]) == (run_id, 1)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from service_parts import JSON, Gate, open_client
 
+from repertory.cli.output import BUSY, exit_code_of
+from repertory.errors import QueueFull
+from repertory.service.client import open_client as asking
+from repertory.service.places import Place
 from repertory.supervisor import Quota, Quotas
 
 
@@ -45,3 +50,23 @@ async def test_runs_wait_in_order_and_a_client_with_too_many_is_told_when_to_ask
         for run_id in (first, second, other):
             assert (await client.wait_for(run_id, "done"))["result"] == "It is done."
         assert await client.get("/queue") == []
+
+
+async def test_whoever_resumes_a_run_while_the_queue_is_full_is_told_as_at_a_start(short: Path) -> None:
+    """By 429 and Retry-After, which a client knows as ``QueueFull`` and a command ends with 75 for."""
+    gate = Gate(answer_after=0)
+    gate.hold = True
+    async with open_client(short, gate.model) as client:
+        ended = await client.start()
+        await gate.held.wait()
+        await client.post(f"/runs/{ended}/kill", {})
+        await client.wait_for(ended, "stopped")
+        client.control.supervisor.change_bounds(max_runs=1, quotas=Quotas(clients={"*": Quota(queued=0)}))
+        await client.start()
+        async with asking(Place(socket=client.address)) as commands:
+            with pytest.raises(QueueFull, match="as many as may") as caught:
+                await commands.steer(ended, "resume")
+            with pytest.raises(QueueFull):
+                await commands.start("scribe", "Write.")
+        assert (caught.value.retry_after, exit_code_of(caught.value)) == (10.0, BUSY)
+        assert (await client.get(f"/runs/{ended}"))["run"]["state"] == "stopped"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import ConfigurationError, QueueFull, RunStopped
+from repertory.errors import ConfigurationError, QueueFull, RunExists, RunStopped
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record import MemoryJournal, RunRow
@@ -300,8 +300,11 @@ async def test_forks_and_further_attempts_wait_in_no_queue_that_is_full(autojump
             assert waiting.state == "queued"
         with pytest.raises(QueueFull):
             await supervisor.fork(going.id, iteration=0, new_id="more", agent=agent)
-        with pytest.raises(QueueFull):
-            await supervisor.retry(stopped.id, agent=agent)
+        for again in (supervisor.retry, supervisor.resume):
+            with pytest.raises(QueueFull):
+                await again(stopped.id, agent=agent)
+        with pytest.raises(RunExists, match="no such fork"):
+            await supervisor.fork(going.id, iteration=0, new_id="waiting", agent=agent, text="Something else.")
         assert [row.state for row in await journal.read_runs()] == ["stopped", "running", "queued"]
 
 

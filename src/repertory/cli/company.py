@@ -30,6 +30,7 @@ def up(
     _need(file)
     company = read_company(file)
     _check_alone(file, company.anchor)
+    anyio.run(company.check_keys)  # rather than that each of its runs fails
     if detach:
         log = file.with_suffix(".log") if company.is_shared else company.anchor.with_suffix(".log")
         if company.service.log is not None:

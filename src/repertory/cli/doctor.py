@@ -15,8 +15,9 @@ from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import Database, data_dir, known_databases, named_database, open_to_read
-from repertory.cli.findings import Finding, Verdict, check_company, check_postgres
+from repertory.cli.findings import Finding, Verdict, check_company, check_postgres, check_systemd
 from repertory.cli.options import AS_JSON, DATABASE, MODEL, argument, option
+from repertory.cli.service import unit_folder
 from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
@@ -72,11 +73,12 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
             if isinstance(database, PostgresAddress)
             else [_sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version)]
         ),
-        *(check_company(company) if company is not None else ()),
+        *([finding async for finding in check_company(company)] if company is not None else ()),
         _folder(data_dir()),
         await _database(database, deep),
         *_keeping(database),
         *[finding async for finding in _service(database, company)],
+        *check_systemd(unit_folder(), os.environ),
         _key(os.environ),
         await _server(os.environ),
     ]

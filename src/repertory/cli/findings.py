@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
-from repertory.errors import ConfigurationError, JournalError
+from repertory.errors import ConfigurationError, JournalError, ModelError
 
 if TYPE_CHECKING:
     from repertory._postgres_address import PostgresAddress
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 
 _APART: Final = 5.0  # seconds; schedules, quotas and leases are reckoned in no less
+_WATCHDOG: Final = 30.0  # seconds; /healthz lets a round trip through the journal take as long
+_STOPPING: Final = 10.0  # seconds that a service takes at most to end: its runs, and what it writes last
+_UNITS: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
 _CONNECTIONS: Final = 20  # a service has about six, and another one has to be able to take over
 
 
@@ -30,27 +34,79 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def check_company(file: Path) -> Iterator[Finding]:
-    """Whether a company could be brought up, but for its models: its agents load, and its secrets are there."""
+async def check_company(file: Path) -> AsyncIterator[Finding]:
+    """Whether a company could be brought up: its agents load, their models have keys, and its secrets are there."""
     from repertory.service import read_company
 
     try:
         company = read_company(file)
         company.options()
-    except ConfigurationError as error:
+        await company.check_keys()
+    except (ConfigurationError, ModelError) as error:
         yield Finding("company", "problem", str(error), "nothing of it was started or changed")
         return
     count = f"{len(company.offers)} agents" if len(company.offers) != 1 else "1 agent"
     names = f": {', '.join(sorted(company.offers))}" if company.offers else ""
     told = f"; secrets of {len(company.webhooks)} webhooks are there" if company.webhooks else ""
     yield Finding("company", "ok", f"{company.name} has {count}{names}{told}; its database is {company.database}")
-    yield from _schedules(company)
+    for finding in _schedules(company):
+        yield finding
 
 
 def _schedules(company: Company) -> Iterator[Finding]:
     for schedule in company.schedules:
         due = datetime.fromtimestamp(next(schedule.due_after(time.time())), ZoneInfo(schedule.timezone))
         yield Finding("schedule", "ok", f"{schedule.name} is due next at {due:%Y-%m-%d %H:%M} {schedule.timezone}")
+
+
+def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the units of services in a folder, and what systemd has told this process, fit what a service does."""
+    from repertory.service.systemd import Notifier
+
+    name = "systemd"
+    try:
+        heard = Notifier.from_environment(dict(environment))
+    except ConfigurationError as error:
+        yield Finding(name, "problem", str(error), "it comes from systemd: look at the unit that starts this")
+        return
+    if environment.get("NOTIFY_SOCKET"):
+        watchdog = "" if heard.watchdog is None else f", and wants a sign of life every {heard.watchdog:g} s"
+        yield Finding(name, "ok", f"it listens for what a service says{watchdog}")
+    sockets = environment.get("LISTEN_FDS", "0")
+    if sockets != "0" and not environment.get("LISTEN_PID"):
+        yield Finding(name, "warning", f"LISTEN_FDS is {sockets[:20]} and LISTEN_PID is not set: no socket is taken")
+    for path in sorted(folder.glob("*.service")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        settings = dict(re.findall(r"^\s*(\w+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE))
+        if "repertory" in settings.get("ExecStart", ""):
+            yield _unit(path, settings)
+
+
+def _unit(path: Path, settings: Mapping[str, str]) -> Finding:
+    name, again = "systemd", "repertory service install --force writes it anew; then systemctl --user daemon-reload"
+    kind, watchdog = settings.get("Type", "simple"), settings.get("WatchdogSec", "0")
+    if kind != "notify":
+        fact = f"{path} has Type={kind}: systemd does not hear when the service is ready, reloads or hangs"
+        return Finding(name, "problem", fact, f"write Type=notify; {again}")
+    if (alive := _seconds(watchdog)) is None or 0 < alive < _WATCHDOG:
+        fact = f"{path} has WatchdogSec={watchdog}, and a busy disk alone can take {_WATCHDOG:g} s"
+        return Finding(name, "problem", fact, f"write WatchdogSec=60; {again}")
+    if not alive:
+        fact = f"{path} has no WatchdogSec: a service that hangs is not started again"
+        return Finding(name, "warning", fact, f"write WatchdogSec=60; {again}")
+    stopping = _seconds(settings.get("TimeoutStopSec", "90"))
+    if stopping is not None and stopping < _STOPPING:
+        fact = f"{path} kills after {stopping:g} s what may take {_STOPPING:g} s to end in order"
+        return Finding(name, "warning", fact, f"write TimeoutStopSec=30; {again}")
+    return Finding(name, "ok", f"{path} fits: Type=notify, a sign of life within {alive:g} s")
+
+
+def _seconds(span: str) -> float | None:
+    """A time as systemd.time(7) writes it; None for one that is written in another way."""
+    parts = re.findall(r"([0-9.]+)\s*([a-z]*)", span)
+    if not parts or any(unit not in _UNITS for _, unit in parts):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def check_postgres(address: PostgresAddress) -> Iterator[Finding]:

@@ -109,6 +109,8 @@ def migrate(
     from repertory.record.moving import move_journal
 
     old, new = (postgres_address(place) or Path(place) for place in (source, target))
+    if isinstance(old, Path) and not os.path.exists(old):
+        raise output.NothingThere(f"no database at {old}; nothing was moved")
     with status_line() as show:
         moved = move_journal(
             old,

@@ -66,6 +66,7 @@ _EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first that fits c
     errors.JournalLocked: BUSY,
     errors.AddressInUse: BUSY,
     errors.ServiceUnavailable: BUSY,
+    errors.QueueFull: BUSY,
     errors.JournalSchemaTooNew: STORE,
     errors.JournalUnreadable: STORE,
     errors.JournalWriteFailed: STORE,

@@ -48,7 +48,7 @@ def install(
 
     They are for your own user and run in this folder. Nothing is started.
     """
-    folder = _unit_folder()
+    folder = unit_folder()
     units = {folder / file: text for file, text in _units(words, name, activated=socket_activation).items()}
     for path, text in units.items():
         if not force and path.exists() and path.read_text(encoding="utf-8") != text:
@@ -84,7 +84,7 @@ def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:
     return units | ({f"{name}.socket": socket_unit()} if activated else {})
 
 
-def _unit_folder() -> Path:
+def unit_folder() -> Path:
     """Where the user's own units are; see systemd.unit(5)."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base and os.path.isabs(base) else Path.home() / ".config") / "systemd" / "user"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import httpx2
 
 _API = "https://api.anthropic.com"
+_WAYS_IN = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
 _MESSAGES, _COUNTING = "/v1/messages", "/v1/messages/count_tokens"
 _COUNT_TIMEOUT = 60.0  # seconds; a count is computed, not written, and the caller can do without
 _Listener: TypeAlias = Callable[[StreamEvent], Any]
@@ -136,6 +137,20 @@ class AnthropicModel:
             other.name, other.profile, other._thinking = name, profile_for(name), None
             other._client, other._siblings = None, {}
         return self._siblings[name]
+
+    async def check_key(self) -> None:
+        """See that there is a key, a token, or what else the SDK finds by itself. Nothing is sent.
+
+        Raises:
+            ModelAuthenticationError: There is none, and the server is Anthropic's own, which needs one.
+        """
+        known = (self._api_key, self._auth_token, self._base_url, self._http_client, *map(os.environ.get, _WAYS_IN))
+        if any(known) or self._client is not None:
+            return
+        client = await anyio.to_thread.run_sync(self._make_client)  # the import takes over a second
+        if not (client.api_key or client.auth_token or client.credentials):
+            raise _failures.no_key(Place(_API, self.name, False), "no key was found").error
+        self._client, self._client_loop = client, anyio.lowlevel.current_token()
 
     async def complete(self, request: ModelRequest, *, on_event: _Listener | None = None) -> ModelResponse:
         """Answer one request.

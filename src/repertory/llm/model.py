@@ -229,6 +229,15 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class NeedsKey(Protocol):
+    """A model of a server that wants to know who asks."""
+
+    async def check_key(self) -> None:
+        """See that there is something to say who asks. Raises ``ModelAuthenticationError``. Nothing is sent."""
+        ...
+
+
+@runtime_checkable
 class SharedServer(Protocol):
     """A model of a server that has others."""
 

@@ -12,7 +12,7 @@ import anyio
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm import open_model
-from repertory.llm.model import Model, SharedServer
+from repertory.llm.model import Model, NeedsKey, SharedServer
 from repertory.llm.profiles import FAMILIES, newest_of
 from repertory.runs.log import log
 
@@ -77,6 +77,19 @@ async def open_models(
                     await model.aclose()
                 except Exception as failure:  # noqa: BLE001 - the next one is to be closed all the same
                     log(logging.WARNING, "model.close.failed", model=model.name, exc_info=failure)
+
+
+async def check_keys(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None) -> None:
+    """See that the models of an agent and its team have the keys that they need; ``inherited`` as in ``check_prices``.
+
+    Raises:
+        ModelAuthenticationError: One has none.
+    """
+    model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
+    if isinstance(model, NeedsKey):
+        await model.check_key()
+    for member in agent.team:
+        await check_keys(member, models, inherited=model)
 
 
 def check_prices(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None, bounded: str = "") -> None:

@@ -16,6 +16,7 @@ import msgspec
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import (
     ConfigurationError,
+    QueueFull,
     RepertoryError,
     RunError,
     RunNotFound,
@@ -211,7 +212,7 @@ class ServiceClient:
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error, within) from error
         if answer.status_code >= 400:
-            _raise_refusal(answer.status_code, answer.content)
+            _raise_refusal(answer.status_code, answer.content, answer.headers.get("retry-after", ""))
         found: T = self._decode(answer.content or b"null", kind)
         return found
 
@@ -294,10 +295,12 @@ def _whole(path: Path | PostgresAddress) -> str:
     return str(path.resolve()) if isinstance(path, Path) else str(path)
 
 
-def _raise_refusal(status: int, body: bytes) -> None:
+def _raise_refusal(status: int, body: bytes, retry_after: str = "") -> None:
     words = body.decode(errors="replace")[:500]
     with suppress(msgspec.DecodeError):
         words = msgspec.json.decode(body, type=_Refused).error
+    if status == 429:
+        raise QueueFull(words, retry_after=float(retry_after or 0))
     raise _ERRORS.get(status, RepertoryError)(words)
 
 

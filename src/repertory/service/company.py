@@ -13,6 +13,7 @@ from repertory._choices import check_labels, check_number
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.agents.loading import check_limits, load_context
 from repertory.machines.machine import check_lease
+from repertory.runs.models import check_keys, open_models
 from repertory.service.company_file import TomlFile
 from repertory.service.control import Control
 from repertory.service.offers import RESEARCH, Offer, look_into, make_offer
@@ -157,6 +158,17 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         control.offer(self.offers)
         control.scheduler.plan(self.schedules)
         control.supervisor.change_bounds(max_runs=self.service.max_runs, quotas=self.quotas)
+
+    async def check_keys(self) -> None:
+        """See that the models of its agents have the keys that they need. Nothing is sent.
+
+        Raises:
+            ModelAuthenticationError: One has none.
+            ConfigurationError: One is none.
+        """
+        async with open_models(self.models.default, ()) as models:
+            for offer in self.offers.values():
+                await check_keys(offer.agent, models)
 
     def options(self) -> Options:
         """How its service runs, so that it can be read again while it does."""

@@ -39,7 +39,7 @@ _MEANS: Final[dict[int, str]] = {
     422: "It was understood, and contradicts what is on record or what the agent takes.",
     429: "Too many runs of this client wait already; Retry-After says when to ask again.",
     500: "The service is at fault.",
-    503: "The journal does not answer, or too much is open; try again later.",
+    503: "The journal does not answer, a model has no key, or too much is open; try again later.",
 }
 
 

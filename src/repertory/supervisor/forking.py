@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +40,7 @@ from repertory.record.records import (
     ScopeOpened,
     SummaryStored,
 )
+from repertory.record.rows import encode_json
 from repertory.runs.events import RunForked, to_record
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
@@ -62,6 +64,11 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     new_id: str | None = None
     rewound: bool = False
+
+    def request(self, journal: Journal) -> str:
+        """What tells a repeated call from one that would have the new run begin with something else."""
+        said = None if self.text is None else journal.redact(self.text)
+        return f"fork-{blake2b(encode_json([said, self.rewound]).encode(), digest_size=12).hexdigest()}"
 
     def check(self) -> None:
         """Raise ``ConfigurationError`` for what can never be done."""
@@ -96,7 +103,9 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
             await alone.enter_async_context(runtime.alone_with(run_id))
         there = await runtime.read_run(new)
         if there is not None and (
-            there.started.origin != origin or wanted.iteration not in (None, there.started.origin_iteration)
+            there.started.origin != origin
+            or wanted.iteration not in (None, there.started.origin_iteration)
+            or there.started.request != wanted.request(journal)
         ):
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
         await runtime.queue.look()
@@ -197,7 +206,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
         run_id=new_id,
         at=at,
         scope_id=f"scope-{new_id}",
-        request="",
+        request=wanted.request(journal),
         origin=origin.run_id,
         origin_iteration=upto,
     )

@@ -38,7 +38,7 @@ from repertory.runs.events import RunSpawned, StateChanged
 from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
-from repertory.runs.models import check_prices
+from repertory.runs.models import check_keys, check_prices
 from repertory.runs.payloads import check_payloads, instructions_of, new_payload
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
@@ -160,9 +160,11 @@ class Runtime:
             QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
             PayloadInvalid: The payload does not fit what the agent declares, nor do its defaults.
             ConfigurationError: The agent's instructions show what its payload has not.
+            ModelAuthenticationError: There is no key for one of its models.
         """
         if parent is not None:
             return await self._begin(started, agent, parent=parent, payload=payload, context=context)
+        await check_keys(agent, self.shared.models)
         await self.queue.look()
         elsewhere = "" if self.claims is None else self.claims.why_elsewhere(started)
         async with self.queue.entering(started, why=elsewhere):

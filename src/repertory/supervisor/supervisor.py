@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
@@ -112,6 +113,7 @@ class Supervisor:
             RunExists: There is a run with this id and another task, agent or ``request``.
             ContextMissing: The run with this id goes on, and was begun with a context.
             QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
+            ModelAuthenticationError: It is new, and there is no key for its model, or for one of its team.
         """
         check_agent(agent)
         check_listener(on_lifecycle)
@@ -224,13 +226,20 @@ class Supervisor:
             ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
             ContextMissing: It goes on, was given a context when it was spawned, and is given none now.
             PayloadInvalid: Its payload does not fit the type that the agent names now.
+            QueueFull: As ``spawn``; of a run that failed or was stopped, as any other has its place.
         """
         check_text("a run_id", run_id)
         if agent is not None:
             check_agent(agent)
-        run_id = (await self.journal.read_run(run_id)).started.run_id
-        async with self._runtime.alone_with(run_id):
-            live = await self._resume(await self.journal.read_run(run_id), agent, context)
+        row = await self.journal.read_run(run_id)
+        run_id = row.started.run_id
+        async with AsyncExitStack() as entering:
+            # Where several share the journal, it has its place in the queue of all machines.
+            if row.state in ("failed", "stopped") and row.started.parent_id is None and self._runtime.claims is None:
+                await self._runtime.queue.look()
+                await entering.enter_async_context(self._runtime.queue.entering(row.started))
+            async with self._runtime.alone_with(run_id):
+                live = await self._resume(await self.journal.read_run(run_id), agent, context)
         return await self._durable(live)
 
     async def _resume(self, row: RunRow, agent: Agent[Any] | None, context: Any) -> LiveRun:
@@ -259,11 +268,7 @@ class Supervisor:
         if row.state not in ("failed", "stopped"):
             what = "is done; fork it, or say something to it" if row.state == "done" else "has not ended"
             raise RunError(f"run {row.started.run_id} {what}; only what failed or was stopped can be tried again")
-        if self._runtime.claims is not None:  # it has its place in the queue of all machines
-            return await self.resume(row.started.run_id, agent=agent, context=context)
-        await self._runtime.queue.look()
-        async with self._runtime.queue.entering(row.started):
-            return await self.resume(row.started.run_id, agent=agent, context=context)
+        return await self.resume(row.started.run_id, agent=agent, context=context)
 
     async def fork(
         self,
