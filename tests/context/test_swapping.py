@@ -95,7 +95,7 @@ def test_a_digest_behind_the_block_keeps_the_task_in_view() -> None:
     plan = apply(EMPTY, swap(ledger(6), 8))
     cover = plan.covers[0]
     fold = msgspec.structs.replace(cover, first=9, last=20, content=(Text("digest"),), kept=(), restated_at=-1)
-    request = shown(snapshot, msgspec.structs.replace(plan, covers=(cover, fold), thinking_from=25))
+    request = shown(snapshot, msgspec.structs.replace(plan, covers=(cover, fold), start=21, thinking_from=25))
     assert request.messages[0].content == (BLOCK,)
     assert "Do it before noon." in text_of(request.messages[1].content)
     assert text_of(request.messages[3].content) == "digest"

@@ -13,7 +13,7 @@ from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.record import RunStatistics
 from repertory.record.records import ModelReplied
-from repertory.runs.accounting import plain_usage, with_plain
+from repertory.runs.accounting import plain_call, plain_usage
 from repertory.testing import FunctionModel
 
 CACHED = profile_for("claude-sonnet-4-5")
@@ -41,8 +41,10 @@ def test_where_nothing_is_cached_a_plain_loop_pays_for_all_of_it() -> None:
 
 def answered(usage: Usage, *, view: int, record: int, previous: int, model: ModelProfile = CACHED) -> ModelReplied:
     """The record of one call, with the plain loop's beside it."""
-    reply = ModelReplied(run_id="run-1", call=1, at=1.0, usage=usage, cost=cost_of(model, usage))
-    return with_plain(reply, model, view_estimate=view, record_estimate=record, previous=previous)
+    plain, cost = plain_call(usage, model, view_estimate=view, record_estimate=record, previous=previous)
+    return ModelReplied(
+        run_id="run-1", call=1, at=1.0, usage=usage, cost=cost_of(model, usage), plain_tokens=plain, plain_cost=cost
+    )
 
 
 @given(st.lists(st.tuples(st.integers(1, 200_000), st.integers(0, 5_000)), min_size=1, max_size=30))

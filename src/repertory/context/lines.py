@@ -244,7 +244,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
         room: Characters that they may have.
         vocabulary: What has been said so far.
     """
-    if sum(len(line) + 1 for line in lines) <= room + 1:  # a line's end stands between two
+    if sum(map(len, lines)) + len(lines) <= room + 1:  # a line's end stands between two
         return list(lines)
     names = _names_by_line(lines)
     weights = vocabulary.weights(set().union(*names))  # 0 once a name is told

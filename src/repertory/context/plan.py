@@ -118,6 +118,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         covers: What stands for ranges, from position 0 on without gaps.
+        start: The first position that none of them covers.
         shown: Single entries that are not shown as they stand; those that a later cover includes are dropped.
         pins: Positions that stay in view verbatim.
         removed_calls: Ids of the calls that went with their removed results.
@@ -135,6 +136,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     covers: tuple[CoverRange, ...] = ()
+    start: int = 0
     shown: Mapping[int, Shown] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     pins: frozenset[int] = frozenset()
     removed_calls: frozenset[str] = frozenset()
@@ -148,11 +150,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cached_to: int = -1
     bank: float = 0.0
     owed: float = 0.0
-
-    @property
-    def start(self) -> int:
-        """The first position that nothing covers."""
-        return self.covers[-1].last + 1 if self.covers else 0
 
     def cover_of(self, position: int) -> CoverRange | None:
         """What stands for a position, or would if the entry were not kept; None where nothing does."""
@@ -232,6 +229,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self,
             covers=covers,
+            start=start,
             shown=MappingProxyType(shown),
             pins=frozenset(pins),
             removed_calls=frozenset(removed),

@@ -256,7 +256,7 @@ class Trail:
 def is_talk(entry: Entry) -> bool:
     """Whether an entry is part of the talk between user and agent: what a user said, or a turn without calls."""
     if entry.role == "assistant":
-        return not any(isinstance(block, ToolUse) for block in entry.content)
+        return ToolUse not in map(type, entry.content)
     return entry.kind in ("task", "user-input", "lead-input")
 
 

@@ -220,7 +220,7 @@ def is_media(block: object) -> bool:
 
 def tool_uses(content: Sequence[Block]) -> tuple[ToolUse, ...]:
     """The tool calls that a turn asks for, in order."""
-    return tuple(block for block in content if isinstance(block, ToolUse))
+    return tuple([block for block in content if isinstance(block, ToolUse)])
 
 
 def equal_items(old: tuple[Any, ...], new: tuple[Any, ...]) -> int:

@@ -12,7 +12,6 @@ import msgspec
 
 from repertory.errors import JournalUnreadable
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Block
 from repertory.record.entries import Draft, Entry
 from repertory.record.journal import Journal
 from repertory.record.records import EntryAppended, ModelReplied, Record
@@ -182,9 +181,9 @@ class Ledger:
         return entries
 
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
-        said = [draft.content for draft in drafts]
+        said = drafts
         drafts = self._journal.redact(drafts)  # so that the ledger is what the journal holds
-        tokens = [estimate_tokens(draft.content) for draft in drafts]
+        counted = [(draft, estimate_tokens(draft.content)) for draft in drafts]
         # Positions and the place in the journal's queue are given under one lock, so both orders are the same.
         with self._lock:
             if self._latest is not None and self._latest.failure is not None:
@@ -192,18 +191,20 @@ class Ledger:
                 raise type(cause)(f"the ledger of {self.run_id} takes no more, open it again: {cause}") from cause
             start = len(self._entries)
             now = self._clock()
-            entries = tuple(
-                Entry(**msgspec.structs.asdict(draft), position=position, created_at=now, tokens=count)
-                for position, (draft, count) in enumerate(zip(drafts, tokens, strict=True), start)
-            )
+            entries: list[Entry] = []
+            records: list[Record] = []
+            for position, (draft, tokens) in enumerate(counted, start):
+                entry = Entry(**msgspec.structs.asdict(draft), position=position, created_at=now, tokens=tokens)
+                entries.append(entry)
+                records.append(EntryAppended(run_id=self.run_id, entry=entry))
+            for record in also:
+                records.append(_refer(record, said, start) if isinstance(record, ModelReplied) else record)
             self._entries.extend(entries)
             end = start + len(entries)
 
             def advance() -> None:
                 self._durable = end
 
-            records: list[Record] = [EntryAppended(run_id=self.run_id, entry=entry) for entry in entries]
-            records += [_refer(record, said, start) for record in also]
             try:
                 # Positions are given already, so a batch that is refused takes with it those that are queued behind.
                 ticket = self._journal.submit(records, on_commit=advance, after=self._latest)
@@ -211,11 +212,12 @@ class Ledger:
                 del self._entries[start:]  # never durable, so no snapshot reaches it
                 raise
             self._latest = ticket
-        return entries, ticket
+        return tuple(entries), ticket
 
 
-def _refer(record: Record, said: Sequence[tuple[Block, ...]], start: int) -> Record:
-    """A record that names the entry that it would repeat, of those appended with it from position ``start`` on."""
-    if isinstance(record, ModelReplied) and record.content in said and record.content:
-        return msgspec.structs.replace(record, content=(), position=start + said.index(record.content))
-    return record
+def _refer(reply: ModelReplied, said: Sequence[Draft], start: int) -> ModelReplied:
+    """A reply that names the entry that it would repeat, of those appended with it from position ``start`` on."""
+    for position, draft in enumerate(said, start):
+        if reply.content and reply.content == draft.content:
+            return msgspec.structs.replace(reply, content=(), position=position)
+    return reply

@@ -223,13 +223,14 @@ class Table:
             annotations |= {f"{outer}.{field}": kind for field, kind in inner.items()} or {outer: annotation}
         paths = fields.split()
         types = {"": get_type_hints(record)} | {outer: get_type_hints(struct) for outer, struct in nested.items()}
-        self._more = {
+        self._more = {  # with what each is annotated
             path: types[outer][field]
             for path in annotations
             if path not in paths
             for outer, _, field in [path.rpartition(".")]
         }
         self._get = attrgetter(*paths)
+        self._get_more = attrgetter(*self._more, paths[0])  # of two or more fields, so that it makes a tuple
         codecs = {index: _CODECS[annotations[path]] for index, path in enumerate(paths) if annotations[path] in _CODECS}
         self._encoders = [(index, encode) for index, (encode, _) in codecs.items()]
         self._decoders = [(index, decode) for index, (_, decode) in codecs.items()]
@@ -273,7 +274,7 @@ class Table:
             values[index] = _encode_column(value, kind)
         if long > MAX_TEXT:
             raise ValueError(f"texts of {long} characters are longer than {MAX_TEXT}")
-        more = encode_json({path: attrgetter(path)(record) for path in self._more}) if self._more else None
+        more = encode_json(dict(zip(self._more, self._get_more(record), strict=False))) if self._more else None
         if self.side is None:
             row = (*values, more)
             return ((self.name, row, zlib.crc32(_pack(row), self._seed)),)

@@ -101,9 +101,10 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return self._with(**msgspec.structs.asdict(other))
 
     def _with(self, **more: float) -> RunStatistics:
-        now = {name: getattr(self, name) for name in more}
-        together = {name: max(now[name], new) if name in _LARGEST else now[name] + new for name, new in more.items()}
-        return msgspec.structs.replace(self, **together)
+        for name, new in more.items():
+            now = getattr(self, name)
+            more[name] = max(now, new) if name in _LARGEST else now + new
+        return msgspec.structs.replace(self, **more)
 
     def count(self, record: Record) -> RunStatistics:
         """The figures with one more record of the run; most records change none."""
@@ -130,9 +131,9 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
                 return self
 
     def _with_reply(self, reply: ModelReplied) -> RunStatistics:
-        usage = reply.usage
+        usage, prompt = reply.usage, reply.usage.prompt_tokens
         paid = self._with(
-            tokens_billed=usage.prompt_tokens + usage.output_tokens,
+            tokens_billed=prompt + usage.output_tokens,
             cost_seen=reply.cost,
             cost_lost=reply.cost_lost,
             tokens_lost=reply.tokens_lost,
@@ -142,18 +143,22 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
             return paid
         more = paid._with(
             iterations=1,
-            tokens_seen=usage.prompt_tokens,
+            tokens_seen=prompt,
             tokens_plain=reply.plain_tokens,
             cache_read_tokens=usage.cache_read_tokens,
             cache_write_tokens=usage.cache_write_tokens + usage.cache_write_1h_tokens,
             output_tokens=usage.output_tokens,
             cost_plain=reply.plain_cost,
-            largest_prompt=usage.prompt_tokens,
+            largest_prompt=prompt,
         )
-        return msgspec.structs.replace(more, view_tokens=usage.prompt_tokens, record_tokens=reply.plain_tokens)
+        return msgspec.structs.replace(more, view_tokens=prompt, record_tokens=reply.plain_tokens)
 
 
 _LARGEST: Final = frozenset({"largest_prompt", "replied_at"})
+COUNTED: Final = frozenset[object](
+    {RunStarted, ModelCalled, ModelReplied, ToolFinished, DecisionMade, SUMMARY_TAKEN, SUMMARY_REFUSED}
+)
+"""The records that change a figure, by their types; of events, which are most of them, by theirs."""
 
 
 def count_in(figures: dict[str, RunStatistics], record: Any) -> None:

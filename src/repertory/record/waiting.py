@@ -107,7 +107,8 @@ class Ticket:
             JournalWriteFailed: It could not be written, and neither can anything after it.
         """
         await self.wait_done()
-        self._check()
+        if self.failure is not None:
+            raise self.failure()
 
     async def wait_done(self) -> None:
         """The same, whether it became done well or with an error."""
@@ -126,8 +127,5 @@ class Ticket:
             self._threads.append(event)
             if not self.done:
                 event.wait()
-        self._check()
-
-    def _check(self) -> None:
         if self.failure is not None:
             raise self.failure()

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
-import msgspec
 
 from repertory._ids import is_below, is_in_tree, root_of
 from repertory.agents.agent import Agent
@@ -18,8 +17,8 @@ from repertory.llm.budgets import Reservation
 from repertory.llm.model import Usage
 from repertory.llm.profiles import Amount, ModelProfile, cost_of
 from repertory.record import Journal, Record, RunStatistics
-from repertory.record.records import ModelCalled, ModelReplied
-from repertory.record.statistics import count_in
+from repertory.record.records import EventLogged, ModelCalled, ModelReplied
+from repertory.record.statistics import COUNTED, count_in
 
 Call: TypeAlias = tuple[str, int]
 """A model call: its run's id and its number."""
@@ -38,23 +37,23 @@ def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, out
     return Usage(cache_read_tokens=read, cache_write_tokens=prompt - read, output_tokens=output)
 
 
-def with_plain(
-    replied: ModelReplied, profile: ModelProfile, *, view_estimate: int, record_estimate: int, previous: int
-) -> ModelReplied:
-    """Write into the record of an answered call what a plain loop's call in its place would have been.
+def plain_call(
+    usage: Usage, profile: ModelProfile, *, view_estimate: int, record_estimate: int, previous: int
+) -> tuple[int, float]:
+    """The tokens of the prompt that a plain loop would have sent in the place of a call, and what that would have cost.
 
     Args:
-        replied: The record.
+        usage: What the call was billed.
         profile: Of the model that was called.
         view_estimate: Tokens that the prompt was estimated to have.
         record_estimate: Tokens that a plain loop's prompt is estimated to have, by the same estimator; it is corrected
             by how far off the first estimate was.
         previous: Tokens of the plain loop's prompt before; 0 for the first call.
     """
-    prompt = replied.usage.prompt_tokens
+    prompt = usage.prompt_tokens
     plain = round(record_estimate * prompt / view_estimate) if view_estimate else prompt
-    usage = plain_usage(profile, prompt=plain, previous_prompt=previous, output=replied.usage.output_tokens)
-    return msgspec.structs.replace(replied, plain_tokens=plain, plain_cost=cost_of(profile, usage))
+    unedited = plain_usage(profile, prompt=plain, previous_prompt=previous, output=usage.output_tokens)
+    return plain, cost_of(profile, unedited)
 
 
 class TreeClock:
@@ -181,10 +180,11 @@ class Tallies:
 
     def _committed(self, records: Sequence[Record]) -> None:
         for record in records:
-            # The id of a run below another begins with the other's and a dot.
-            tally = self._of_root.get(root_of(getattr(record, "run_id", "")))
-            if tally is not None:
-                tally.count(record)
+            kind = record.type if isinstance(record, EventLogged) else type(record)
+            if kind in COUNTED:
+                tally = self._of_root.get(root_of(getattr(record, "run_id", "")))
+                if tally is not None:
+                    tally.count(record)
 
 
 class Spending:

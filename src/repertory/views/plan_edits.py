@@ -153,7 +153,7 @@ class PlanEdits:
 
     # --- before a request ---------------------------------------------------------------------------------
 
-    def pin_new(self, snapshot: Snapshot, iteration: int) -> None:
+    def pin_new(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Pin what has come: for good where its tool says so, for a while where the agent retrieved it."""
         live, until = self._live, iteration + _HOLD
         new = snapshot[self._looked :]
@@ -189,7 +189,7 @@ class PlanEdits:
         self._past_changed = False
 
 
-def _were_short(brought: Sequence[Entry], snapshot: Snapshot, plan: Plan) -> list[Entry]:
+def _were_short(brought: Sequence[Entry], snapshot: Sequence[Entry], plan: Plan) -> list[Entry]:
     """The entries that were brought back although more or less of them was missing in view."""
     told = [entry.retrieved for entry in brought if entry.retrieved is not None]
     positions, contents = {at for each in told for at in each.positions}, {each.content_id for each in told} - {""}

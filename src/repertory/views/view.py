@@ -24,9 +24,9 @@ from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ToolSchema, Usage, server_of
 from repertory.llm.profiles import Amount, amount_at_most, cost_of
-from repertory.record import Snapshot
+from repertory.record import Entry
 from repertory.record.records import ModelReplied, Record
-from repertory.runs.accounting import with_plain
+from repertory.runs.accounting import plain_call
 from repertory.runs.events import IterationStarted, ModelAnswered, to_record
 from repertory.runs.fan_out import Head
 from repertory.runs.live import LiveRun
@@ -41,6 +41,7 @@ from repertory.views.summary_requests import SummaryRequests
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
 _MOST_REFUSALS = 3
+_THINKING = frozenset[type]({Thinking, RedactedThinking})
 _DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
 
@@ -102,8 +103,8 @@ class ContextView:
         self._calibration = Calibration()
         self._answered: Shown | None = None  # the last request that was
         self._answered_at: float | None = None
-        self._recorded = 0  # entries counted in _record_tokens
-        self._record_tokens = 0
+        self._entries: list[Entry] = []  # the record, for those who look at it again and again
+        self._record_tokens = 0  # of a plain loop's prompt: the whole record, results as they came
         self._calls = 0
         self._refusals = 0  # in a row
         self._targets: tuple[int | None, ...] = (None,)  # tokens that a prompt may have, tried in this order
@@ -191,28 +192,35 @@ class ContextView:
 
     def _make(self, iteration: int) -> Shown:
         begun, live = perf_counter(), self._live
-        snapshot = live.ledger.snapshot()
-        estimate = self._record_estimate()
+        estimate = self._read_on()
         if self._planner is not None:
-            self._edits.pin_new(snapshot, iteration)
+            self._edits.pin_new(self._entries, iteration)
             if self._summaries.signed is not None:
-                self._swap_in(self._planner, snapshot, iteration)
-            estimate = self._plan(self._planner, snapshot, iteration)
-        request = self._projector.project(snapshot, live.plan)
+                self._swap_in(self._planner, iteration)
+            estimate = self._plan(self._planner, iteration)
+        request = self._projector.project(self._entries, live.plan)
         self._validator.validate(request)
-        return Shown(request, len(snapshot), estimate, perf_counter() - begun)
+        return Shown(request, len(self._entries), estimate, perf_counter() - begun)
 
-    def _plan(self, planner: Planner, snapshot: Snapshot, iteration: int) -> int:
+    def _read_on(self) -> int:
+        """Take in what is new on record; the estimate of a plain loop's prompt, in tokens by characters."""
+        new = self._live.ledger.snapshot()[len(self._entries) :]
+        self._entries += new
+        for entry in new:
+            self._record_tokens += max(entry.tokens, -(-entry.original_length // 4))
+        return self._head + self._record_tokens
+
+    def _plan(self, planner: Planner, iteration: int) -> int:
         """Have the planner decide; the estimate of the prompt, in tokens by characters."""
         for target in self._targets:
             with suppress(ContextOverflow):
-                return self._decide(planner, snapshot, iteration, target)
+                return self._decide(planner, iteration, target)
         self._edits.lift_all(iteration)
-        return self._decide(planner, snapshot, iteration, self._targets[-1])
+        return self._decide(planner, iteration, self._targets[-1])
 
-    def _decide(self, planner: Planner, snapshot: Snapshot, iteration: int, target: int | None) -> int:
+    def _decide(self, planner: Planner, iteration: int, target: int | None) -> int:
         outcome = planner.next(
-            snapshot,
+            self._entries,
             self._live.plan,
             iteration=iteration,
             calibration=self._calibration,
@@ -227,17 +235,18 @@ class ContextView:
             self._summaries.drop_covered()
         sent, wanted = self._answered, outcome.compaction
         if wanted is not None and sent is not None and sent.position == wanted.upto:
+            snapshot = self._live.ledger.snapshot()
             self._summaries.ask_provider(sent.request, snapshot, upto=wanted.upto, iteration=iteration)
         return outcome.estimate
 
-    def _swap_in(self, planner: Planner, snapshot: Snapshot, iteration: int) -> None:
+    def _swap_in(self, planner: Planner, iteration: int) -> None:
         """Let a provider's summary that has come since the last request stand for what it summarized."""
         plan = self._live.plan
-        signed = self._summaries.take_signed(self._projector.project(snapshot, plan).messages)
+        signed = self._summaries.take_signed(self._projector.project(self._entries, plan).messages)
         if signed is None:
             return
         decision = planner.swap_in(
-            snapshot,
+            self._entries,
             plan,
             signed.summary,
             iteration=iteration,
@@ -257,7 +266,7 @@ class ContextView:
         return counted > 0
 
     async def _record(self, shown: Shown, expected: int, iteration: int) -> None:
-        live = self._live
+        live, most = self._live, shown.room.at_most
         called = self._projector.record(
             shown.request,
             run_id=live.run_id,
@@ -268,15 +277,15 @@ class ContextView:
             prompt_estimate=shown.estimate,
             expected_tokens=expected,
             server=server_of(live.model),
+            cost_at_most=most.cost,
+            tokens_at_most=most.tokens,
         )
         started = live.event(
             IterationStarted,
             view_tokens=expected,
-            record_tokens=self._calibration.real_tokens(self._record_estimate()),
+            record_tokens=self._calibration.real_tokens(self._head + self._record_tokens),
             build_seconds=shown.build_seconds,
         )
-        most = shown.room.at_most
-        called = msgspec.structs.replace(called, cost_at_most=most.cost, tokens_at_most=most.tokens)
         ticket = self._journal.submit([*self._edits.records(), called, to_record(started)])
         live.show(started)
         if live.spending.bounded:
@@ -298,14 +307,6 @@ class ContextView:
             calibration=self._calibration,
         )
 
-    def _record_estimate(self) -> int:
-        """Tokens of a plain loop's prompt: the whole record, results as they came; counts only what is new."""
-        snapshot = self._live.ledger.snapshot()
-        for entry in snapshot[self._recorded :]:
-            self._record_tokens += max(entry.tokens, -(-entry.original_length // 4))
-        self._recorded = max(self._recorded, len(snapshot))
-        return self._head + self._record_tokens
-
     # --- after a call -------------------------------------------------------------------------------------
 
     def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> list[Record]:
@@ -324,6 +325,13 @@ class ContextView:
             duration=duration,
         )
         live.show(event)
+        plain_tokens, plain_cost = plain_call(
+            usage,
+            self._profile,
+            view_estimate=shown.estimate,
+            record_estimate=self._head + self._record_tokens,  # nothing was appended since
+            previous=live.statistics.record_tokens,
+        )
         replied = ModelReplied(
             run_id=live.run_id,
             call=shown.call,
@@ -336,27 +344,23 @@ class ContextView:
             tokens_lost=shown.room.lost.tokens,
             stop_reason=answer.stop_reason,
             duration=duration,
-        )
-        replied = with_plain(
-            replied,
-            self._profile,
-            view_estimate=shown.estimate,
-            record_estimate=self._record_estimate(),  # nothing was appended since
-            previous=live.statistics.record_tokens,
+            plain_tokens=plain_tokens,
+            plain_cost=plain_cost,
         )
         return [replied, to_record(event)]
 
     def _see_thinking(self, content: Iterable[object]) -> None:
-        self._thinks = self._thinks or any(isinstance(block, Thinking | RedactedThinking) for block in content)
+        self._thinks = self._thinks or not _THINKING.isdisjoint(map(type, content))
 
     def _count(self, usage: Usage, *, at: float, estimate: int, here: bool) -> None:
         """Learn from an answered call; ``here`` says that it was this model's, on this server."""
         self._answered_at = at
-        self._calibration = self._calibration.observe(estimate=estimate, real=usage.prompt_tokens)
+        prompt = usage.prompt_tokens
+        self._calibration = self._calibration.observe(estimate=estimate, real=prompt)
         if here:
-            self._limits.accepted(usage.prompt_tokens)
+            self._limits.accepted(prompt)
         if self._live.watch is not None:
-            self._live.watch.saw_prompt(usage.prompt_tokens, estimate=estimate)
+            self._live.watch.saw_prompt(prompt, estimate=estimate)
 
     async def failed(self, shown: Shown, error: ModelError, *, duration: float) -> bool:
         """Record a call without an answer, and learn from it.
@@ -414,7 +418,7 @@ class ContextView:
         """Have the summarizer write what is due at the end of an iteration, and go on; the answer comes by mail."""
         # Where thinking is bound, any summary but the provider's would invalidate it.
         bound = self._thinks and self._profile.target == "binding" and self._profile.compacts
-        self._summaries.ask(iteration, size=self._record_estimate(), only_results=bound)
+        self._summaries.ask(iteration, size=self._read_on(), only_results=bound)
 
 
 def _described(schema: ToolSchema, provider_types: Sequence[str]) -> ToolSchema:
