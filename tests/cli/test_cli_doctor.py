@@ -19,7 +19,7 @@ import pytest
 from cli_support import in_a_process, invoke
 
 from backends import RunAsync
-from patience import PATIENCE
+from patience import PATIENCE, hear
 from repertory import __version__
 from repertory.cli import doctor
 from repertory.cli.findings import check_systemd
@@ -83,10 +83,8 @@ def test_a_service_is_asked_how_it_is(made: Path, tmp_path: Path) -> None:
     """What it warns of is a warning here."""
     command = [sys.executable, "-m", "repertory", "serve", "--db", str(made), "--socket", str(tmp_path / "s")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
-        assert service.stderr is not None
         try:
-            while "serving" not in service.stderr.readline():
-                pass
+            hear(service.stderr, "serving")
             assert "the service at unix:" in checks_of(tmp_path, "--db", str(made))["service"]["fact"]
         finally:
             service.kill()

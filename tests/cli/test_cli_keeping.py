@@ -11,7 +11,7 @@ import pytest
 from cli_support import invoke
 
 import repertory as rp
-from patience import PATIENCE
+from patience import PATIENCE, hear
 
 
 @pytest.fixture
@@ -56,10 +56,8 @@ def test_a_service_is_backed_up_and_vacuumed_while_it_runs(database: Path, tmp_p
     """Neither needs its end; without one the file is written anew."""
     command = [sys.executable, "-m", "repertory", "serve", "--db", str(database), "--socket", str(tmp_path / "s")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
-        assert service.stderr is not None
         try:
-            while "serving" not in service.stderr.readline():
-                pass
+            hear(service.stderr, "serving")
             made = invoke("backup", str(tmp_path / "b.db"), "--db", str(database), home=tmp_path)
             assert made.code == 0, made.err
             assert "read back whole" in made.err

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 from service_parts import open_client
-from test_service_process import Served
+from test_service_process import Served, until
 
 import repertory as rp
 from patience import PATIENCE
@@ -93,7 +94,7 @@ def test_pictures_are_given_in_base_64(short: Path, run_async: Any) -> None:
         async with open_client(short, model, agents=["test_service_approvals:buyer"]) as client:
             run_id = await client.start("Buy.", agent="buyer")
             while not (await client.get("/approvals"))["waiting"]:
-                pass
+                await anyio.sleep(0.01)
             path = f"/runs/{run_id}/calls/c1/result"
             media = {"type": "media", "media_type": "application/pdf", "data": data, "title": "bill"}
             for body, status, says in (
@@ -118,8 +119,7 @@ def repertory(*words: str) -> subprocess.CompletedProcess[str]:
 
 def wait_for_calls(served: Served, count: int) -> None:
     """Wait until so many calls wait."""
-    while len(served.ask("GET", "/approvals")["waiting"]) < count:
-        pass
+    until(lambda: len(served.ask("GET", "/approvals")["waiting"]) >= count)
 
 
 def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
@@ -145,8 +145,7 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
             repertory("approve", "c2", "--run", run_id, *at),
         ]
         assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 3
-        while (detail := served.ask("GET", f"/runs/{run_id}"))["run"]["state"] != "done":
-            pass
+        detail = until(lambda: (found := served.ask("GET", f"/runs/{run_id}"))["run"]["state"] == "done" and found)
         assert "paid ann 50\n[eve changed the arguments" in detail["result"]
         assert "not him | paid cyn 2" in detail["result"]
     finally:

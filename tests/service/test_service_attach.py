@@ -18,7 +18,7 @@ import pytest
 from test_service_process import HERE, Served
 from test_service_verbs import begin, environment
 
-from patience import PATIENCE
+from patience import PATIENCE, hear
 
 
 class Terminal:
@@ -170,9 +170,7 @@ def test_what_another_process_runs_is_shown_and_takes_nothing(served: Served) ->
         stdout=subprocess.DEVNULL,
         text=True,
     )
-    assert running.stderr is not None
-    while "step number=3" not in running.stderr.readline():
-        pass
+    hear(running.stderr, "step number=3")
     terminal = Terminal(served.folder, "attach")
     terminal.expect("it takes no messages")
     refused = command(served, "pause", "run-")

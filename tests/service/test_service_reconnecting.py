@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_service_attach import Terminal, command, environment
-from test_service_process import Served
+from test_service_process import Served, until
 from test_service_verbs import begin
 
-from patience import PATIENCE
+from patience import PATIENCE, hear
 from repertory.cli.attaching import Heard
 from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
 
@@ -81,8 +81,7 @@ def test_who_is_attached_goes_on_with_the_next_service(served: list[Served]) -> 
     terminal.expect("went away; looking for it for 60 s]")
     terminal.type("Hurry.\r")
     restart(served).hear("serving")
-    while not (said := heard(served[-1], run_id)):
-        pass
+    said = until(lambda: heard(served[-1], run_id))
     (folder / "go").touch()
     seen = terminal.expect("[done]")
     assert "answers]" in seen
@@ -106,9 +105,7 @@ def test_attached_without_a_terminal_it_ends_with_the_run_over_a_kill(served: li
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert attached.stdout is not None
-    while "step number=3" not in attached.stdout.readline():
-        pass
+    hear(attached.stdout, "step number=3")
     restart(served)
     (folder / "go").touch()
     said, _ = attached.communicate(timeout=PATIENCE)

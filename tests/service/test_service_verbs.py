@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer
-from test_service_process import HERE, Served
+from test_service_process import HERE, Served, until
 from typer.testing import CliRunner
 
 from patience import PATIENCE
@@ -113,8 +113,7 @@ def begin(served: Served, agent: str) -> str:
     if agent == "payer":
         with contextlib.closing(sqlite3.connect(f"file:{served.folder / 'a.db'}?mode=ro", uri=True)) as database:
             asked = "SELECT count(*) FROM approvals WHERE run_id = ? AND decision = 'waiting'"
-            while database.execute(asked, (run_id,)).fetchone()[0] < 3:
-                pass
+            until(lambda: database.execute(asked, (run_id,)).fetchone()[0] == 3)
     return run_id
 
 
