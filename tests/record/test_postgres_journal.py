@@ -27,6 +27,7 @@ from repertory.errors import (
     JournalSchemaTooNew,
     JournalUnreadable,
     JournalWriteFailed,
+    RecordRefused,
 )
 from repertory.record import EventLogged, Journal, open_journal
 from repertory.record.postgres_schema import migrate
@@ -100,6 +101,26 @@ def test_numbers_are_kept_exactly(run_async: RunAsync, postgres: PostgresServer)
             found = await journal.read_items(["s"])
         assert [each.at for each in reversed(found)] == list(fractions)
         assert [each.position for each in reversed(found)] == [2**63 - 1 - number for number in range(len(fractions))]
+
+    run_async(main)
+
+
+def test_refused_batches_leave_the_next_ones_alone_however_many_there_are(
+    run_async: RunAsync, postgres: PostgresServer
+) -> None:
+    """What the server did not come to prepare, as the transaction was over before, is not taken for prepared."""
+
+    async def main() -> None:
+        async with open_journal(postgres.emptied_journal()) as journal:
+            entry, written = kit.appended("r", 0), 0
+            await journal.write([entry])
+            for good in (*range(8), 5, 3):
+                with pytest.raises(RecordRefused):
+                    await journal.write([kit.appended("r", 0, "another truth"), event(-1)])
+                for _ in range(good):
+                    await journal.write([event(written)])
+                    written += 1
+            assert await numbers(journal) == [*range(written)]
 
     run_async(main)
 

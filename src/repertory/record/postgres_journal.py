@@ -246,6 +246,9 @@ class PostgresReader:
                 connection = self._borrow()
                 try:
                     return work(connection)
+                except error_of_driver:
+                    connection.close()  # what is prepared there is not known, where it was in the middle of a pipeline
+                    raise
                 finally:
                     self._give_back(connection)
             except error_of_driver as error:

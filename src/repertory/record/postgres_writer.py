@@ -180,6 +180,9 @@ class PostgresWriter(Writer):
         assert row is not None
         self._server = Server(*row)
         connection.prepared_max = _PREPARED
+        # At once: what psycopg has counted before it prepares it, it takes for prepared also where the server did not
+        # come to it, as a statement before it in the pipeline had failed.
+        connection.prepare_threshold = 0
         self._connection = connection
 
     # --- the thread ---------------------------------------------------------------------------------------
