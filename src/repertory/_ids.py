@@ -34,6 +34,15 @@ def root_of(run_id: str) -> str:
     return run_id.partition(".")[0]
 
 
+def unit_of(run_id: str) -> str:
+    """The run at the top of what one machine runs: of the tree, or the nearest sub-agent above it that was placed.
+
+    What is placed, possibly on another machine, has an id whose last part begins with ``@``.
+    """
+    above, placed, below = run_id.rpartition(".@")
+    return f"{above}.@{root_of(below)}" if placed else root_of(run_id)
+
+
 def is_below(run_id: str, above: str) -> bool:
     """Whether a run stands somewhere below another."""
     return run_id.startswith(f"{above}.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 import msgspec
 
-from repertory._choices import check_choice, check_number, check_pattern, check_type, show
+from repertory._choices import check_choice, check_labels, check_number, check_pattern, check_type, show
 from repertory._frozen import freeze_fields, thaw
 from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
@@ -127,6 +127,9 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         approvals: Which calls of it and of those below it wait until a person allows them, or are never made; None for
             no rules.
         input: The type of its tasks, likewise; ``spawn`` takes a value of it, and so does ``delegate``.
+        placement: Labels that a machine must offer for its runs to work there, where several share a journal: those of
+            a sub-agent work wherever that is, not beside its lead; see ``docs/scale.md``. () for anywhere, and as a
+            sub-agent beside its lead. With one machine everything works there.
     """
 
     name: str
@@ -149,6 +152,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     payload_scope: PayloadScope | None = None
     disabled_tools: Sequence[str] = ()
     approvals: Approvals | None = None
+    placement: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
@@ -156,7 +160,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         # msgspec does not look at what is passed in code.
         for field, kinds, words in _FIELDS:
             check_type(f"{where}: {field}", getattr(self, field), kinds, words)
-        freeze_fields(self, "options", sequences=("tools", "team", "disabled_tools"))
+        freeze_fields(self, "options", sequences=("tools", "team", "disabled_tools", "placement"))
         self._check_options(where)
         self._make_tools()
         check_listener(self.on_lifecycle)
@@ -169,6 +173,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         names: Any = self.disabled_tools
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             raise ConfigurationError(f"{where}: disabled_tools must be a list of names, got {names!r:.200}")
+        check_labels(f"{where}: placement", self.placement)
         check_number(f"{where}: output_retries", self.output_retries, int, least=0)
         if self.output_type is not None:
             self._check_output(where)
@@ -256,6 +261,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
             "approvals": msgspec.to_builtins(self.approvals),
             "output": None if self.output_type is None else self.output_type.schema,
             "input": None if self.input_type is None else self.input_type.schema,
+            "placement": self.placement,
         }
 
     def walk(self) -> Iterator[Agent[Any]]:

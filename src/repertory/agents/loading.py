@@ -52,6 +52,26 @@ def agent_of(started: RunStarted, agent: Agent[Any] | None) -> Agent[Any]:
     return load_agent(started.agent_ref, **started.options)
 
 
+def definitions_of(started: RunStarted) -> list[Agent[Any]]:
+    """The definitions from the one that the record names down to the run's own, which is the last.
+
+    That is more than one for a sub-agent that was placed. Its limits are what it may take of those above it.
+
+    Raises:
+        ConfigurationError: The record names none, or there is none any more.
+    """
+    placed = started.placed
+    if placed is None:
+        return [agent_of(started, None)]
+    found = [load_agent(started.agent_ref, **placed.options)]
+    for name in placed.path:
+        member = found[-1].member(name)
+        if member is None:
+            raise ConfigurationError(f"agent {found[-1].name} has no {name!r} in its team any more")
+        found.append(member)
+    return [*found[:-1], with_limits(found[-1], placed.limits)]
+
+
 def with_limits(agent: Agent[Any], limits: Mapping[str, Any]) -> Agent[Any]:
     """An agent with some fields of its ``Limits`` replaced.
 

@@ -160,7 +160,7 @@ def _check(
 
 def _layers(live: LiveRun) -> list[tuple[str, Approvals]]:
     """Who has rules for a run, and which."""
-    above = [(f"agent {run.agent.name}", run.agent.approvals) for run in live.lineage()]
+    above = [(f"agent {agent.name}", agent.approvals) for agent in live.definitions()]
     rules = [("the supervisor", live.shared.approvals), *reversed(above)]
     return [(who, layer) for who, layer in rules if layer is not None]
 

@@ -19,7 +19,7 @@ from repertory.actors import ActorContext
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import CANCEL, COLLECT, DELEGATE, MESSAGE, START
 from repertory.agents.tasks import read_task, task_schema
-from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, ToolFailed, ToolRetry
+from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, RunError, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, canonical_json, tool_uses
 from repertory.record import Snapshot
 from repertory.runs.inbox import Said
@@ -60,7 +60,11 @@ class Unfinished(BaseException):
 
 
 class SubRuns(Protocol):
-    """How the runs below a lead begin and go on."""
+    """How the runs below a lead begin and go on, in this process or, where they were placed, on another machine."""
+
+    def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
+        """The id of the run of a delegation: the same whenever the call with this key is made again."""
+        ...
 
     async def spawn_below(
         self, parent: LiveRun, agent: Agent[Any], task: str, *, run_id: str, call_id: str, options: Json
@@ -70,6 +74,10 @@ class SubRuns(Protocol):
 
     async def find_below(self, parent: LiveRun, run_id: str) -> LiveRun | None:
         """A run that was begun before: under way, going on, or as it ended. None where there is none any more."""
+        ...
+
+    async def tell(self, live: LiveRun, message_id: str, said: Said) -> None:
+        """Say something to a run. Raises ``RunError`` where it has ended, and ``MachineSilent``."""
         ...
 
 
@@ -111,7 +119,9 @@ class Delegated:
         live, end = self.live, self.live.end
         after = f"after {live.iteration} iterations"
         if not self.settled.is_set() or end is None:
-            return "waits for its turn" if live.in_line else f"still at work, {live.iteration} iterations so far"
+            if live.in_line:
+                return "waits for a machine" if live.elsewhere else "waits for its turn"
+            return "still at work" + ("" if live.elsewhere else f", {live.iteration} iterations so far")
         if end.state == "done":
             return f"done {after}"
         if end.state == "failed":
@@ -333,7 +343,11 @@ class Team:
         if message_id not in live.inbox and (live.ending or live.ended.is_set()):
             await delegated.settled.wait()
             raise ToolFailed(f"{delegated.name} does not hear it: {delegated.standing}")
-        live.hear(message_id, Said(live.shared.journal.redact(message), sender=self._live.run_id))
+        said = Said(live.shared.journal.redact(message), sender=self._live.run_id)
+        try:
+            await self._runs.tell(live, message_id, said)
+        except RunError as error:
+            raise ToolFailed(f"{delegated.name}: {error}") from error
         return ToolOutput(f"{delegated.name} reads it before its next step")
 
     async def _cancel(self, run: str, context: ToolContext) -> ToolOutput:
@@ -359,7 +373,7 @@ class Team:
         """
         if self._failed_in == context.iteration:
             raise ToolFailed(f"{agent} was not started: another delegation of this turn has failed")
-        run_id = f"{self._live.run_id}.{context.idempotency_key[:8]}"
+        run_id = self._runs.id_below(self._live, self._members[agent], context.idempotency_key)
         try:
             text = read_task(self._members[agent], task)
         except ConfigurationError as error:

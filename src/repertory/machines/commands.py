@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from repertory import errors
-from repertory._ids import root_of
+from repertory._ids import unit_of
 from repertory.errors import MachineSilent, RepertoryError, RunError
 from repertory.llm.messages import Json
 from repertory.machines.machine import Machines
@@ -79,7 +79,7 @@ class Commands:
             RunError: Something else was asked for under its id.
             RepertoryError: What the owner says is wrong, as the method of ``Run`` raises it.
         """
-        values = [command.command_id, root_of(command.run_id), command.run_id, command.verb]
+        values = [command.command_id, unit_of(command.run_id), command.run_id, command.verb]
         values.append(encode_json(command.body))
 
         def write(connection: Connection) -> bool:

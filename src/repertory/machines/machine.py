@@ -28,6 +28,7 @@ from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_sql import driver
 from repertory.record.postgres_writer import application_name
+from repertory.record.records import FINAL_STATES, RunState
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -192,11 +193,15 @@ class Machines:
         without_runs: Collection[str] = (),
         without_agents: Collection[str] = (),
         without_clients: Collection[str] = (),
+        placed: bool = False,
         limit: int = 50,
     ) -> list[Candidate]:
-        """Runs that wait for any machine with some of these labels, those first that are to begin first."""
+        """Runs that wait for any machine with some of these labels, those first that are to begin first.
+
+        Those of sub-agents that were ``placed``, or all others.
+        """
         values: list[object] = [list(labels), list(without_runs), list(without_agents), list(without_clients), limit]
-        values += [None if only is None else list(only), self.machine_id]
+        values += [None if only is None else list(only), self.machine_id, str(placed)]
 
         def read(connection: Connection) -> list[Candidate]:
             return [Candidate(*row) for row in connection.execute(ownership.CANDIDATES, values).fetchall()]
@@ -320,13 +325,28 @@ class Machines:
         """How a run came to this machine; None where it is not here."""
         return next((claim for claim in await self.mine() if claim.run_id == run_id), None)
 
-    async def ended(self, run_ids: Sequence[str]) -> list[str]:
-        """Which of some runs belong to nobody and wait for nobody: they have ended."""
+    async def standing(self, run_ids: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Which of some runs have ended, and which wait for a machine."""
 
-        def read(connection: Connection) -> list[str]:
-            return [run_id for (run_id,) in connection.execute(ownership.ENDED, [list(run_ids)]).fetchall()]
+        def read(connection: Connection) -> tuple[list[str], list[str]]:
+            rows = connection.execute(ownership.STANDING, [list(run_ids)]).fetchall()
+            ended = [run_id for run_id, has_ended, _ in rows if has_ended]
+            return ended, [run_id for run_id, has_ended, waits in rows if waits and not has_ended]
 
-        return await self.use("read which runs have ended in", read)
+        return await self.use("read how runs stand in", read)
+
+    async def left_alone(self) -> list[tuple[str, bool, RunState]]:
+        """The runs that were placed and whose lead has ended, if they are this machine's or wait for any.
+
+        Returns:
+            For each its id, whether it waits, and how its lead ended.
+        """
+        values: list[object] = [self.machine_id, sorted(FINAL_STATES)]
+
+        def read(connection: Connection) -> list[tuple[str, bool, RunState]]:
+            return list(connection.execute(ownership.LEFT_ALONE, values).fetchall())
+
+        return await self.use("read whose lead has ended in", read)
 
     async def forget(self, run_id: str) -> None:
         """Note that a run of this machine has ended already."""

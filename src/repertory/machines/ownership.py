@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from repertory._ids import root_of
+from repertory._ids import unit_of
 from repertory.record.postgres_sql import Statement, to_column
 from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged
@@ -54,11 +54,12 @@ _STATE: Final = "(SELECT state FROM run_states s WHERE s.run_id = o.run_id ORDER
 _ORDER: Final = "ORDER BY place, run_id"
 
 # Who may be taken by this machine; what is paused waits for somebody who lets it go on.
+PLACED: Final = "run_id LIKE '%.@%'"  # see ``unit_of``; their leads hold the places by which runs are counted
 CANDIDATES: Final = f"""SELECT run_id, agent, client, agent_ref, agent_digest, why
     FROM ownership o
     WHERE machine_id IS NULL AND labels <@ $1 AND NOT run_id = ANY($2) AND NOT agent = ANY($3)
       AND NOT client = ANY($4) AND ($6::text[] IS NULL OR run_id = ANY($6))
-      AND (portable OR home = $7) AND coalesce({_STATE}, 'running') <> 'paused'
+      AND (portable OR home = $7) AND coalesce({_STATE}, 'running') <> 'paused' AND ({PLACED}) = $8::boolean
     {_ORDER} LIMIT $5"""
 FIRST: Final = f"""SELECT run_id, agent, client FROM ownership WHERE machine_id IS NULL AND run_id = ANY($1)
     {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED"""
@@ -66,10 +67,10 @@ CLAIM: Final = """UPDATE ownership SET machine_id = $1, home = $1, fence = fence
     RETURNING run_id, fence, why"""
 # Those who count runs of one name, to begin another, do so one after the other.
 COUNTING: Final = "SELECT pg_advisory_xact_lock('ownership'::regclass::oid::int4, hashtext($1))"
-UNDER_WAY: Final = """SELECT agent, client, count(*) FROM ownership
-    WHERE machine_id IS NOT NULL AND why <> 'entering' GROUP BY agent, client"""
+UNDER_WAY: Final = f"""SELECT agent, client, count(*) FROM ownership
+    WHERE machine_id IS NOT NULL AND why <> 'entering' AND NOT {PLACED} GROUP BY agent, client"""
 # A place in the queue is kept for a run before the run is on record: what would not fit is refused before.
-QUEUED: Final = """SELECT count(*) FROM ownership WHERE client = $1 AND run_id <> $2
+QUEUED: Final = f"""SELECT count(*) FROM ownership WHERE client = $1 AND run_id <> $2 AND NOT {PLACED}
     AND (why = 'entering' OR (why = 'queued' AND machine_id IS NULL))"""
 KEEP_PLACE: Final = """INSERT INTO ownership
     VALUES ($1, $2, 1, 'entering', $3, $4, '', '', ARRAY[]::text[], 0, $2, false) ON CONFLICT (run_id) DO NOTHING"""
@@ -79,8 +80,14 @@ WAITING: Final = """SELECT o.run_id, o.labels, o.portable, coalesce(m.name, ''),
         m.name IS NOT NULL AND m.lost_at IS NULL
     FROM ownership o LEFT JOIN machines m ON m.machine_id = o.home WHERE o.machine_id IS NULL"""
 FORGET_RUN: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
-ENDED: Final = """SELECT run_id FROM unnest($1::text[]) asked (run_id)
-    WHERE NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = asked.run_id)"""
+# How runs stand that work elsewhere: without a row they have ended, without an owner they wait.
+STANDING: Final = """SELECT asked.run_id, o.run_id IS NULL, o.machine_id IS NULL
+    FROM unnest($1::text[]) asked (run_id) LEFT JOIN ownership o ON o.run_id = asked.run_id"""
+# Those that were placed, belong to this machine or wait for any, and whose lead has ended.
+LEFT_ALONE: Final = f"""SELECT o.run_id, o.machine_id IS NULL, s.state FROM ownership o
+    JOIN LATERAL (SELECT state FROM run_states s WHERE s.run_id = regexp_replace(o.run_id, '\\.@[^@]*$', '')
+        ORDER BY seq DESC LIMIT 1) s ON true
+    WHERE o.{PLACED} AND (o.machine_id IS NULL OR o.machine_id = $1) AND s.state = ANY($2)"""
 # One that has ended has no row any more. Whoever removes it locks its beginning too: that goes, or the run goes on.
 CLAIM_ENDED: Final = """INSERT INTO ownership
     SELECT r.run_id, $1, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events
@@ -108,13 +115,13 @@ class Guard:
 
     def __call__(self, group: Sequence[Batch]) -> Sequence[Statement]:
         """The statements for a group of batches."""
-        roots = {
-            root_of(str(row[_RUN_ID[table]]))
+        units = {
+            unit_of(str(row[_RUN_ID[table]]))
             for batch in group
             for (table, row, _), *_ in batch.rows
             if table in _RUN_ID
         }
-        guard = GUARD, (self._machine_id, encode_json(sorted(roots)))
+        guard = GUARD, (self._machine_id, encode_json(sorted(units)))
         return [guard, *(found for batch in group for found in self._changes(batch))]
 
     def _changes(self, batch: Batch) -> Iterator[Statement]:
@@ -123,11 +130,11 @@ class Guard:
         for (table, row, _), *_ in batch.rows:
             if table == _RUNS.name:
                 run: dict[str, Any] = dict(zip(_RUNS.columns, row, strict=True))
-                if run["parent_id"] is None:
+                if unit_of(run["run_id"]) == run["run_id"]:
                     started[run["run_id"]] = run
             elif table == _STATES.name:
                 run_id, state = str(row[0]), str(row[1])
-                if root_of(run_id) == run_id:
+                if unit_of(run_id) == run_id:
                     states[run_id] = state
         for run_id, run in started.items():
             yield _START, self._row(run, queued=states.get(run_id) == "queued")

@@ -30,6 +30,23 @@ PathParts: TypeAlias = tuple[str | int, ...]
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
 
 
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """How a sub-agent that may run on another machine than its lead is found and bound there.
+
+    Attributes:
+        path: The names that lead to it from the agent that ``agent_ref`` names: its leads' below that one, and its own.
+        options: What the agent at the top of that path was made with.
+        limits: Of the limits above it, what it may take at most; kept from others there until it ends.
+    """
+
+    path: tuple[str, ...]
+    options: Json = msgspec.field(default_factory=dict)
+    limits: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "options", "limits", sequences=("path",))
+
+
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     """A run exists.
 
@@ -52,6 +69,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
         priority: How urgent it is in the queue: higher begins first.
         client: Who asked for it, for quotas; "" for nobody in particular.
         labels: What a supervisor must offer to run it, where several share a journal.
+        placed: For a sub-agent that runs wherever its ``labels`` are offered; None for one beside its lead, and a root.
         origin: The run that it was forked from; "" for none.
         origin_iteration: Up to which iteration the two are the same.
         at: Seconds since 1970.
@@ -75,6 +93,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     client: str = ""
     labels: tuple[str, ...] = ()
+    placed: Placed | None = None
     origin: str = ""
     origin_iteration: int = 0
 

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from repertory._ids import is_below, is_in_tree, root_of
+from repertory._ids import is_below, is_in_tree, unit_of
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
 from repertory.llm.budgets import Reservation
@@ -24,6 +24,7 @@ Call: TypeAlias = tuple[str, int]
 """A model call: its run's id and its number."""
 
 _NOTHING: Final = Amount()
+_ELSEWHERE: Final = 0  # in place of a call's number, which are from 1, for all calls of a run on another machine
 
 
 def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, output: int) -> Usage:
@@ -142,6 +143,29 @@ class Tally:
         rooms = (room for call, room in self.under_way.items() if is_in_tree(call[0], run_id))
         return sum((room.at_most + room.lost for room in rooms), start=_NOTHING)
 
+    def promise(self, run_id: str, limits: Mapping[str, Any]) -> None:
+        """Keep what a run may take that works on another machine, less what it has taken already."""
+        taken = self.taken(run_id)
+        cost, tokens = limits.get("cost", taken.cost), limits.get("tokens", taken.tokens)
+        left = Amount(max(cost - taken.cost, 0.0), max(tokens - taken.tokens, 0))
+        self.under_way[run_id, _ELSEWHERE] = Reservation(left)
+        self.tools_run[run_id] += max(limits.get("tool_calls", 0) - self.tools(run_id), 0)
+
+    async def settle_promise(self, run_id: str, journal: Journal) -> None:
+        """Count what such a run and those below it have taken, in place of what was kept for it."""
+        figures, open_calls = await journal.read_statistics(run_id), await journal.read_open_calls(run_id)
+        tools_run = await journal.count_tools_run(run_id)
+        self.by_run.update(figures)
+        self.open_calls.update(open_calls)
+        self.break_promise(run_id)
+        self.tools_run.update(tools_run)
+
+    def break_promise(self, run_id: str) -> None:
+        """Keep nothing for such a run any more."""
+        self.tools_run.pop(run_id, None)
+        if (run_id, _ELSEWHERE) in self.under_way:
+            self.settle((run_id, _ELSEWHERE))
+
     def settle(self, call: Call) -> None:
         """Forget a call under way: what is on record of it says what it took."""
         del self.under_way[call]
@@ -182,7 +206,7 @@ class Tallies:
         for record in records:
             kind = record.type if isinstance(record, EventLogged) else type(record)
             if kind in COUNTED:
-                tally = self._of_root.get(root_of(getattr(record, "run_id", "")))
+                tally = self._of_root.get(unit_of(getattr(record, "run_id", "")))
                 if tally is not None:
                     tally.count(record)
 
@@ -262,6 +286,38 @@ class Spending:
                     "(limits.tool_calls)"
                 )
         self._tally.tools_run[self._run_id] += 1
+
+    def promise(self, run_id: str, agent: Agent[Any]) -> dict[str, float]:
+        """Keep a part of what is left for a run on another machine, whose limits that becomes.
+
+        It is as much as the run's own agent may take; where that has no such limit, half of what is left.
+
+        Raises:
+            LimitExceeded: Nothing is left beside what is under way.
+        """
+        limits = dict[str, float]()
+        for name in (*_AMOUNTS, "tool_calls"):
+            for above, lead in self._bounds:
+                bound = getattr(lead.limits, name)
+                if bound is None:
+                    continue
+                left = bound - self._gone(above, name)
+                if left <= 0:
+                    raise LimitExceeded(
+                        f"what is left under the limit of agent {lead.name} is kept for others (limits.{name})"
+                    )
+                half = left / 2 if name == "cost" else (left + 1) // 2
+                own = limits.get(name, getattr(agent.limits, name))
+                limits[name] = min(left, half if own is None else own)
+        self._tally.promise(run_id, limits)
+        return limits
+
+    def _gone(self, run_id: str, name: str) -> float:
+        """How much of a limit is used by a run and those below it, or kept for what is under way."""
+        if name == "tool_calls":
+            return self._tally.tools(run_id)
+        amount: float = getattr(self._tally.taken(run_id) + self._tally.reserved(run_id), name)
+        return amount
 
     def _is_full(self, more: Amount = _NOTHING) -> bool:
         """Whether the calls under way, and so much more, can take all that is left, and be it of one limit.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
@@ -77,7 +78,9 @@ class LiveRun:
     """What this process knows of one run. It outlives the actor's restarts; the journal outlives it.
 
     Attributes:
-        parent: The run that delegated to it; None for a root.
+        parent: The run that delegated to it; None for a root, and for one that was placed, also where both are here.
+        leads: For a root that was placed, the definitions of the agents above it, the nearest first.
+        promised: How many further runs those of its tree that were placed may have, by the ids of these.
         payload: Its payload; None where it has none.
         context: What the application handed in for its tools; it is neither recorded nor shown.
         resumed: Whether its record was read back, from an earlier process or from earlier in this one.
@@ -109,6 +112,8 @@ class LiveRun:
     memory: Memory
     tally: Tally
     parent: LiveRun | None = None
+    leads: Sequence[Agent[Any]] = ()
+    promised: dict[str, int] = field(default_factory=dict[str, int])
     payload: PayloadState | None = None
     context: Any = field(default=None, repr=False)
     children: list[LiveRun] = field(default_factory=list["LiveRun"])
@@ -199,10 +204,15 @@ class LiveRun:
         for child in self.children:
             yield from child.tree()
 
+    def definitions(self) -> Iterator[Agent[Any]]:
+        """Its agent and those above it, wherever their runs are."""
+        yield from (run.agent for run in self.lineage())
+        yield from self.root.leads
+
     @property
     def model(self) -> Model:
         """The model that it calls: its agent's, else its parent's, else the supervisor's."""
-        named = (run.agent.model for run in self.lineage() if run.agent.model is not None)
+        named = (agent.model for agent in self.definitions() if agent.model is not None)
         return self.shared.models.get(next(named, None))
 
     # --- who watches it ---
@@ -463,7 +473,7 @@ class LiveRun:
 
     def take_inbox(self) -> list[Draft]:
         """What was said since the last boundary, as it goes into the ledger."""
-        lead = self.parent.agent.name if self.parent is not None else "the lead"
+        lead = next((agent.name for agent in islice(self.definitions(), 1, None)), "the lead")
         return self.inbox.take(iteration=self.iteration, lead=lead)
 
     def opened(self, view: _EditsView | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 
 from repertory.agents.agent import Agent
-from repertory.agents.loading import load_agent
+from repertory.agents.loading import definitions_of
 from repertory.errors import JournalError, RepertoryError
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted
 from repertory.runs.events import RunClaimed, to_record
@@ -39,7 +39,7 @@ class _Home(Protocol):
 
     async def read_run(self, run_id: str) -> RunRow | None: ...
 
-    async def take_up_claimed(self, row: RunRow, agent: Agent[Any], *, context: Any) -> LiveRun: ...
+    async def take_up_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun: ...
 
 
 class Claims:
@@ -63,7 +63,9 @@ class Claims:
         self._wake = wake
         self._held: dict[str, LiveRun] = {}  # by somebody in this process, and under way nowhere or elsewhere
         self._left: set[str] = set()  # to others, as they cannot go on here
-        self._agents: dict[str, Agent[Any]] = {}  # those of runs that were in the queue when it was read last
+        self._agents: dict[
+            str, Sequence[Agent[Any]]
+        ] = {}  # definitions of runs that were in the queue when it was read last
         self._fences: dict[str, Claim] = {}
         self._adopting: set[str] = set()  # for which there is room already
         self._entering: set[str] | None = None  # those with a place in the queue that are not on record yet
@@ -113,6 +115,22 @@ class Claims:
         return [to_record(event)]
 
     # --- taking -------------------------------------------------------------------------------------------
+
+    async def take_placed(self) -> bool:
+        """Claim the first sub-agent's run that is to work here and take it up; whether there may be another one.
+
+        Their leads have a place already, and could wait for ever for a second one; so none is counted.
+        """
+        from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
+
+        if self._labels is None or self.machines.draining:
+            return False
+        found = await self.machines.candidates(self._labels, without_runs=self._left, placed=True)
+        fitting = [each.run_id for each in found if await self._fits(each)]
+        claim = await self.machines.claim(fitting) if fitting else None
+        if isinstance(claim, Claim):
+            await self.take_up(claim)
+        return claim is not None
 
     async def take_next(
         self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
@@ -186,15 +204,15 @@ class Claims:
         if run_id in self._agents:
             return True
         if run_id in self._held:
-            self._agents[run_id] = self._held[run_id].agent
+            self._agents[run_id] = [self._held[run_id].agent]
             return True
         row = await self._home.read_run(run_id)
-        agent = None if row is None else _find_agent(row.started)
-        if agent is None:
+        definitions = [] if row is None else _find_definitions(row.started)
+        if not definitions:
             self._left.add(run_id)
             log(logging.INFO, "run.left", run=run_id, agent=candidate.agent, ref=candidate.agent_ref)
             return False
-        self._agents[run_id] = agent
+        self._agents[run_id] = definitions
         return True
 
     async def take_up(self, claim: Claim, *, sure: bool = True) -> None:
@@ -203,7 +221,7 @@ class Claims:
         async with self._home.alone_with(run_id):
             if not sure and claim not in await self.machines.mine():
                 return  # it was being started or resumed here, and waits for any machine now
-            row, agent = await self._home.read_run(run_id), self._agents.pop(run_id, None)
+            row, definitions = await self._home.read_run(run_id), self._agents.pop(run_id, ())
             if self._home.find(run_id) is not None:
                 return
             if row is None or row.state in FINAL_STATES:
@@ -211,12 +229,12 @@ class Claims:
                 return
             held = self._held.get(run_id)
             try:
-                agent = agent or _find_agent(row.started)
-                if agent is None:
+                definitions = definitions or _find_definitions(row.started)
+                if not definitions:
                     raise _Unknown(f"agent {row.started.agent} is not known here")
                 self._fences[run_id] = claim
                 self._adopting.add(run_id)
-                await self._home.take_up_claimed(row, agent, context=None if held is None else held.context)
+                await self._home.take_up_claimed(row, definitions, context=None if held is None else held.context)
             except JournalError:
                 raise
             except RepertoryError as error:
@@ -293,7 +311,8 @@ class Claims:
 
     async def _follow(self) -> None:
         held = [live for live in self._held.values() if live.elsewhere]
-        for run_id in await self.machines.ended([live.run_id for live in held]) if held else ():
+        ended, _ = await self.machines.standing([live.run_id for live in held]) if held else ([], [])
+        for run_id in ended:
             row = await self._home.read_run(run_id)
             if row is not None and row.state in FINAL_STATES and (live := self._held.pop(run_id, None)) is not None:
                 live.end, live.state, live.ending = RunEnd(row.state, row.result, row.error), row.state, True
@@ -315,12 +334,12 @@ class _Unknown(RepertoryError):
     """An agent is not known here."""
 
 
-def _find_agent(started: RunStarted) -> Agent[Any] | None:
-    """The very definition that a run was begun with; None where it is not known here."""
+def _find_definitions(started: RunStarted) -> list[Agent[Any]]:
+    """The very definitions that a run was begun with, its own the last; none where it is not known here."""
     if not started.agent_ref or started.has_context:
-        return None
+        return []
     try:
-        agent = load_agent(started.agent_ref, **started.options)
+        found = definitions_of(started)
     except RepertoryError:
-        return None
-    return agent if agent.digest == started.agent_digest else None
+        return []
+    return found if found[-1].digest == started.agent_digest else []

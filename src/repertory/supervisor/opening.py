@@ -36,6 +36,7 @@ from repertory.runs.telemetry import NoTelemetry, Telemetry
 from repertory.runs.tool_sets import ToolSets
 from repertory.summarizer import SummarizerActor
 from repertory.supervisor.claims import Claims
+from repertory.supervisor.placement import Placement
 from repertory.supervisor.quotas import Quotas, check_bounds
 from repertory.supervisor.relay import serve_commands
 from repertory.supervisor.retention import Retention
@@ -200,6 +201,10 @@ async def open_supervisor(
                 stack.callback(sharing.cancel)
                 tasks.start_soon(runtime.claims.serve, sharing)
                 runtime.commands = Commands(machines)
+                runtime.placement = Placement(runtime, shared, machines, runtime.commands)
+                following = anyio.CancelScope()
+                stack.callback(following.cancel)
+                tasks.start_soon(runtime.placement.serve, following)
             supervisor = Supervisor(runtime)
             supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
             if machines is not None and runtime.commands is not None:

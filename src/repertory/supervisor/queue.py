@@ -49,6 +49,10 @@ KeepRoom: TypeAlias = Callable[[], AbstractContextManager[bool]]
 class SharedQueue(Protocol):
     """The queue of a journal that several processes share: the database says who takes what, and counts."""
 
+    async def take_placed(self) -> bool:
+        """Claim the first sub-agent's run that is to work here, and begin it; whether to look again."""
+        ...
+
     async def take_next(
         self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
     ) -> bool:
@@ -172,7 +176,8 @@ class Queue:
     def went(self, live: LiveRun) -> None:
         """Count a run that is under way now."""
         self._waiting.pop(live.run_id, None)
-        self._going[live.run_id] = live
+        if live.started.placed is None:  # its lead is counted, wherever that is
+            self._going[live.run_id] = live
 
     def left(self, live: LiveRun) -> None:
         """Make room: a run has ended, or nobody runs it any more."""
@@ -209,6 +214,8 @@ class Queue:
         One process owns an SQLite file, so what it holds in memory settles who takes what. Of several processes the
         database says so.
         """
+        if self.shared is not None and await self.shared.take_placed():
+            return True
         if self._is_full():
             return False
         if self.shared is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from repertory.agents.agent import Agent
@@ -25,7 +26,13 @@ _NEEDED: Final = (SAID, TRACED, RESULT_SUMMARIZED, *sorted(WAITING_EVENTS))  # o
 
 
 async def read_back(
-    row: RunRow, agent: Agent[Any], shared: Shared, retention: Retention, *, parent: LiveRun | None
+    row: RunRow,
+    agent: Agent[Any],
+    shared: Shared,
+    retention: Retention,
+    *,
+    parent: LiveRun | None,
+    leads: Sequence[Agent[Any]] = (),
 ) -> LiveRun:
     """Read a run back from the journal, with what was said to it and not yet read."""
     journal, started = shared.journal, row.started
@@ -38,6 +45,7 @@ async def read_back(
         memory=Memory(shared.memory, started.scope_id, started.run_id),
         tally=parent.tally if parent is not None else await shared.tallies.open(started.run_id),
         parent=parent,
+        leads=leads,
         resumed=True,
         iteration=row.iteration,
         agent_changed=started.agent_digest != agent.digest,
@@ -46,7 +54,7 @@ async def read_back(
     )
     async with retention.payloads:
         records = await journal.read_payload(live.run_id)
-        live.payload = payload_on_record(agent, records, below=parent is not None)
+        live.payload = payload_on_record(agent, records, below=started.parent_id is not None)
         retention.known[live.run_id] = live
     if live.agent_changed:
         was, now = started.agent_digest, agent.digest

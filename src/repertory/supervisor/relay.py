@@ -11,12 +11,13 @@ import anyio
 import msgspec
 
 from repertory._choices import check_text
-from repertory._ids import new_id, root_of
+from repertory._ids import new_id, unit_of
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunFailed, RunStopped
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.runs.log import log
+from repertory.supervisor.placement import carry_out_for_lead
 from repertory.supervisor.run_handle import Run
 from repertory.supervisor.runtime import Runtime
 
@@ -175,12 +176,15 @@ async def serve_commands(
 
 async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
     live, refused = runtime.find(command.run_id), None
-    if live is None and runtime.find(root_of(command.run_id)) is None:
+    if live is None and runtime.find(unit_of(command.run_id)) is None:
         return  # about to be taken up here: the next look finds it
     try:
         if live is None:
-            raise RunError(f"run {command.run_id} has ended; say it to {root_of(command.run_id)}")
-        await carry_out(Run(live, runtime), command.verb, command.body)
+            raise RunError(f"run {command.run_id} has ended; say it to {unit_of(command.run_id)}")
+        if command.verb in ("hear", "steer"):
+            await carry_out_for_lead(live, command.verb, command.body)
+        else:
+            await carry_out(Run(live, runtime), command.verb, command.body)
     except JournalError:
         raise
     except RepertoryError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from repertory._ids import is_below
+from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
 from repertory.runs.live import LiveRun
 
@@ -21,7 +24,25 @@ def reserve_room(parent: LiveRun, run_id: str) -> bool:
         limits = run.agent.limits
         if levels > limits.depth:
             raise LimitExceeded(f"{run.agent.name} allows {limits.depth} levels of sub-agents below it (limits.depth)")
-        if 1 + sum(is_below(member, run.run_id) for member in members) >= limits.runs:
+        if _runs_left(run) <= 0:
             raise LimitExceeded(f"{run.agent.name} allows {limits.runs} runs in its tree (limits.runs)")
     members.add(run_id)
     return True
+
+
+def promise_room(parent: LiveRun, run_id: str, agent: Agent[Any]) -> dict[str, int]:
+    """Keep room for what a run that was counted and works on another machine may begin there; its limits say how much.
+
+    That is half of what is left, so that others find some too; nothing for one without a team.
+    """
+    runs = (min(map(_runs_left, parent.lineage())) + 1) // 2 if agent.team else 0
+    parent.root.promised[run_id] = min(runs, agent.limits.runs - 1)
+    depth = min(run.agent.limits.depth - levels for levels, run in enumerate(parent.lineage(), start=1))
+    return {"runs": 1 + parent.root.promised[run_id], "depth": min(depth, agent.limits.depth)}
+
+
+def _runs_left(run: LiveRun) -> int:
+    """How many more runs there may be below it."""
+    root = run.root
+    promised = sum(more for member, more in root.promised.items() if is_below(member, run.run_id))
+    return run.agent.limits.runs - 1 - promised - sum(is_below(member, run.run_id) for member in root.members)

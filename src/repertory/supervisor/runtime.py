@@ -13,7 +13,7 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from repertory._ids import is_below
+from repertory._ids import is_below, unit_of
 from repertory.actors import ActorRef, ActorSystem, StopReason, Supervision
 from repertory.agents.agent import Agent
 from repertory.errors import (
@@ -43,6 +43,7 @@ from repertory.runs.payloads import check_payloads, instructions_of, new_payload
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
 from repertory.supervisor.claims import Claims
+from repertory.supervisor.placement import Placement, check_placement
 from repertory.supervisor.queue import Queue
 from repertory.supervisor.recovery import read_back
 from repertory.supervisor.retention import Retention
@@ -74,6 +75,7 @@ class Runtime:
         self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
         self.claims: Claims | None = None  # where others share the journal
         self.commands: Commands | None = None  # the same
+        self.placement: Placement | None = None  # the same
         self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def find(self, run_id: str) -> LiveRun | None:
@@ -164,6 +166,8 @@ class Runtime:
         """
         if parent is not None:
             return await self._begin(started, agent, parent=parent, payload=payload, context=context)
+        if self.placement is not None:
+            check_placement(agent, started)
         await check_keys(agent, self.shared.models)
         await self.queue.look()
         elsewhere = "" if self.claims is None else self.claims.why_elsewhere(started)
@@ -224,14 +228,7 @@ class Runtime:
         """
         live = self.find(started.run_id)
         row = await self.read_run(started.run_id) if live is None else None
-        there = live.started if live is not None else row.started if row is not None else started
-        for what in ("agent", "task", "request"):
-            has, asked = getattr(there, what), getattr(started, what)
-            if has != asked and (what != "request" or (has and asked)):
-                raise RunExists(
-                    f"run {started.run_id} is there already, with another {what}: {_short(has)}, not {_short(asked)}; "
-                    "give the new run another id"
-                )
+        _check_same(live.started if live is not None else row.started if row is not None else started, started)
         if live is not None:
             return live
         if row is not None:
@@ -250,6 +247,7 @@ class Runtime:
         context: Any = None,
         said: tuple[str, Said] | None = None,
         claimed: bool = False,
+        leads: Sequence[Agent[Any]] = (),
     ) -> LiveRun:
         """Let a run of the journal go on, or queue it, or show how it ended where it is in one of the given states.
 
@@ -277,7 +275,7 @@ class Runtime:
                 f"run {row.started.run_id} was given an application context, which is never recorded: hand it in "
                 "again, supervisor.resume(run_id, context=…), or on the command line --context module:name"
             )
-        live = await read_back(row, agent, self.shared, self.retention, parent=parent)
+        live = await read_back(row, agent, self.shared, self.retention, parent=parent, leads=leads)
         live.context = context if parent is None else parent.context
         if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
@@ -302,14 +300,20 @@ class Runtime:
         live.publish(StateChanged, state=live.state)
         return live
 
-    async def take_up_claimed(self, row: RunRow, agent: Agent[Any], *, context: Any) -> LiveRun:
+    async def take_up_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun:
         """Let a run go on that this machine has claimed, whether there is room or not.
+
+        Args:
+            row: The run.
+            definitions: Of its leads, where it was placed, from the top down; and its own.
+            context: As for ``Supervisor.resume``.
 
         Raises:
             PayloadInvalid, ConfigurationError, ContextMissing: As ``take_up``.
         """
+        *above, agent = definitions
         self.check(agent, row.started)
-        return await self.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=True)
+        return await self.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=True, leads=above[::-1])
 
     def check(self, agent: Agent[Any], started: RunStarted) -> None:
         """See that an agent can go on with a run.
@@ -354,7 +358,14 @@ class Runtime:
             depth=parent.started.depth + 1,
             options=options,
         )
-        started, reserved = self._journal.redact(started), reserve_room(parent, run_id)
+        started = self._journal.redact(started)
+        if self.placement is not None and unit_of(run_id) == run_id:
+            row = await self.read_run(run_id)
+            if row is None:
+                return await self.placement.begin(parent, agent, started)
+            _check_same(row.started, started)
+            return await self.placement.find(parent, row, agent)
+        reserved = reserve_room(parent, run_id)
         try:
             return await self.ensure(started, agent, ended=("done", "failed"), parent=parent)
         except BaseException:
@@ -371,8 +382,27 @@ class Runtime:
         agent = parent.agent.member(row.started.agent) if row is not None else None
         if row is None or agent is None:
             return live
+        if self.placement is not None and unit_of(run_id) == run_id:
+            return await self.placement.find(parent, row, agent)
         parent.root.members.add(run_id)
         return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
+
+    def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
+        """The id of the run of a delegation: the same whenever the call with this key is made again."""
+        mark = "@" if self.placement is not None and agent.placement else ""
+        return f"{parent.run_id}.{mark}{key[:8]}"
+
+    async def tell(self, live: LiveRun, message_id: str, said: Said) -> None:
+        """Say something to a run below another, as the one above it.
+
+        Raises:
+            RunError: Something else was said under this id; or it is on another machine, and has ended.
+            MachineSilent: It is on another machine, which has not answered; it hears it later.
+        """
+        if self.placement is not None and live.elsewhere:
+            await self.placement.hear(live, message_id, said)
+        else:
+            live.hear(message_id, said)
 
     # --- at once, or in the queue -------------------------------------------------------------------------
 
@@ -567,17 +597,33 @@ class Runtime:
         here = {run.run_id for run in root.tree()}
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
         for row in await self._journal.read_runs(states=states, below=root.run_id):
-            run_id, now = row.started.run_id, self.shared.clock()
-            if run_id in here:
-                continue
-            try:
-                ledger = await Ledger.open(self._journal, run_id, clock=self.shared.clock)
-                await close_calls(self._journal, ledger, iteration=row.iteration, at=now)
-            except JournalUnreadable as error:  # damaged long ago; the run above it has its end all the same
-                log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
-            if row.state not in FINAL_STATES:
-                stopped = RunStateChanged(run_id=run_id, state="stopped", at=now, iteration=row.iteration)
-                await self._journal.write([stopped])
+            run_id = row.started.run_id
+            if run_id not in here and unit_of(run_id) == root.run_id:
+                await self.end_left(row)
+
+    async def end_left(self, row: RunRow, *, cancelled: bool = False) -> None:
+        """End a run of the record that nobody runs any more; ``cancelled`` as in ``RunStateChanged``."""
+        run_id, now = row.started.run_id, self.shared.clock()
+        try:
+            ledger = await Ledger.open(self._journal, run_id, clock=self.shared.clock)
+            await close_calls(self._journal, ledger, iteration=row.iteration, at=now)
+        except JournalUnreadable as error:  # damaged long ago; the run above it has its end all the same
+            log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
+        if row.state not in FINAL_STATES:
+            await self._journal.write(
+                [RunStateChanged(run_id=run_id, state="stopped", at=now, iteration=row.iteration, cancelled=cancelled)]
+            )
+
+
+def _check_same(there: RunStarted, asked: RunStarted) -> None:
+    """Raise ``RunExists`` where the run of an id is another one than was asked for."""
+    for what in ("agent", "task", "request"):
+        has, wanted = getattr(there, what), getattr(asked, what)
+        if has != wanted and (what != "request" or (has and wanted)):
+            raise RunExists(
+                f"run {asked.run_id} is there already, with another {what}: {_short(has)}, not {_short(wanted)}; "
+                "give the new run another id"
+            )
 
 
 def _short(text: str) -> str:

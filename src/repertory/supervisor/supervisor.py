@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 
 from repertory._choices import check_choice, check_fields, check_labels, check_number, check_text, check_type, show
-from repertory._ids import new_id, root_of
+from repertory._ids import new_id, root_of, unit_of
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id, read_task
@@ -101,7 +101,8 @@ class Supervisor:
             priority: How urgent it is where runs wait, from -100 to 100: higher begins first, and five minutes of
                 waiting weigh as much as one level.
             client: Who asks for it, for ``Quotas.clients``; "" for nobody in particular.
-            labels: Kept with it, for supervisors that share a journal.
+            labels: What a machine must offer to run it, where several share a journal, besides the agent's
+                ``placement``.
             on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
                 see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
 
@@ -141,7 +142,7 @@ class Supervisor:
             request=request,
             priority=priority,
             client=client,
-            labels=tuple(labels),
+            labels=tuple(dict.fromkeys((*labels, *agent.placement))),
         )
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
@@ -186,7 +187,7 @@ class Supervisor:
         if runtime.claims is None or commands is None or runtime.find(run_id) is not None:
             return None
         machines = runtime.claims.machines
-        owner = await machines.owner_of(root_of(run_id))
+        owner = await machines.owner_of(unit_of(run_id))
         if owner is None or owner == machines.machine_id:
             return None
         return RemoteRun(run_id, self.journal, machines, commands)

@@ -1,0 +1,323 @@
+"""Sub-agents that may work on another machine than their lead: begun, followed, steered and brought back.
+
+Such a run has an owner of its own, as a root has: whoever offers its labels claims it, and takes it over when a machine
+dies. In its lead's process a stand-in has its place, of which this module says how the run itself stands. What it may
+take of the limits above it is kept for it when it begins, and settled when it has ended.
+
+Only where several supervisors share a journal; see ``repertory.machines``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from repertory._ids import is_below, new_id
+from repertory.agents.agent import Agent
+from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError
+from repertory.llm.messages import Json
+from repertory.loop.sharing import first_drafts
+from repertory.memory import Memory
+from repertory.memory.messages import ForgetOthers
+from repertory.record import Ledger
+from repertory.record.records import FINAL_STATES, Placed, RunRow, RunStarted
+from repertory.runs.events import RunSpawned, StateChanged, to_record
+from repertory.runs.inbox import Said
+from repertory.runs.live import LiveRun, RunEnd, Wish
+from repertory.runs.log import log
+from repertory.runs.payloads import instructions_of, new_payload, payload_on_record
+from repertory.runs.shared import Shared
+from repertory.runs.telemetry import Trace
+from repertory.supervisor.room import promise_room, reserve_room
+
+if TYPE_CHECKING:
+    from repertory.machines.commands import Commands
+    from repertory.machines.machine import Machines
+
+_POLL: Final = 1.0  # seconds between two looks at how the runs stand, and at what their leads want of them
+
+
+class _Home(Protocol):
+    """What this needs of the ``Runtime``."""
+
+    def find(self, run_id: str) -> LiveRun | None: ...
+
+    async def read_run(self, run_id: str) -> RunRow | None: ...
+
+    async def end_left(self, row: RunRow, *, cancelled: bool = False) -> None: ...
+
+
+def check_placement(agent: Agent[Any], started: RunStarted) -> None:
+    """See that those of a team that are placed can be found on another machine.
+
+    Raises:
+        ConfigurationError: Only this process knows the agent, or it is given something that cannot leave it.
+    """
+    placed = [member.name for member in agent.walk() if member.placement and member is not agent]
+    if not placed:
+        return
+    where = f"agent {agent.name}: {', '.join(placed)} may work on another machine (placement)"
+    if not started.agent_ref:
+        raise ConfigurationError(f"{where}, which finds it by agent_ref=; say spawn(…, agent_ref='module:name')")
+    if started.has_context:
+        raise ConfigurationError(f"{where}, and an application context (context=) cannot go there")
+
+
+class Placement:
+    """The placed runs of this process's leads, and those of others that work here for leads elsewhere.
+
+    Args:
+        home: Where runs live.
+        shared: What they share.
+        machines: This machine.
+        commands: Between it and the others.
+    """
+
+    def __init__(self, home: _Home, shared: Shared, machines: Machines, commands: Commands) -> None:
+        self._home = home
+        self._shared = shared
+        self._journal = shared.journal
+        self._machines = machines
+        self._commands = commands
+        self._stand_ins: dict[str, LiveRun] = {}
+        self._asked: dict[str, Wish | None] = {}  # what was asked of the runs last; None for their end
+        self._asking: set[str] = set()
+
+    # --- how a run begins, or goes on ---------------------------------------------------------------------
+
+    async def begin(self, parent: LiveRun, agent: Agent[Any], started: RunStarted) -> LiveRun:
+        """Write down a new run for whichever machine offers what it needs; returns its stand-in.
+
+        Raises:
+            LimitExceeded: The tree has no room for it.
+            PayloadInvalid, ConfigurationError: As for a sub-agent beside its lead.
+        """
+        root, run_id = parent.root.started, started.run_id
+        with _room(parent, run_id):
+            limits = {**parent.spending.promise(run_id, agent), **promise_room(parent, run_id, agent)}
+            top = root.placed or Placed(path=(), options=root.options)
+            names = [run.agent.name for run in parent.lineage()][-2::-1]  # those below the root, from the top down
+            started = msgspec.structs.replace(
+                started,
+                agent_ref=root.agent_ref,
+                priority=root.priority,
+                client=root.client,
+                labels=tuple(agent.placement),
+                placed=Placed(path=(*top.path, *names, agent.name), options=top.options, limits=limits),
+            )
+            state, first = new_payload(agent, None, started=started, lead=parent.payload, redact=self._journal.redact)
+            instructions_of(agent, state)
+            mode = started.options.get("memory", agent.memory)
+            memory = await parent.memory.fork(run_id, mode=mode, scope_id=f"scope-{run_id}")
+            live = self._stand_in(parent, agent, started, memory)
+            live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
+            live.payload = state
+            drafts = await first_drafts(live)
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            # All of it at once: as soon as it is on the disk, the run may be another machine's.
+            fields = {name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")}
+            events = [live.event(RunSpawned, **fields), live.event(StateChanged, state="queued")]
+            queued = live.state_record("queued", reason=f"it waits for a machine with {', '.join(started.labels)}")
+            live.begun = live.ledger.submit(*drafts, also=[started, *first, queued, *map(to_record, events)])
+            self._stand_ins[run_id] = live
+        for event in events:
+            live.show(event)
+        await live.begun.wait()
+        return live
+
+    async def find(self, parent: LiveRun, row: RunRow, agent: Agent[Any]) -> LiveRun:
+        """The stand-in of a run that was begun before; one that was stopped with its lead goes on.
+
+        Raises:
+            PayloadInvalid: Its payload does not fit the type that the agent names now.
+        """
+        started = row.started
+        known = self._stand_ins.get(started.run_id)
+        if known is not None and known.parent is parent and not known.ended.is_set():
+            return known
+        parent.root.members.add(started.run_id)
+        live = self._stand_in(parent, agent, started, Memory(self._shared.memory, started.scope_id, started.run_id))
+        if row.state in ("done", "failed") or row.cancelled:
+            await self._end(live, row)
+            return live
+        limits = {} if started.placed is None else started.placed.limits
+        live.tally.promise(live.run_id, limits)
+        below = sum(is_below(member, live.run_id) for member in parent.root.members)
+        parent.root.promised[live.run_id] = max(limits.get("runs", 1) - 1 - below, 0)
+        self._stand_ins[live.run_id] = live
+        if row.state == "stopped":
+            await self._requeue(live)
+        return live
+
+    def _stand_in(self, parent: LiveRun, agent: Agent[Any], started: RunStarted, memory: Memory) -> LiveRun:
+        return LiveRun(
+            shared=self._shared,
+            started=started,
+            agent=agent,
+            ledger=Ledger(self._journal, started.run_id, clock=self._shared.clock),
+            memory=memory,
+            tally=parent.tally,
+            parent=parent,
+            trace=Trace(None),
+            state="queued",
+            elsewhere=True,
+        )
+
+    async def _requeue(self, live: LiveRun) -> None:
+        """Let a run that was stopped wait for a machine again; unless somebody has it already."""
+        if await self._machines.claim_to_resume(live.run_id) is not None:
+            changed = live.event(StateChanged, state="queued")
+            await self._journal.write([live.state_record("queued"), to_record(changed)])
+
+    async def hear(self, live: LiveRun, message_id: str, said: Said) -> None:
+        """Say something to a run, as its lead.
+
+        Raises:
+            MachineSilent: No machine has taken it within ten seconds; it will.
+            RunError: It has ended.
+        """
+        body = {"message_id": message_id, "text": said.text, "sender": said.sender}
+        await self._ask(live.run_id, "hear", body, command_id=f"{live.run_id}/{message_id}")
+
+    # --- all the time -------------------------------------------------------------------------------------
+
+    async def serve(self, scope: anyio.CancelScope) -> None:
+        """Follow the runs of leads here and steer them, and end those here whose lead has ended, until cancelled."""
+        with scope:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    try:
+                        await self._follow(tasks)
+                        await self._end_left_alone()
+                    except JournalError as error:
+                        self._machines.lease.check()
+                        log(logging.WARNING, "placed.not.seen", exc_info=error)
+                    await self._machines.wait_hint(_POLL)
+
+    async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
+        for run_id, live in list(self._stand_ins.items()):
+            parent = live.parent
+            if parent is None or parent.wish == "close" or parent.ended.is_set():
+                del self._stand_ins[run_id]
+                live.set_ended()
+        if not self._stand_ins:
+            return
+        ended, waiting = await self._machines.standing(list(self._stand_ins))
+        for run_id, live in list(self._stand_ins.items()):
+            live.in_line = run_id in waiting
+            if run_id in ended:
+                row = await self._home.read_run(run_id)
+                if row is not None and row.state in FINAL_STATES:
+                    await self._see_ended(live, row)
+            elif (wish := _wish_of(live)) != self._asked.get(run_id, "go") and run_id not in self._asking:
+                if run_id not in waiting:
+                    self._asking.add(run_id)
+                    tasks.start_soon(self._steer, live, wish)
+                elif wish in (None, "stop"):
+                    await self._end_waiting(run_id, cancelled=live.stop_asked)
+                elif wish == "go":  # it was paused where it was before
+                    await self._requeue(live)
+                    self._asked[run_id] = wish
+
+    async def _steer(self, live: LiveRun, wish: Wish | None) -> None:
+        """Ask the machine that has a run for what its lead wants of it."""
+        try:
+            await self._ask(live.run_id, "steer", {"wish": wish, "alone": live.stop_asked})
+            self._asked[live.run_id] = wish
+        except RepertoryError as error:  # it has ended, or its machine is away: the next look says which
+            log(logging.INFO, "placed.not.steered", run=live.run_id, wish=wish, exc_info=error)
+        finally:
+            self._asking.discard(live.run_id)
+
+    async def _see_ended(self, live: LiveRun, row: RunRow) -> None:
+        parent = live.parent
+        if row.state == "stopped" and not row.cancelled and parent is not None and _wish_of(live) == "go":
+            await self._requeue(live)  # with its lead, which has gone on meanwhile
+            return
+        self._stand_ins.pop(live.run_id, None)
+        self._asked.pop(live.run_id, None)
+        await self._end(live, row)
+
+    async def _end(self, live: LiveRun, row: RunRow) -> None:
+        """Bring back what a run has left, and tell its lead."""
+        # What it wrote into memory stands behind positions that another machine has given out.
+        await self._shared.memory.ask(ForgetOthers())
+        records = await self._journal.read_payload(live.run_id)
+        live.payload = payload_on_record(live.agent, records, below=True)
+        await live.tally.settle_promise(live.run_id, self._journal)
+        live.root.promised.pop(live.run_id, None)
+        live.root.members.update(run_id for run_id in live.tally.by_run if is_below(run_id, live.run_id))
+        live.iteration, live.state, live.ending, live.in_line = row.iteration, row.state, True, False
+        live.end = RunEnd(row.state, row.result, row.error)
+        live.set_ended()
+
+    async def _end_waiting(self, run_id: str, *, cancelled: bool) -> None:
+        """End a run that no machine has, so that none begins it."""
+        from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
+
+        if isinstance(await self._machines.claim([run_id]), Claim):
+            row = await self._home.read_run(run_id)
+            if row is None or row.state in FINAL_STATES:
+                await self._machines.forget(run_id)
+            else:
+                await self._home.end_left(row, cancelled=cancelled)
+
+    async def _end_left_alone(self) -> None:
+        """End those whose lead has ended: it has nobody to report to. With a lead that goes on again, it does too."""
+        for run_id, waits, lead in await self._machines.left_alone():
+            live, alone = self._home.find(run_id), lead == "done"
+            if waits:
+                await self._end_waiting(run_id, cancelled=alone)
+            elif live is not None and not live.killed:
+                live.kill(alone=alone)
+
+    async def _ask(self, run_id: str, verb: str, body: Json, *, command_id: str = "") -> None:
+        from repertory.machines.commands import Command  # here, as nothing of it is needed with one process
+
+        body = self._journal.redact(body)
+        await self._commands.ask(Command(command_id or new_id("cmd"), run_id, verb, body))
+
+
+async def carry_out_for_lead(live: LiveRun, verb: str, body: Json) -> None:
+    """Do with a run of this machine what its lead, elsewhere, wants of it.
+
+    Raises:
+        RunError: It has ended, or something else was said under the id of the message.
+    """
+    if verb == "hear":
+        if live.is_ending and body["message_id"] not in live.inbox:
+            raise RunError(f"run {live.run_id} is ending, and hears nothing more")
+        live.hear(body["message_id"], Said(body["text"], body["sender"]))
+        await live.shared.journal.write(())
+    elif body["wish"] is None:
+        live.kill(alone=body["alone"])
+    else:
+        live.wish_for(body["wish"])
+
+
+@contextmanager
+def _room(parent: LiveRun, run_id: str) -> Generator[None]:
+    """Count a run before it begins; not if it does not. Raises ``LimitExceeded``."""
+    root, tally = parent.root, parent.tally
+    is_new = reserve_room(parent, run_id)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            root.members.discard(run_id)
+        root.promised.pop(run_id, None)
+        tally.break_promise(run_id)
+        raise
+
+
+def _wish_of(live: LiveRun) -> Wish | None:
+    """What is wanted of the run of a stand-in; None for its end."""
+    if live.killed:
+        return None
+    return "go" if live.parent is None else live.parent.wish
