@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
 
 import repertory as rp
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
+from repertory.memory import MemoryMode
 from repertory.testing import FunctionModel, call
+from repertory.tools import ToolContext, tool
 
 Answer = Callable[[ModelRequest], object]
 
 
-def said(request: ModelRequest) -> str:
+class Shares(msgspec.Struct):
+    """What a lead and its worker work on."""
+
+    topic: str = "numbers"
+    found: list[int] = msgspec.field(default_factory=list[int])
+
+
+def words(request: ModelRequest) -> str:
     """All that a model is shown."""
     return "\n".join(text_of(block) for message in request.messages for block in message.content)
+
+
+def last(request: ModelRequest) -> str:
+    """The last that it is shown."""
+    return text_of(request.messages[-1].content[-1])
+
+
+def delegate_once(request: ModelRequest) -> object:
+    """Delegate, then say what the worker has said."""
+    if len(request.messages) == 1:
+        return call("delegate", agent="worker", task="Compute.")
+    return f"It is {last(request)}"
 
 
 class Script:
@@ -30,13 +54,6 @@ class Script:
         cls.worker = staticmethod(lambda _: "42")
 
 
-def delegate_once(request: ModelRequest) -> object:
-    """Delegate, then say what the worker has said."""
-    if len(request.messages) == 1:
-        return call("delegate", agent="worker", task="Compute.")
-    return f"It is {text_of(request.messages[-1].content[-1])}"
-
-
 async def _lead(request: ModelRequest) -> object:
     answer = Script.lead(request)
     return await answer if isinstance(answer, Awaitable) else answer
@@ -47,9 +64,67 @@ async def _worker(request: ModelRequest) -> object:
     return await answer if isinstance(answer, Awaitable) else answer
 
 
+@tool(effect="idempotent")
+async def note(item: str, text: str, context: ToolContext) -> str:
+    """Write something down."""
+    assert context.memory is not None
+    await context.memory.store(text, item_id=item, tags=["note"])
+    return "noted"
+
+
+@tool(effect="pure")
+async def notes(context: ToolContext) -> str:
+    """Read what is written down."""
+    assert context.memory is not None
+    found = [await context.memory.retrieve(info.item_id) for info in await context.memory.query()]
+    return ", ".join(sorted(f"{item.item_id}={item.text}" for item in found)) or "nothing"
+
+
+@tool(effect="transactional")
+def find(number: int, context: ToolContext) -> str:
+    """Find a number."""
+    context.payload.append("found", number)
+    return "found"
+
+
+@tool(effect="unsafe")
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
 Script.reset()
-WORKER = rp.Agent(
-    "worker", model=FunctionModel(_worker, name="worker"), placement=["gpu"], memory="isolated", context=None
-)
-LEAD = rp.Agent("lead", team=[WORKER], model=FunctionModel(_lead, name="lead"), context=None)
-REF = "placed_team:LEAD"
+
+
+def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = None) -> rp.Agent:
+    """A lead and its worker."""
+    helper = rp.Agent("helper", model=FunctionModel(lambda _: "helped", name="helper"), context=None)
+    worker = rp.Agent(
+        "worker",
+        model=FunctionModel(_worker, name="worker"),
+        tools=[note, notes, find, pay],
+        team=[helper],
+        placement=["gpu"],
+        memory=memory,
+        context=None,
+        payload_scope=rp.PayloadScope(read=["topic", "found"], write=["found"]),
+    )
+    return rp.Agent(
+        "lead",
+        team=[worker],
+        tools=[note, notes],
+        model=FunctionModel(_lead, name="lead"),
+        delegation=rp.Delegation(background=True),
+        context=None,
+        payload=Shares,
+        limits=rp.Limits(**(limits or {})),
+        approvals=rp.Approvals(ask=["pay"]) if approvals else None,
+    )
+
+
+REF = "placed_team:make"
+
+
+def alone() -> rp.Agent:
+    """The worker, as a root."""
+    return make().team[0]

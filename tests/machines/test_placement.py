@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from placed_team import LEAD, REF, Script
+from placed_team import REF, Script, Shares, last, make, words
 
 import repertory as rp
 from backends import RunAsync
 from postgres_server import PostgresServer
+from repertory.errors import ConfigurationError, RunStopped
+from repertory.llm.model import ModelRequest
+from repertory.memory import MemoryMode
 from repertory.supervisor import Supervisor
+from repertory.testing import call
 
-PATIENCE = 60.0
+PATIENCE = 45.0
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +35,13 @@ def script() -> Iterator[None]:
 @asynccontextmanager
 async def machine(uri: str, name: str, *labels: str, **options: Any) -> AsyncGenerator[Supervisor]:
     """A machine that offers labels."""
-    async with rp.open_supervisor(uri, name=name, labels=labels, **options) as supervisor:
+    async with rp.open_supervisor(uri, name=name, labels=labels, drain_timeout=0.5, **options) as supervisor:
         yield supervisor
+
+
+async def start(supervisor: Supervisor, **options: Any) -> rp.Run:
+    """Start the lead; what it is made with every machine makes it with."""
+    return await supervisor.spawn(make(**options), "What is it?", agent_ref=REF, options=options)
 
 
 async def owners(supervisor: Supervisor, run_id: str) -> list[str]:
@@ -38,25 +49,378 @@ async def owners(supervisor: Supervisor, run_id: str) -> list[str]:
     return [record.body["name"] for _, record in await supervisor.journal.read_events(run_id, types=["RunClaimed"])]
 
 
-async def below(supervisor: Supervisor, run_id: str) -> list[str]:
-    """The runs below another."""
+async def below(supervisor: Supervisor, run_id: str) -> str:
+    """The one run below another."""
     rows = await supervisor.journal.read_runs()
-    return [row.started.run_id for row in rows if row.started.run_id.startswith(f"{run_id}.")]
+    (found,) = [row.started.run_id for row in rows if row.started.parent_id == run_id]
+    return found
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something that comes about by itself."""
+    while not await condition():
+        await anyio.sleep(0.02)
+
+
+def in_state(supervisor: Supervisor, run_id: str, state: str) -> Callable[[], Any]:
+    """Whether a run is in a state on record."""
+
+    async def look() -> bool:
+        return (await supervisor.journal.read_run(run_id)).state == state
+
+    return look
+
+
+class Gate:
+    """A worker that answers once it is let to."""
+
+    def __init__(self) -> None:
+        self.asked, self.open = anyio.Event(), anyio.Event()
+        self.shown: list[str] = []
+
+    async def answer(self, request: ModelRequest) -> str:
+        """One answer."""
+        self.shown.append(words(request))
+        self.asked.set()
+        await self.open.wait()
+        return "42"
 
 
 def test_a_placed_sub_agent_works_where_its_label_is_offered(postgres: PostgresServer, run_async: RunAsync) -> None:
-    """And its lead, elsewhere, gets its report."""
+    """And its lead, elsewhere, gets its report; the figures of the tree have what it took."""
     uri = postgres.emptied_journal()
 
     async def main() -> None:
         async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu") as gpu:
-            run = await plain.spawn(LEAD, "What is it?", agent_ref=REF)
+            run = await start(plain)
             with anyio.fail_after(PATIENCE):
-                assert "42" in await run.wait_result()
-            (worker,) = await below(plain, run.id)
-            assert await owners(plain, run.id) == ["plain"]
-            assert await owners(plain, worker) == ["gpu"]
-            assert (await gpu.journal.read_run(worker)).state == "done"
+                assert await run.wait_result() == "It is 42"
+            worker = await below(plain, run.id)
+            assert (await owners(plain, run.id), await owners(plain, worker)) == (["plain"], ["gpu"])
+            assert (await gpu.journal.read_run(worker)).started.labels == ("gpu",)
             assert run.statistics(tree=True).model_calls == 3
 
     run_async(main)
+
+
+def test_with_one_machine_it_works_beside_its_lead(tmp_path: Path, run_async: RunAsync) -> None:
+    """The same definition needs no server."""
+
+    async def main() -> None:
+        async with rp.open_supervisor(tmp_path / "a.db") as supervisor:
+            run = await start(supervisor)
+            assert await run.wait_result() == "It is 42"
+
+    run_async(main)
+
+
+async def test_a_root_waits_for_the_labels_of_its_agent(postgres: PostgresServer) -> None:
+    """As it does for those of its run."""
+    uri = postgres.emptied_journal()
+
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        worker = make().team[0]
+        run = await plain.spawn(worker, "Compute.", agent_ref="placed_team:alone")
+        assert run.state == "queued"
+        with anyio.fail_after(PATIENCE):
+            assert await run.wait_result() == "42"
+        assert await owners(plain, run.id) == ["gpu"]
+
+
+async def test_what_cannot_be_found_elsewhere_is_refused_at_once(postgres: PostgresServer) -> None:
+    """With what to say instead; nothing is on record."""
+    uri = postgres.emptied_journal()
+
+    async with machine(uri, "plain") as plain:
+        with pytest.raises(ConfigurationError, match=r"worker may work on another machine.*agent_ref"):
+            await plain.spawn(make(), "What is it?")
+        with pytest.raises(ConfigurationError, match=r"context.* cannot go there"):
+            await plain.spawn(make(), "What is it?", agent_ref=REF, context={"a": 1})
+        assert await plain.journal.read_runs() == []
+        with pytest.raises(ConfigurationError, match="placement must be a list"):
+            rp.Agent("worker", placement="gpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mode", "seen", "lead_sees"),
+    [
+        ("shared", "a=of the lead", "a=of the lead, b=of the worker"),
+        ("snapshot", "a=of the lead", "a=of the lead"),
+        ("isolated", "nothing", "a=of the lead"),
+    ],
+)
+def test_memory_reaches_across(
+    mode: MemoryMode, seen: str, lead_sees: str, postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """What is shared is one memory; a snapshot and its own writes can be merged; what is isolated is its own."""
+    uri = postgres.emptied_journal()
+    saw: dict[str, str] = {}
+
+    def lead(request: ModelRequest) -> object:
+        turns = [
+            call("note", item="a", text="of the lead"),
+            call("delegate", agent="worker", task="Compute."),
+            call("notes"),
+        ]
+        step = len(request.messages) // 2
+        if step < len(turns):
+            return turns[step]
+        saw["lead"] = last(request)
+        return "done"
+
+    def worker(request: ModelRequest) -> object:
+        step = len(request.messages) // 2
+        if step == 1:
+            saw["worker"] = last(request)
+        turns = [call("notes"), call("note", item="b", text="of the worker"), "42"]
+        return turns[step]
+
+    Script.lead, Script.worker = lead, worker
+
+    async def main() -> None:
+        async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+            run = await start(plain, memory=mode)
+            with anyio.fail_after(PATIENCE):
+                assert await run.wait_result() == "done"
+            assert saw == {"worker": seen, "lead": lead_sees}
+            if mode == "snapshot":
+                (snapshot,) = await run.memory.snapshots()
+                report = await snapshot.merge()
+                assert report.written == ("b",)
+                assert (await run.memory.retrieve("b")).text == "of the worker"
+
+    run_async(main)
+
+
+async def test_what_memory_refuses_is_refused_across(postgres: PostgresServer) -> None:
+    """With the same words; bytes and values come across as they are."""
+    uri = postgres.emptied_journal()
+    shown: list[str] = []
+
+    def worker(request: ModelRequest) -> object:
+        if len(request.messages) == 1:
+            return call("note", item="b", text="of the worker")
+        shown.append(last(request))
+        return "42"
+
+    Script.worker = worker
+
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain, memory="shared-read-only")
+        with anyio.fail_after(PATIENCE):
+            await run.wait_result()
+        assert re.search(r"ScopeReadOnly|nothing can be written", shown[0])
+
+
+async def test_a_lead_speaks_to_a_placed_run_and_ends_it(postgres: PostgresServer) -> None:
+    """The run hears that it is its lead; what was cancelled brings no report, and never goes on."""
+    uri = postgres.emptied_journal()
+
+    gate = Gate()
+    told: list[str] = []
+
+    async def worker(request: ModelRequest) -> object:
+        if not gate.asked.is_set():
+            gate.asked.set()
+            await gate.open.wait()
+            return call("notes")
+        told.append(words(request))
+        return await anyio.sleep_forever()
+
+    async def lead(request: ModelRequest) -> object:
+        step = len(request.messages) // 2
+        if step == 0:
+            return call("delegate_start", agent="worker", task="Compute.")
+        found = re.search(r"as run (\S+)", words(request))
+        assert found is not None
+        await gate.asked.wait()
+        if step == 1:
+            return call("delegate_message", run=found[1], message="Only primes.")
+        if step == 2:
+            gate.open.set()
+            while not told:
+                await anyio.sleep(0.01)
+            return call("delegate_cancel", run=found[1])
+        return last(request)
+
+    Script.lead, Script.worker = lead, worker
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain)
+        with anyio.fail_after(PATIENCE):
+            assert "was cancelled" in await run.wait_result()
+        assert "[from lead, the agent that gave you this task" in told[0]
+        assert "Only primes." in told[0]
+        row = await plain.journal.read_run(await below(plain, run.id))
+        assert (row.state, row.cancelled) == ("stopped", True)
+
+
+async def test_a_run_that_no_machine_offers_to_take_can_be_cancelled(postgres: PostgresServer) -> None:
+    """It waits for a machine, and ends without one."""
+    uri = postgres.emptied_journal()
+
+    def lead(request: ModelRequest) -> object:
+        step = len(request.messages) // 2
+        if step == 0:
+            return call("delegate_start", agent="worker", task="Compute.")
+        found = re.search(r"as run (\S+)", words(request))
+        assert found is not None
+        return call("delegate_cancel", run=found[1]) if step == 1 else last(request)
+
+    Script.lead = lead
+
+    async with machine(uri, "plain") as plain:
+        run = await start(plain)
+        with anyio.fail_after(PATIENCE):
+            assert "was cancelled" in await run.wait_result()
+        assert await plain.queue() == []
+
+
+async def test_stopped_paused_and_resumed_together(postgres: PostgresServer) -> None:
+    """A tree is one thing, wherever its parts are."""
+    uri = postgres.emptied_journal()
+
+    gate = Gate()
+    steps = 0
+
+    async def worker(request: ModelRequest) -> object:
+        nonlocal steps
+        steps += 1
+        gate.asked.set()
+        await anyio.sleep(0.01)
+        return "42" if gate.open.is_set() else call("notes")
+
+    Script.worker = worker
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain, memory="isolated")
+        with anyio.fail_after(PATIENCE):
+            await gate.asked.wait()
+            child = await below(plain, run.id)
+            run.pause()
+            await until(in_state(plain, child, "paused"))
+            run.resume()
+            await until(in_state(plain, child, "running"))
+            run.stop()
+            with pytest.raises(RunStopped):
+                await run.wait_result()
+            await until(in_state(plain, child, "stopped"))
+            assert not (await plain.journal.read_run(child)).cancelled
+            gate.open.set()
+            again = await plain.resume(run.id)
+            assert await again.wait_result() == "It is 42"
+        assert await owners(plain, child) == ["gpu", "gpu"]
+
+
+@pytest.mark.parametrize("how", ["kill", "answer"])
+async def test_a_run_ends_once_its_lead_has_ended(how: str, postgres: PostgresServer) -> None:
+    """It would work for nobody; one whose lead was killed may go on with that, one that nobody waited for does not."""
+    uri = postgres.emptied_journal()
+
+    gate = Gate()
+
+    def lead(request: ModelRequest) -> object:
+        return call("delegate_start", agent="worker", task="Compute.") if len(request.messages) == 1 else "without"
+
+    Script.worker = gate.answer
+    if how == "answer":
+        Script.lead = lead
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain)
+        with anyio.fail_after(PATIENCE):
+            if how == "kill":
+                await gate.asked.wait()
+                run.kill()
+                with pytest.raises(RunStopped):
+                    await run.wait_result()
+            else:
+                assert await run.wait_result() == "without"
+            child = await below(plain, run.id)
+            await until(in_state(plain, child, "stopped"))
+        assert (await plain.journal.read_run(child)).cancelled == (how == "answer")
+
+
+def test_what_is_left_goes_on_elsewhere(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """The machine of the lead ends, and that of the worker: another one goes on with both, and the answer comes."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        gate = Gate()
+        Script.worker = gate.answer
+        async with machine(uri, "plain") as plain:
+            run = await start(plain)
+            async with machine(uri, "gpu", "gpu"):
+                with anyio.fail_after(PATIENCE):
+                    await gate.asked.wait()
+            child = await below(plain, run.id)
+            assert (await plain.journal.read_run(child)).state == "running"  # for whoever takes it up
+        async with machine(uri, "last", "gpu") as last:
+            gate.open.set()
+            with anyio.fail_after(PATIENCE):
+                await until(in_state(last, run.id, "done"))
+            assert (await last.journal.read_run(run.id)).result == "It is 42"
+            assert await owners(last, run.id) == ["plain", "last"]
+            assert await owners(last, child) == ["gpu", "last"]
+
+    run_async(main)
+
+
+async def test_what_was_changed_of_the_payload_comes_back(postgres: PostgresServer) -> None:
+    """Of what the worker may change; it begins with its lead's."""
+    uri = postgres.emptied_journal()
+
+    def worker(request: ModelRequest) -> object:
+        return call("find", number=7) if len(request.messages) == 1 else "42"
+
+    Script.worker = worker
+
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await plain.spawn(make(), "What is it?", agent_ref=REF, payload=Shares(found=[3]))
+        with anyio.fail_after(PATIENCE):
+            await run.wait_result()
+        assert run.payload == Shares(found=[3, 7])
+
+
+async def test_rules_of_those_above_bind_it(postgres: PostgresServer) -> None:
+    """What its lead wants a person to allow waits where it works, and can be allowed from anywhere."""
+    uri = postgres.emptied_journal()
+
+    def worker(request: ModelRequest) -> object:
+        return call("pay", amount=5) if len(request.messages) == 1 else last(request)
+
+    Script.worker = worker
+
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu") as gpu:
+        run = await start(plain, approvals=True)
+        with anyio.fail_after(PATIENCE):
+            while not gpu.waiting():
+                await anyio.sleep(0.02)
+            (waiting,) = gpu.waiting()
+            there = await plain.remote(waiting.run_id)
+            assert there is not None
+            await there.approve(waiting.call_id, by="ann")
+            assert await run.wait_result() == "It is paid 5"
+
+
+async def test_limits_above_bind_it(postgres: PostgresServer) -> None:
+    """Half of what is left is kept for a run without limits of its own; what it leaves over comes back."""
+    uri = postgres.emptied_journal()
+
+    def worker(request: ModelRequest) -> object:
+        return call("find", number=len(request.messages))
+
+    def lead(request: ModelRequest) -> object:
+        again = call("delegate", agent="worker", task=f"Compute {len(request.messages)}.")
+        return again if len(request.messages) < 4 else words(request)
+
+    Script.lead, Script.worker = lead, worker
+
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain, limits={"tool_calls": 11, "runs": 2, "depth": 1})
+        with anyio.fail_after(PATIENCE):
+            said = await run.wait_result()
+        assert "the limit of agent worker (limits.tool_calls)" in said
+        assert "lead allows 2 runs in its tree" in said
+        row = await plain.journal.read_run(await below(plain, run.id))
+        assert row.started.placed is not None
+        assert row.started.placed.limits == {"tool_calls": 5, "runs": 1, "depth": 0}
+        figures = run.statistics(tree=True)
+        assert figures.tool_calls - figures.tool_errors == 5

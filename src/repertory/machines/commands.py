@@ -28,7 +28,7 @@ _POLL: Final = 1.0  # seconds between two looks, where a notification was lost
 _WRITE: Final = """INSERT INTO commands (command_id, root_id, run_id, verb, body, at)
     VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT (command_id) DO NOTHING"""
 _SAME: Final = "SELECT verb = $2 AND body = $3 FROM commands WHERE command_id = $1"
-_ANSWER: Final = "SELECT error, message FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
+_ANSWER: Final = "SELECT error, message, result FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
 _OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body FROM commands c
     JOIN ownership o ON o.run_id = c.root_id WHERE o.machine_id = $1 AND c.answered_at IS NULL ORDER BY c.at"""
 _TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
@@ -38,7 +38,9 @@ _TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
 _LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', message = $1
     WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)
       AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id = c.taken_by AND m.lost_at IS NULL)"""
-_DONE: Final = "UPDATE commands SET answered_at = clock_timestamp(), error = $2, message = $3 WHERE command_id = $1"
+_DONE: Final = """UPDATE commands SET answered_at = clock_timestamp(), error = $2, message = $3, result = $4
+    WHERE command_id = $1"""
+_FORGET_ONE: Final = "DELETE FROM commands WHERE command_id = $1"
 _FORGET: Final = "DELETE FROM commands WHERE answered_at < clock_timestamp() - interval '1 day'"
 
 
@@ -67,12 +69,13 @@ class Commands:
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
 
-    async def ask(self, command: Command, *, within: float = PATIENCE) -> None:
-        """Have the owner of a run carry a command out. Returns once it has.
+    async def ask(self, command: Command, *, within: float = PATIENCE, once: bool = False) -> str:
+        """Have the owner of a run carry a command out. Returns what it gives, once it has.
 
         Args:
             command: It is safe to ask for it again.
             within: Seconds.
+            once: Nobody asks again under its id, so that nothing of it is kept.
 
         Raises:
             MachineSilent: Nobody has answered in this time. It is written down, and carried out once a machine can.
@@ -95,22 +98,26 @@ class Commands:
         with anyio.move_on_after(within):
             while (answer := await self._answer(command.command_id)) is None:
                 await self._machines.wait_hint(_POLL)
-            name, message = answer
+            if once:
+                await self._machines.use(
+                    "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command.command_id])
+                )
+            name, message, result = answer
             if name:
                 raise _error(name, message)
-            return
+            return result
         raise MachineSilent(
             f"no machine has answered within {within:g} s about run {command.run_id}; {command.verb} is written down "
             "and carried out once one can: repertory machines shows who is there"
         )
 
-    async def _answer(self, command_id: str) -> tuple[str, str] | None:
-        def read(connection: Connection) -> tuple[str, str] | None:
+    async def _answer(self, command_id: str) -> tuple[str, str, str] | None:
+        def read(connection: Connection) -> tuple[str, str, str] | None:
             row = connection.execute(_ANSWER, [command_id]).fetchone()
             if row is None:
                 return None
-            name, message = restore([row])[0]
-            return str(name or ""), str(message or "")
+            name, message, result = restore([row])[0]
+            return str(name or ""), str(message or ""), str(result or "")
 
         return await self._machines.use("read an answer in", read)
 
@@ -125,11 +132,11 @@ class Commands:
 
         return await self._machines.use("read what is asked in", read)
 
-    async def answer(self, command: Command, error: RepertoryError | None) -> None:
-        """Say that a command was carried out, or why not."""
-        values = [command.command_id, None, None]
+    async def answer(self, command: Command, error: RepertoryError | None, result: str = "") -> None:
+        """Say that a command was carried out and what it gives, or why it was not."""
+        values = [command.command_id, None, None, result]
         if error is not None:
-            values[1:] = [type(error).__name__, escape(str(error))]
+            values[1:3] = [type(error).__name__, escape(str(error))]
 
         def write(connection: Connection) -> None:
             with connection.transaction():

@@ -12,10 +12,10 @@ from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, NewContent, Transform
 from repertory.memory.merging import MergeReport, Prefer
 from repertory.memory.messages import (
+    AsksMemory,
     ClearScope,
     DeleteItem,
     ListSnapshots,
-    MemoryRef,
     MergeScope,
     OpenScope,
     Pending,
@@ -26,7 +26,7 @@ from repertory.memory.messages import (
     StoreItem,
 )
 from repertory.record.items import ItemQuery
-from repertory.record.records import Record
+from repertory.record.records import Record, ScopeOpened
 from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
@@ -43,18 +43,19 @@ class Memory:
     Attributes:
         scope_id: The scope.
         owner: The run on whose behalf it is used; "" for the application itself, which may use every scope.
+        ref: Whom it asks: the memory actor, of this process or by way of another.
     """
 
-    def __init__(self, ref: MemoryRef, scope_id: str, owner: str = "") -> None:
+    def __init__(self, ref: AsksMemory, scope_id: str, owner: str = "") -> None:
         """Hold a scope that is open; ``Memory.open`` opens one."""
-        self._ref = ref
+        self.ref = ref
         self.scope_id = scope_id
         self.owner = owner
 
     @classmethod
-    async def open(cls, ref: MemoryRef, owner: str, *, scope_id: str = "") -> Memory:
+    async def open(cls, ref: AsksMemory, owner: str, *, scope_id: str = "") -> Memory:
         """Open an empty scope of its own, or the one that has this id already."""
-        opened = await ref.ask(OpenScope(owner=owner, scope_id=scope_id))
+        opened: Pending[ScopeOpened] = await ref.ask(OpenScope(owner=owner, scope_id=scope_id))
         return cls(ref, (await opened.result()).scope_id, owner)
 
     async def fork(
@@ -73,7 +74,7 @@ class Memory:
         message = OpenScope(
             owner=owner, mode=mode, parent_id=parent, scope_id=scope_id, position=position, by=self.owner
         )
-        return Memory(self._ref, (await self._ask(message)).scope_id, owner)
+        return Memory(self.ref, (await self._ask(message)).scope_id, owner)
 
     async def store(
         self,
@@ -173,12 +174,12 @@ class Memory:
     async def snapshots(self) -> list[Memory]:
         """The scopes that are snapshots of this one, oldest first; ``merge`` brings their changes in here."""
         found = await self._ask(ListSnapshots(scope_id=self.scope_id, by=self.owner))
-        return [Memory(self._ref, opened.scope_id, opened.owner) for opened in found]
+        return [Memory(self.ref, opened.scope_id, opened.owner) for opened in found]
 
     async def _ask(self, message: Request[Pending[T]]) -> T:
         """Ask the actor that all scopes share, which must not get a message with a field of another type."""
         check_fields(f"Memory: {type(message).__name__}", message)
-        pending: Pending[T] = await self._ref.ask(message)  # type: ignore[arg-type]
+        pending: Pending[T] = await self.ref.ask(message)
         return await pending.result()
 
 

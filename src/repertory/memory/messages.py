@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -176,3 +176,11 @@ MemoryMessage: TypeAlias = (
     | ForgetTree
 )
 MemoryRef: TypeAlias = ActorRef[MemoryMessage]
+
+
+class AsksMemory(Protocol):
+    """What a ``Memory`` asks through: a ``MemoryRef``, or what relays to one on another machine."""
+
+    async def ask(self, request: Any, /) -> Pending[Any]:
+        """Ask; raises what the actor refuses."""
+        ...

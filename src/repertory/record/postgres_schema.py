@@ -97,7 +97,7 @@ _MACHINES: Final = (
     # that has begun to carry it out.
     """CREATE TABLE commands (command_id text COLLATE "C" PRIMARY KEY, root_id text COLLATE "C" NOT NULL,
        run_id text COLLATE "C" NOT NULL, verb text NOT NULL, body text NOT NULL, at timestamptz NOT NULL,
-       taken_by uuid, answered_at timestamptz, error text, message text)""",
+       taken_by uuid, answered_at timestamptz, error text, message text, result text)""",
     "CREATE INDEX commands_open ON commands (root_id, at) WHERE answered_at IS NULL",
     # What one machine at a time does for all of them. A duty is free where its machine is lost or has left.
     """CREATE TABLE duties (name text COLLATE "C" PRIMARY KEY, machine_id uuid NOT NULL)""",

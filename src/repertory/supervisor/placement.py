@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
@@ -24,8 +25,10 @@ from repertory.errors import ConfigurationError, JournalError, RepertoryError, R
 from repertory.llm.messages import Json
 from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
-from repertory.memory.messages import ForgetOthers
+from repertory.memory.messages import AsksMemory, ForgetOthers, Pending
+from repertory.memory.relaying import decode_answer, decode_request, encode_answer, encode_request
 from repertory.record import Ledger
+from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Placed, RunRow, RunStarted
 from repertory.runs.events import RunSpawned, StateChanged, to_record
 from repertory.runs.inbox import Said
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from repertory.machines.commands import Commands
     from repertory.machines.machine import Machines
 
+ACROSS: Final = frozenset({"hear", "steer", "memory"})  # what runs of one tree ask of each other across machines
 _POLL: Final = 1.0  # seconds between two looks at how the runs stand, and at what their leads want of them
 
 
@@ -175,6 +179,13 @@ class Placement:
             changed = live.event(StateChanged, state="queued")
             await self._journal.write([live.state_record("queued"), to_record(changed)])
 
+    def memory_of(self, started: RunStarted, agent: Agent[Any]) -> AsksMemory:
+        """Whom a run that was placed here asks for its memory."""
+        mode = started.options.get("memory", agent.memory)
+        if started.parent_id is None or not mode.startswith("shared"):
+            return self._shared.memory
+        return RelayedMemory(started.parent_id, self._machines, self._commands, self._journal)
+
     async def hear(self, live: LiveRun, message_id: str, said: Said) -> None:
         """Say something to a run, as its lead.
 
@@ -284,12 +295,18 @@ class Placement:
         await self._commands.ask(Command(command_id or new_id("cmd"), run_id, verb, body))
 
 
-async def carry_out_for_lead(live: LiveRun, verb: str, body: Json) -> None:
-    """Do with a run of this machine what its lead, elsewhere, wants of it.
+async def carry_out_across(live: LiveRun, verb: str, body: Json) -> str:
+    """Do with a run of this machine what its lead, elsewhere, wants of it, or what one below wants of its memory.
+
+    Returns:
+        What memory answers; else "".
 
     Raises:
         RunError: It has ended, or something else was said under the id of the message.
+        MemoryStoreError, ConfigurationError: As memory does.
     """
+    if verb == "memory":
+        return encode_answer(await (await live.memory.ref.ask(decode_request(body["request"]))).result())
     if verb == "hear":
         if live.is_ending and body["message_id"] not in live.inbox:
             raise RunError(f"run {live.run_id} is ending, and hears nothing more")
@@ -299,6 +316,34 @@ async def carry_out_for_lead(live: LiveRun, verb: str, body: Json) -> None:
         live.kill(alone=body["alone"])
     else:
         live.wish_for(body["wish"])
+    return ""
+
+
+class RelayedMemory:
+    """The memory of a run whose lead shares its own with it: what is asked is carried out where the lead is."""
+
+    def __init__(self, lead_id: str, machines: Machines, commands: Commands, journal: Journal) -> None:
+        self._lead_id = lead_id
+        self._machines = machines
+        self._commands = commands
+        self._journal = journal
+
+    async def ask(self, request: Any, /) -> Pending[Any]:
+        """Ask by way of the lead's machine."""
+        return Pending(partial(self._carry, request))
+
+    async def _carry(self, request: Any) -> Any:
+        from repertory.machines.commands import PATIENCE, Command  # here, as nothing of it is needed with one process
+
+        body = {"request": encode_request(request, self._journal.redact)}
+        command = Command(new_id("cmd"), self._lead_id, "memory", body)
+        # Should that machine die, the next one answers.
+        within = self._machines.lease.seconds + PATIENCE
+        answer = decode_answer(await self._commands.ask(command, within=within, once=True))
+        write = getattr(request, "write", None)
+        if write is not None:  # what is to be on record with the item, which is on another machine's
+            await write([]).wait()
+        return answer
 
 
 @contextmanager

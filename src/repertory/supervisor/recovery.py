@@ -9,6 +9,7 @@ from typing import Any, Final
 from repertory.agents.agent import Agent
 from repertory.context import replay
 from repertory.memory import Memory
+from repertory.memory.messages import AsksMemory
 from repertory.record import Ledger
 from repertory.record.records import RunRow
 from repertory.runs.events import IterationStarted
@@ -33,6 +34,7 @@ async def read_back(
     *,
     parent: LiveRun | None,
     leads: Sequence[Agent[Any]] = (),
+    memory: AsksMemory | None = None,
 ) -> LiveRun:
     """Read a run back from the journal, with what was said to it and not yet read."""
     journal, started = shared.journal, row.started
@@ -42,7 +44,7 @@ async def read_back(
         started=started,
         agent=agent,
         ledger=ledger,
-        memory=Memory(shared.memory, started.scope_id, started.run_id),
+        memory=Memory(memory or shared.memory, started.scope_id, started.run_id),
         tally=parent.tally if parent is not None else await shared.tallies.open(started.run_id),
         parent=parent,
         leads=leads,

@@ -17,7 +17,7 @@ from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.runs.log import log
-from repertory.supervisor.placement import carry_out_for_lead
+from repertory.supervisor.placement import ACROSS, carry_out_across
 from repertory.supervisor.run_handle import Run
 from repertory.supervisor.runtime import Runtime
 
@@ -175,18 +175,18 @@ async def serve_commands(
 
 
 async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
-    live, refused = runtime.find(command.run_id), None
+    live, refused, result = runtime.find(command.run_id), None, ""
     if live is None and runtime.find(unit_of(command.run_id)) is None:
         return  # about to be taken up here: the next look finds it
     try:
         if live is None:
             raise RunError(f"run {command.run_id} has ended; say it to {unit_of(command.run_id)}")
-        if command.verb in ("hear", "steer"):
-            await carry_out_for_lead(live, command.verb, command.body)
+        if command.verb in ACROSS:
+            result = await carry_out_across(live, command.verb, command.body)
         else:
             await carry_out(Run(live, runtime), command.verb, command.body)
     except JournalError:
         raise
     except RepertoryError as error:
         refused = error
-    await commands.answer(command, refused)
+    await commands.answer(command, refused, result)

@@ -275,7 +275,11 @@ class Runtime:
                 f"run {row.started.run_id} was given an application context, which is never recorded: hand it in "
                 "again, supervisor.resume(run_id, context=…), or on the command line --context module:name"
             )
-        live = await read_back(row, agent, self.shared, self.retention, parent=parent, leads=leads)
+        if parent is not None:
+            memory = parent.memory.ref
+        else:
+            memory = self.shared.memory if self.placement is None else self.placement.memory_of(row.started, agent)
+        live = await read_back(row, agent, self.shared, self.retention, parent=parent, leads=leads, memory=memory)
         live.context = context if parent is None else parent.context
         if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True

@@ -1,0 +1,107 @@
+"""What is asked of memory and answered, as text: for a run whose lead shares its memory from another machine."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from repertory._ids import new_id
+from repertory.errors import RecordRefused
+from repertory.memory.items import Item, ItemInfo
+from repertory.memory.merging import Conflict, MergeReport
+from repertory.memory.messages import (
+    ClearScope,
+    DeleteItem,
+    ListSnapshots,
+    MergeScope,
+    OpenScope,
+    QueryItems,
+    RestoreScope,
+    RetrieveItem,
+    SnapshotScope,
+    StoreItem,
+)
+from repertory.record.records import ScopeOpened
+
+_REQUESTS: Final[dict[str, Any]] = {
+    kind.__name__: kind
+    for kind in (
+        OpenScope,
+        StoreItem,
+        RetrieveItem,
+        QueryItems,
+        SnapshotScope,
+        DeleteItem,
+        ClearScope,
+        RestoreScope,
+        MergeScope,
+        ListSnapshots,
+    )
+}
+_ANSWERS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Item, ItemInfo, ScopeOpened, MergeReport)}
+
+
+def encode_request(message: Any, redact: Callable[[Any], Any]) -> str:
+    """A message to the memory actor; without what is to be written in the same transaction, which is the asker's.
+
+    Args:
+        message: What is asked.
+        redact: Takes out of it what must not be kept.
+
+    Raises:
+        RecordRefused: It holds what cannot be kept.
+    """
+    if isinstance(message, StoreItem):  # so that carried out twice it writes one item
+        message = msgspec.structs.replace(message, write=None, item_id=message.item_id or new_id("item"))
+    return _encode([type(message).__name__, redact(message)])
+
+
+def decode_request(text: str) -> Any:
+    """What ``encode_request`` was given."""
+    kind, fields = _decode(text)
+    return msgspec.convert(fields, _REQUESTS[kind])
+
+
+def encode_answer(answer: Any) -> str:
+    """What the memory actor has answered."""
+    kind = type(answer[0] if isinstance(answer, list) and answer else answer).__name__
+    return _encode([kind, answer])
+
+
+def decode_answer(text: str) -> Any:
+    """What ``encode_answer`` was given."""
+    kind, answer = _decode(text)
+    made = _ANSWERS.get(kind)
+    if made is None:
+        return answer
+    return [made(**each) for each in answer] if isinstance(answer, list) else _made(made, answer)
+
+
+def _made(kind: Any, fields: dict[str, Any]) -> Any:
+    if kind is MergeReport:
+        fields |= {name: tuple(fields[name]) for name in ("written", "deleted")}
+        fields["conflicts"] = tuple(map(_conflict, fields["conflicts"]))
+    return kind(**fields)
+
+
+def _conflict(fields: dict[str, Any]) -> Conflict:
+    versions: dict[str, Any] = {
+        name: Item(**each) for name in ("base", "child", "parent") if (each := fields[name]) is not None
+    }
+    return Conflict(**fields | versions)
+
+
+def _encode(value: Any) -> str:
+    try:
+        return base64.b64encode(msgspec.msgpack.encode(value)).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordRefused(
+            f"memory takes text, bytes or a value that JSON has: {error}; nothing was written"
+        ) from error
+
+
+def _decode(text: str) -> Any:
+    return msgspec.msgpack.decode(base64.b64decode(text))
