@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 from ownership_check import depths, owners, repeated, states, strange_writes
-from shared_team import LEDGER, PAUSE, STEPS, TEAM, make_team
+from shared_team import LEDGER, PAUSE, PLACEMENT, STEPS, TEAM, make_team
 
 import repertory as rp
 from patience import PATIENCE
@@ -28,7 +28,9 @@ DONE = expected_answer(STEPS)
 class Fleet:
     """Machines in processes of their own on one journal."""
 
-    def __init__(self, server: PostgresServer, folder: Path, *, size: int, lease: float, pause: float) -> None:
+    def __init__(
+        self, server: PostgresServer, folder: Path, *, size: int, lease: float, pause: float, placement: str = ""
+    ) -> None:
         self.server, self.lease, self.size = server, lease, size
         self.uri = server.new_journal()
         self.effects = folder / "effects"
@@ -38,6 +40,7 @@ class Fleet:
             **os.environ,
             LEDGER: str(self.effects),
             PAUSE: str(pause),
+            PLACEMENT: placement,
             "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
         }
         self.machines: list[subprocess.Popen[bytes]] = []
@@ -71,7 +74,7 @@ class Fleet:
                 await supervisor.drain()
                 return [(await supervisor.spawn(make_team(), "Work.", agent_ref=TEAM)).id for _ in range(count)]
 
-        os.environ[LEDGER] = str(self.effects)
+        os.environ |= {name: self.environment[name] for name in (LEDGER, PLACEMENT)}
         return anyio.run(main, backend="trio")
 
     def tend(self) -> None:

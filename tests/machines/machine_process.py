@@ -38,7 +38,7 @@ async def main(uri: str, seconds: float, name: str) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         model = FunctionModel(lambda _: "Done.")
         async with rp.open_supervisor(
-            uri, model=model, labels=(), lease=seconds, name=name, max_runs=10, drain_timeout=2.0
+            uri, model=model, labels=("deep",), lease=seconds, name=name, max_runs=10, drain_timeout=2.0
         ):
             async for _ in signals:
                 break

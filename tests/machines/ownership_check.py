@@ -47,7 +47,9 @@ def _strange_writes(connection: Any) -> list[str]:
             wrong.append(f"{run_id} has the fencing numbers {fences}")
     for table in TABLES:
         for run_id, seq in connection.execute(f"SELECT run_id, seq FROM {table}").fetchall():
-            own = claims.get(run_id.partition(".")[0], [])
+            above, placed, below = run_id.rpartition(".@")  # what is placed has an owner of its own
+            unit = (above + placed if placed else "") + below.partition(".")[0]
+            own = claims.get(unit, [])
             place = bisect.bisect_right(own, seq, key=lambda claim: claim[0])
             writer = wrote.get(seq - seq % BLOCK)
             if place and writer != own[place - 1][1]:

@@ -10,6 +10,7 @@ from repertory.torture.team import effects_team
 
 LEDGER = "REPERTORY_TEST_EFFECTS"
 PAUSE = "REPERTORY_TEST_PAUSE"
+PLACEMENT = "REPERTORY_TEST_PLACEMENT"
 STEPS = 3
 FIRED = 2 * STEPS + STEPS // 2  # turns of the lead, the deputy and the helper; each has one unsafe effect
 TEAM = "shared_team:make_team"
@@ -23,4 +24,5 @@ def tell(effect: str, name: str) -> None:
 
 def make_team() -> Agent:
     """A lead, a deputy and a helper whose tools have effects of all classes."""
-    return effects_team(tell, steps=STEPS, pause=float(os.environ.get(PAUSE, "0.002")), levels=3)
+    pause, placement = float(os.environ.get(PAUSE, "0.002")), os.environ.get(PLACEMENT, "").split()
+    return effects_team(tell, steps=STEPS, pause=pause, levels=3, placement=placement)

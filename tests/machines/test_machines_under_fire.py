@@ -24,11 +24,18 @@ def test_machines_that_are_killed_stopped_and_cut_lose_and_repeat_nothing(
     stay_under_fire(fleet, plan, runs=20, between=0.3, patience=300, chance=random.Random(1))
 
 
+def test_teams_that_work_on_several_machines_lose_and_repeat_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+    """The same, where each deputy may work on another machine than its lead."""
+    fleet = Fleet(postgres, tmp_path, size=2, lease=1.5, pause=0.1, placement="deep")
+    stay_under_fire(fleet, ["kill", "stop", "cut"], runs=6, between=0.5, patience=300, chance=random.Random(2))
+
+
 @pytest.mark.nightly
-def test_four_machines_under_two_hundred_faults(postgres: PostgresServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("placement", ["", "deep"])
+def test_four_machines_under_two_hundred_faults(placement: str, postgres: PostgresServer, tmp_path: Path) -> None:
     """400 runs of teams; set REPERTORY_FIRE=runs,faults for another size."""
     runs, faults = map(int, os.environ.get("REPERTORY_FIRE", "400,200").split(","))
-    fleet = Fleet(postgres, tmp_path, size=4, lease=2.0, pause=0.2)
+    fleet = Fleet(postgres, tmp_path, size=4, lease=2.0, pause=0.2, placement=placement)
     chance = random.Random(os.environ.get("REPERTORY_SEED", "0"))
     plan = chance.choices(["kill", "stop", "cut", "restart"], [8, 7, 6, 1], k=faults)
     stay_under_fire(fleet, plan, runs=runs, between=0.7, patience=3600, chance=chance)

@@ -33,7 +33,7 @@ _MOST: Final = 200  # files of one folder
 _MOST_AGENTS: Final = 1_000  # in one tree of teams, where a member of two teams counts twice
 
 _KNOWN = {"name", "description", "tools", "disallowedTools", "model", "maxTurns", "skills", "memory"}
-_OURS = {"instructions", "team", "max_tokens", "limits", "options"}
+_OURS = {"instructions", "team", "max_tokens", "limits", "options", "placement"}
 _WITHOUT_EFFECT = frozenset(
     {"permissionMode", "mcpServers", "hooks", "background", "omitClaudeMd", "effort", "isolation", "color"}
     | {"initialPrompt"}
@@ -307,6 +307,8 @@ def _others_of(read: Definition) -> Json:
             others["max_tokens"] = msgspec.convert(read.fields["max_tokens"], int, strict=False)
         except msgspec.ValidationError as error:
             raise read.error("max_tokens", str(error)) from error
+    if "placement" in read.fields:
+        others["placement"] = read.words("placement") or ()
     if "options" in read.fields:
         if read.path.suffix != ".toml":  # every scalar of front matter is text, and the API wants numbers
             raise read.error("options", "can be said in TOML only")

@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from repertory._ids import unit_of
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import (
@@ -160,9 +161,9 @@ def figures_of(run: RunView) -> tuple[str, str, str]:
 
 
 def _standing(run: RunView) -> Text:
-    """The state of a run, with its priority where it waits for its turn, and the machine of a whole tree."""
+    """The state of a run, with its priority where it waits, and its machine where that is not its lead's."""
     state = coloured_state(run.state)
-    if run.machine and run.parent_id is None:
+    if run.machine and unit_of(run.id) == run.id:
         state.append(f" on {output.one_line(run.machine, 40)}", style="dim")
     return state.append(f" {run.priority:+}") if run.state == "queued" and run.priority else state
 

@@ -139,8 +139,10 @@ class PostgresTables:
         self._connection.execute(_REMOVING, [run_id])
         # Whoever goes on with a run that has ended locks this row as well.
         self._connection.execute("SELECT 1 FROM runs WHERE run_id = $1 FOR UPDATE", [run_id])
-        if self._connection.execute("SELECT 1 FROM ownership WHERE run_id = $1", [run_id]).fetchone() is not None:
-            raise RunError(f"run {run_id} goes on at another machine; stop it before it is removed")
+        # '/' comes right after '.', so this is every run of the tree that has an owner of its own.
+        tree = "SELECT run_id FROM ownership WHERE run_id = $1 OR (run_id > $1 || '.' AND run_id < $1 || '/')"
+        if (found := self._connection.execute(tree, [run_id]).fetchone()) is not None:
+            raise RunError(f"run {found[0]} goes on at another machine; stop it before run {run_id} is removed")
 
     def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Ask for rows."""

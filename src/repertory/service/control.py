@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from repertory._ids import new_id as _new_id
+from repertory._ids import unit_of
 from repertory._version import __version__
 from repertory.agents import load_agent
 from repertory.agents.loading import check_limits
@@ -515,10 +516,10 @@ class Control:
         here = root_id in self._beginning or (run is not None and run.state not in FINAL_STATES)
         return here or root_id in self._elsewhere or self._find(root_id) is not None
 
-    def machine_of(self, root_id: str) -> str:
-        """The name of the machine that runs the tree of a root; "" where none does, or there is but one process."""
-        here = self.supervisor.machine if self._find(root_id) is not None else ""
-        return here or self._elsewhere.get(root_id, "")
+    def machine_of(self, run_id: str) -> str:
+        """The name of the machine that runs a run; "" where none does, or there is but one process."""
+        here = self.supervisor.machine if self._find(run_id) is not None else ""
+        return here or self._elsewhere.get(unit_of(run_id), "")
 
     def _forget_ended(self) -> None:
         self._roots = {run_id: run for run_id, run in self._roots.items() if run.state not in FINAL_STATES}

@@ -77,7 +77,7 @@ async def read_overview(
         today=await _read_spent(journal, since or _midnight(now)),
         runs=[
             _line(
-                run_view(row, live=is_live(root), machine=machine_of(root)),
+                run_view(row, live=is_live(root), machine=machine_of(row.started.run_id)),
                 row.result,
                 figures.get(row.started.run_id),
                 trees[row.started.run_id],

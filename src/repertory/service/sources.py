@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from repertory._ids import unit_of
 from repertory._postgres_address import PostgresAddress
 from repertory.llm.messages import Json
 from repertory.record import open_journal
@@ -164,7 +165,7 @@ class RecordSource:
         from repertory.machines.operating import list_owners  # here, as nothing of it is needed for a file
 
         owners = await anyio.to_thread.run_sync(list_owners, self._path)
-        return lambda root_id: owners.get(root_id, "")
+        return lambda run_id: owners.get(unit_of(run_id), "")
 
     def _is_live(self, _root: str) -> bool:
         return self.owned

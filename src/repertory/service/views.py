@@ -344,10 +344,10 @@ def event_of(view: EventView, *, agent: str) -> AnyEvent | None:
 IsLive: TypeAlias = Callable[[str], bool]
 """Whether somebody runs the tree of a root, by the root's id."""
 MachineOf: TypeAlias = Callable[[str], str]
-"""The name of the machine that runs the tree of a root, by the root's id; "" where there is none."""
+"""The name of the machine that runs a run, by its id; "" where there is none."""
 
 
-def no_machine(_root_id: str) -> str:
+def no_machine(_run_id: str) -> str:
     """Of a journal that is one process's alone."""
     return ""
 
@@ -430,8 +430,8 @@ async def list_runs(
     more = len(fitting) - len(shown)
     rows = with_those_below(rows, {row.started.run_id for row in shown})
     roots, all_figures = roots_of(rows), await journal.read_statistics() if figures else {}
-    trees = ((row, roots[row.started.run_id]) for row in rows)
-    views = [run_view(row, live=is_live(root), machine=machine_of(root)) for row, root in trees]
+    ids = ((row, row.started.run_id) for row in rows)
+    views = [run_view(row, live=is_live(roots[run_id]), machine=machine_of(run_id)) for row, run_id in ids]
     if figures:
         views = [_with_figures(view, all_figures.get(view.id, RunStatistics())) for view in views]
     edge = (shown[-1] if first else shown[0]).started.run_id if shown and more else None
@@ -455,8 +455,7 @@ async def read_detail(
     """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
     run_id = (await journal.read_run(run_id)).started.run_id
     tree = await journal.read_runs(below=run_id)  # one reading for all of it, so that state and result agree
-    root = root_of(run_id)
-    node = await read_node(journal, tree, run_id, live=is_live(root), machine=machine_of(root))
+    node = await read_node(journal, tree, run_id, live=is_live(root_of(run_id)), machine_of=machine_of)
     return RunDetail(
         run=node.run,
         result=tree[0].result,
@@ -485,13 +484,15 @@ def with_those_below(rows: Sequence[RunRow], kept: set[str]) -> list[RunRow]:
     return [row for row in rows if row.started.run_id in kept]
 
 
-async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool, machine: str = "") -> RunNode:
+async def read_node(
+    journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool, machine_of: MachineOf = no_machine
+) -> RunNode:
     """Read a run and all below it. ``rows`` are theirs, parents first."""
     figures = await journal.read_statistics(run_id)
     modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
     nodes: dict[str, RunNode] = {}
     for row in rows:
-        view = run_view(row, live=live, machine=machine)
+        view = run_view(row, live=live, machine=machine_of(row.started.run_id))
         memory = modes.get(row.started.scope_id)
         node = RunNode(run=view, statistics=figures.get(view.id, RunStatistics()), memory=memory, children=[])
         if row.started.parent_id in nodes:

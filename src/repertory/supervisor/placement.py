@@ -27,10 +27,10 @@ from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory, ForgetOthers, Pending
 from repertory.memory.relaying import decode_answer, decode_request, encode_answer, encode_request
-from repertory.record import Ledger
+from repertory.record import Ledger, Record
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Placed, RunRow, RunStarted
-from repertory.runs.events import RunSpawned, StateChanged, to_record
+from repertory.runs.events import RunClaimed, RunSpawned, StateChanged, to_record
 from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun, RunEnd, Wish
 from repertory.runs.log import log
@@ -42,6 +42,7 @@ from repertory.supervisor.room import promise_room, reserve_room
 if TYPE_CHECKING:
     from repertory.machines.commands import Commands
     from repertory.machines.machine import Machines
+    from repertory.machines.ownership import Claim
 
 ACROSS: Final = frozenset({"hear", "steer", "memory"})  # what runs of one tree ask of each other across machines
 _POLL: Final = 1.0  # seconds between two looks at how the runs stand, and at what their leads want of them
@@ -175,9 +176,11 @@ class Placement:
 
     async def _requeue(self, live: LiveRun) -> None:
         """Let a run that was stopped wait for a machine again; unless somebody has it already."""
-        if await self._machines.claim_to_resume(live.run_id) is not None:
+        if (claim := await self._machines.claim_to_resume(live.run_id)) is not None:
             changed = live.event(StateChanged, state="queued")
-            await self._journal.write([live.state_record("queued"), to_record(changed)])
+            await self._journal.write(
+                [self._claimed(live.started, claim), live.state_record("queued"), to_record(changed)]
+            )
 
     def memory_of(self, started: RunStarted, agent: Agent[Any]) -> AsksMemory:
         """Whom a run that was placed here asks for its memory."""
@@ -272,12 +275,30 @@ class Placement:
         """End a run that no machine has, so that none begins it."""
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
-        if isinstance(await self._machines.claim([run_id]), Claim):
+        if isinstance(claim := await self._machines.claim([run_id]), Claim):
             row = await self._home.read_run(run_id)
             if row is None or row.state in FINAL_STATES:
                 await self._machines.forget(run_id)
             else:
+                self._journal.submit([self._claimed(row.started, claim)])
                 await self._home.end_left(row, cancelled=cancelled)
+
+    def _claimed(self, started: RunStarted, claim: Claim) -> Record:
+        """The record of whose a run is while this machine says how it stands, without running it."""
+        machines, now = self._machines, self._shared.clock()
+        return to_record(
+            RunClaimed(
+                run_id=started.run_id,
+                agent=started.agent,
+                iteration=0,
+                at=now,
+                elapsed=0.0,
+                machine=machines.machine_id,
+                name=machines.name,
+                fence=claim.fence,
+                why=claim.why,
+            )
+        )
 
     async def _end_left_alone(self) -> None:
         """End those whose lead has ended: it has nobody to report to. With a lead that goes on again, it does too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
 from repertory.agents import Agent, Limits
@@ -33,6 +33,7 @@ def effects_team(
     reuse: bool = True,
     unsafe: Effect = "unsafe",
     levels: Literal[2, 3] = 2,
+    placement: Sequence[str] = (),
 ) -> Agent:
     """Make a lead and a helper that call a tool of every effect class at each step.
 
@@ -43,6 +44,7 @@ def effects_team(
         reuse: Whether the model numbers the calls of every turn alike, as local servers do: it is for the engine to
             keep them apart.
         levels: With 3 the lead delegates to a deputy, who does as the lead does, and has the helper.
+        placement: Labels of the machines where the deputy may work; () for beside the lead.
         unsafe: What the tool that must not be done twice is declared to be; another effect is a lie, for controls.
 
     The answer depends on the steps alone, however often the process dies.
@@ -101,8 +103,8 @@ def effects_team(
     limits = Limits(iterations=10 * steps)
     agent = Agent("helper", tools=tools, model=FunctionModel(play(max(1, steps // 2), "")), context=None, limits=limits)
     for name in ("deputy", "lead")[3 - levels :]:
-        model = FunctionModel(play(steps, agent.name))
-        agent = Agent(name, tools=tools, team=[agent], model=model, context=None, limits=limits)
+        model, where = FunctionModel(play(steps, agent.name)), placement if name == "deputy" else ()
+        agent = Agent(name, tools=tools, team=[agent], model=model, context=None, limits=limits, placement=where)
     return agent
 
 
