@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+import pytest
 from ownership_check import depths, owners, repeated, states, strange_writes
 from shared_team import LEDGER, PAUSE, PLACEMENT, STEPS, TEAM, make_team
 
@@ -74,8 +75,10 @@ class Fleet:
                 await supervisor.drain()
                 return [(await supervisor.spawn(make_team(), "Work.", agent_ref=TEAM)).id for _ in range(count)]
 
-        os.environ |= {name: self.environment[name] for name in (LEDGER, PLACEMENT)}
-        return anyio.run(main, backend="trio")
+        with pytest.MonkeyPatch.context() as patch:
+            for name in (LEDGER, PLACEMENT):
+                patch.setenv(name, self.environment[name])
+            return anyio.run(main, backend="trio")
 
     def tend(self) -> None:
         """Let those go on whose time is over, and start new ones for those that ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repertory._ids import is_below
+from repertory._ids import is_below, root_of
 from repertory.loop.sharing import shared_with
 from repertory.record import Entry, Journal, Snapshot
 from repertory.record.records import (
@@ -73,4 +73,4 @@ class Reading:
 
     async def read_content(self, content_id: str) -> ContentStored | None:
         """A stored content of its tree."""
-        return await self._journal.read_content(content_id, root=self._live.root.run_id)
+        return await self._journal.read_content(content_id, root=root_of(self._live.run_id))
