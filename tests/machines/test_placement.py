@@ -307,7 +307,7 @@ async def test_stopped_paused_and_resumed_together(postgres: PostgresServer) -> 
             gate.open.set()
             again = await plain.resume(run.id)
             assert await again.wait_result() == "It is 42"
-        assert await owners(plain, child) == ["gpu", "gpu"]
+        assert await owners(plain, child) == ["gpu", "plain", "gpu"]  # its lead put it back into the queue
 
 
 @pytest.mark.parametrize("how", ["kill", "answer"])

@@ -13,7 +13,7 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from repertory._ids import is_below, unit_of
+from repertory._ids import is_below, root_of, unit_of
 from repertory.actors import ActorRef, ActorSystem, StopReason, Supervision
 from repertory.agents.agent import Agent
 from repertory.errors import (
@@ -542,7 +542,7 @@ class Runtime:
         if live.parent is None:
             self.shared.hub.forget_ended(self._live)
             with contextlib.suppress(MailboxFull):  # then it holds what it knows of the tree until others need the room
-                self.shared.memory.tell(ForgetTree(live.run_id))
+                self.shared.memory.tell(ForgetTree(root_of(live.run_id)))
 
     async def _reap(self, live: LiveRun, ref: ActorRef[Any]) -> None:
         """See to it that a run whose actor is gone has ended for everybody who waits."""
