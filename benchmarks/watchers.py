@@ -122,11 +122,11 @@ def measure_busy(address: Path, teams: int, watchers: int, requests: int) -> Non
     show(f"beside {teams} teams", measure(address, requests))
     ids = [run["id"] for run in ask(address, "GET", "/runs")["runs"] if run["live"] and run["parent_id"] is None]
     open_streams = Watchers(address)
+    reader = threading.Thread(target=open_streams.run)  # before the first is there: nobody is to wait for the others
+    reader.start()
     for number in range(watchers):
         open_streams.add("/events" if number % 5 == 0 else f"/runs/{ids[number % len(ids)]}/events")
     stalled = open_streams.add("/events", reads=False)
-    reader = threading.Thread(target=open_streams.run)
-    reader.start()
     time.sleep(2)
     show(f"beside {teams} teams and {watchers} watchers", measure(address, requests))
     print(f"the watchers read {open_streams.read / 2**20:.1f} MiB; {open_streams.ended} of them were dropped")

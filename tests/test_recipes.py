@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import MutableMapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -81,6 +84,33 @@ def test_a_web_application_answers(title: str, backend: str, tmp_path: Path, mon
                     assert (status, words) == (200, b"The canteen is open from 11:30 to 14:00.")
 
     anyio.run(main, backend=backend)
+
+
+def instruction(name: str) -> list[str]:
+    """The command that an instruction of the Dockerfile has, with everything in the folder that it is run in."""
+    lines = source("Dockerfile").replace("\\\n", " ").splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{name} "))
+    words: list[str] = json.loads(line[line.index("[") :])
+    return [word.replace("/data/", "").replace("/run/repertory/", "") for word in words]
+
+
+def test_the_container_serves_and_says_whether_it_is_healthy() -> None:
+    """What it starts takes its options and ends at SIGTERM; its check succeeds as long as it serves, and no longer."""
+    environment = {**os.environ, "ANTHROPIC_API_KEY": "sk-of-a-container"}
+    healthy = [sys.executable, *instruction("HEALTHCHECK")[1:]]
+    with tempfile.TemporaryDirectory(prefix="rp") as folder:  # a short name: those of sockets are
+        (Path(folder) / "my_agents.py").write_text('import repertory as rp\n\nclerk = rp.Agent("clerk")\n')
+        command = [sys.executable, "-m", *instruction("CMD")]
+        with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as service:
+            assert service.stderr is not None
+            try:
+                assert "serving" in service.stderr.readline()
+                subprocess.run(healthy, cwd=folder, timeout=PATIENCE, check=True)
+            finally:
+                service.terminate()
+            assert service.wait(PATIENCE) == 0
+        ended = subprocess.run(healthy, cwd=folder, timeout=PATIENCE, check=False, stderr=subprocess.DEVNULL)
+        assert ended.returncode != 0
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
