@@ -37,7 +37,9 @@ docs: $(VENV)/.installed-docs ## Build the site into site/
 	$(BIN)/zensical build --strict --clean
 
 bench: $(VENV)/.installed-test ## Measure what the documentation claims
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+	@missed=; for file in benchmarks/*.py; do \
+		echo "== $$file"; $(BIN)/python $$file $(ARGS) || missed="$$missed $$file"; done; \
+	test -z "$$missed" || { echo "failed, or kept not what they promise:$$missed" >&2; exit 1; }
 
 clean: ## Remove what make created
 	rm -rf $(VENV) site .cache .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
