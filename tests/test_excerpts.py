@@ -7,11 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import journal_kit as kit
+from repertory._cutting import first_chars
 from repertory._excerpts import (
     EXCERPT,
     Lines,
     cut_at,
-    cut_end,
     excerpts_around,
     find_words,
     fold,
@@ -24,10 +24,11 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # one character to a read
 @example(FAMILY * 3, 7)
 def test_a_cut_is_within_its_limit_and_a_beginning(text: str, limit: int) -> None:
     """Never longer than allowed; the whole where it fits; never nothing where there is room."""
-    end = cut_end(text, limit)
-    assert end <= max(limit, 0)
-    assert end == len(text) or len(text) > limit
-    assert end > 0 or not text or limit == 0
+    cut = first_chars(text, limit)
+    assert text.startswith(cut)
+    assert len(cut) <= limit
+    assert cut == text or len(text) > limit
+    assert cut or not text or limit == 0
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_cut_is_within_its_limit_and_a_beginning(text: str, limit: int) -> Non
 )
 def test_a_cut_leaves_whole_lines_sentences_words_and_characters(text: str, limit: int, left: str) -> None:
     """Whatever ends latest; an accent or a joined picture stays with its base."""
-    assert text[: cut_end(text, limit)].rstrip() == left
+    assert first_chars(text, limit).rstrip() == left
 
 
 @given(st.text(st.sampled_from("ab \n"), max_size=200), st.integers(0, 199), st.integers(20, 60))

@@ -46,6 +46,7 @@ ALSO = {
 ANYWHERE = {
     "_choices",
     "_constraints",
+    "_cutting",
     "_excerpts",
     "_error_texts",
     "_frozen",

@@ -1,4 +1,4 @@
-"""Pieces of a text: cut where it stays readable, and found by words, by a pattern or by line numbers."""
+"""Pieces of a text, found by words, by a pattern or by line numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _UNSPACED = re.compile(f"[{UNSPACED}]")
 _BEGINS = rf"(?<![^\W_{UNSPACED}])"  # where no word of other scripts goes on
 _WORD = re.compile(r"[^\W_]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_JOINERS = "\u200d\ufe0e\ufe0f"  # zero-width joiner and variation selectors: what stands before them belongs to them
 
 
 class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,22 +74,6 @@ def fold(text: str) -> str:
     if len(lowered) != len(text):  # a character that grows, such as a capital dotted i
         return "".join(map(_fold_character, text))
     return _BEYOND_ASCII.sub(lambda match: _fold_character(match[0]), lowered)
-
-
-def cut_end(text: str, limit: int) -> int:
-    """Where to end a piece of at most ``limit`` characters: after a line, a sentence or a word, if one ends late.
-
-    Never between a character and the accents or joiners that belong to it.
-    """
-    if len(text) <= limit:
-        return len(text)
-    for ending in ("\n", ". ", " "):
-        if (end := text.rfind(ending, max(1, limit * 3 // 4), limit)) >= 0:
-            return end + len(ending.rstrip())
-    end = limit
-    while end > 1 and (unicodedata.combining(text[end]) or text[end] in _JOINERS or text[end - 1] == _JOINERS[0]):
-        end -= 1
-    return end
 
 
 def cut_at(text: str, start: int, end: int, limit: int = EXCERPT) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from context_histories import PICTURE, Story
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
+from repertory._cutting import Cut, cut, first_chars, kind_of_text, safe_cut
 from repertory.context.lines import Vocabulary, choose_lines, source_lines
 from repertory.context.policy import ResultRules
 from repertory.context.shaping import (

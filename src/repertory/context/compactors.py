@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from repertory.context.cutting import LOOKED_AT, clip, first_chars, kind_of_text
+from repertory._cutting import LOOKED_AT, clip, first_chars, kind_of_text
 from repertory.context.lines import MOST_READ, looked_at, trouble_lines
 
 _SNIPPET = 200  # characters of a search result's snippet, and of what a schema says of a field, at most

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import msgspec
 
-from repertory.context.cutting import cut
+from repertory._cutting import cut
 from repertory.context.decisions import Decision, apply
 from repertory.context.live import Live
 from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, Plan, RemoveResult, StubResult

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from repertory.context.cutting import clip
+from repertory._cutting import clip
 from repertory.context.decisions import Decision
 from repertory.context.plan import CoverRange, ExpandEntry, Plan, RemoveResult, Representation, Shown, StubResult
 from repertory.context.tokens import shown_tokens

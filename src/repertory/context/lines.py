@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 
-from repertory.context.cutting import LOOKED_AT, clip, kind_of_text, safe_cut
+from repertory._cutting import LOOKED_AT, clip, kind_of_text, safe_cut
 
 MOST_READ = 96_000
 """Characters of one text that are looked at, two thirds of them from its beginning: choosing takes time."""

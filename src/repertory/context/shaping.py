@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from repertory._cutting import clip, cut, first_chars
 from repertory.context.compactors import beginning, compact, said_of
-from repertory.context.cutting import clip, cut, first_chars
 from repertory.context.policy import ResultRules
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult, canonical_json, is_document, text_of
 from repertory.record.entries import Entry

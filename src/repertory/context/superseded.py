@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from repertory.context.cutting import LOOKED_AT
+from repertory._cutting import LOOKED_AT
 from repertory.context.shaping import failed
 from repertory.llm.messages import ToolUse, canonical_json, text_of, tool_uses
 from repertory.record.entries import Entry

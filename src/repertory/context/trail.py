@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import copy
 
-from repertory.context.cutting import clip, first_chars
+from repertory._cutting import clip, first_chars
 from repertory.context.lines import MOST_READ, Vocabulary, choose_lines, source_lines
 from repertory.context.plan import CoverRange
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from repertory._excerpts import cut_end
+from repertory._cutting import first_chars
 
 _STOP = frozenset(
     """
@@ -145,7 +145,7 @@ def sentences(text: str) -> list[str]:
 def shorten(text: str, limit: int) -> str:
     """Cut a text where it stays readable, with an ellipsis, so that it has at most ``limit`` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= limit else text[: cut_end(text, limit - 1)].rstrip(" ,;:") + "…"
+    return text if len(text) <= limit else first_chars(text, limit - 1).rstrip(" ,;:") + "…"
 
 
 def messages(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:

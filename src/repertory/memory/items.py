@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from repertory._choices import check_choice
-from repertory._excerpts import EXCERPT, cut_end, find_words, fold, pattern_of, words_of
+from repertory._cutting import first_chars
+from repertory._excerpts import EXCERPT, find_words, fold, pattern_of, words_of
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, RecordRefused
 from repertory.llm.messages import Json
@@ -177,11 +178,11 @@ def shape_text(text: str, transform: Transform) -> str:
             best = find_words(text, transform.words, limit=1, size=n) or find_words(
                 text, stems_of(transform.words), limit=1, size=n
             )
-            return best[0].text if best else text[: cut_end(text, n)]
+            return best[0].text if best else first_chars(text, n)
         case "summary":
             return _first_sentences(text, n)
         case "first_n":
-            return text[: cut_end(text, n)]
+            return first_chars(text, n)
         case "last_n":
             return text[max(0, len(text) - n) :]
         case "filtered":
@@ -199,4 +200,4 @@ def _first_sentences(text: str, limit: int) -> str:
             break
         chosen.append(sentence)
         left -= len(sentence) + 1
-    return " ".join(chosen) if chosen else text.strip()[: cut_end(text.strip(), limit)]
+    return " ".join(chosen) if chosen else first_chars(text.strip(), limit)

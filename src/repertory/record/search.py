@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from repertory._excerpts import EXCERPT, MOST_WORDS, UNSPACED, cut_end, find_words, words_of
+from repertory._cutting import first_chars
+from repertory._excerpts import EXCERPT, MOST_WORDS, UNSPACED, find_words, words_of
 from repertory.errors import JournalDamaged
 from repertory.llm.messages import Block, ToolUse, text_of
 from repertory.record.records import EntryAppended, SearchHit
@@ -178,7 +179,7 @@ def stems_of(query: str) -> str:
 def excerpt_for(text: str, query: str) -> str:
     """The words around the place where most words of the query stand together; else the beginning."""
     best = find_words(text, stems_of(query), limit=1)
-    return best[0].text if best else text[: cut_end(text, EXCERPT)]
+    return best[0].text if best else first_chars(text, EXCERPT)
 
 
 def search_hit(found: EntryAppended, score: float, query: str) -> SearchHit:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from repertory.context.cutting import clip
+from repertory._cutting import clip
 from repertory.errors import ConfigurationError
 from repertory.replay.playing import Played
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from repertory.context.cutting import cut
+from repertory._cutting import cut
 from repertory.errors import ModelRefused
 from repertory.llm.messages import Block, Message, Text, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse

@@ -75,8 +75,10 @@ def clip(text: str, limit: int) -> str:
 
 
 def first_chars(text: str, limit: int) -> str:
-    """At most ``limit`` characters from the beginning, ended where it reads well."""
-    return text if len(text) <= limit else text[: _end_before(text, limit, kind_of_text(text))]
+    """At most ``limit`` characters from the beginning, ended where it reads well; never nothing where there is room."""
+    if len(text) <= limit:
+        return text
+    return text[: _end_before(text, limit, kind_of_text(text))].rstrip() or text[:limit]
 
 
 class Cut(msgspec.Struct, frozen=True):
