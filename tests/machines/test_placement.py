@@ -254,6 +254,20 @@ async def test_a_lead_speaks_to_a_placed_run_and_ends_it(postgres: PostgresServe
         assert (row.state, row.cancelled) == ("stopped", True)
 
 
+async def test_a_run_whose_owner_nobody_knows_waits_again(postgres: PostgresServer) -> None:
+    """As in a journal that was moved here: only the record says that it goes on."""
+    uri = postgres.emptied_journal()
+    async with machine(uri, "plain") as plain:
+        run = await start(plain)
+        with anyio.fail_after(PATIENCE):
+            while not await plain.queue():
+                await anyio.sleep(0.02)
+            with postgres.connect(uri) as connection:
+                connection.execute("DELETE FROM ownership WHERE run_id <> %s", (run.id,))
+            async with machine(uri, "gpu", "gpu"):
+                assert await run.wait_result() == "It is 42"
+
+
 async def test_a_run_that_no_machine_offers_to_take_can_be_cancelled(postgres: PostgresServer) -> None:
     """It waits for a machine, and ends without one."""
     uri = postgres.emptied_journal()

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from repertory._ids import is_below, is_in_tree, unit_of
+from repertory._ids import is_below, is_in_tree, root_of, unit_of
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
 from repertory.llm.budgets import Reservation
@@ -206,7 +206,9 @@ class Tallies:
         for record in records:
             kind = record.type if isinstance(record, EventLogged) else type(record)
             if kind in COUNTED:
-                tally = self._of_root.get(unit_of(getattr(record, "run_id", "")))
+                run_id = getattr(record, "run_id", "")
+                # That of its own, where it was placed; with one process that has the tree's.
+                tally = self._of_root.get(unit_of(run_id)) or self._of_root.get(root_of(run_id))
                 if tally is not None:
                     tally.count(record)
 

@@ -229,6 +229,8 @@ class Placement:
                 row = await self._home.read_run(run_id)
                 if row is not None and row.state in FINAL_STATES:
                     await self._see_ended(live, row)
+                elif row is not None:  # it was moved here from another journal
+                    await self._requeue(live)
             elif (wish := _wish_of(live)) != self._asked.get(run_id, "go") and run_id not in self._asking:
                 if run_id not in waiting:
                     self._asking.add(run_id)

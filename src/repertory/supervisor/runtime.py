@@ -602,7 +602,7 @@ class Runtime:
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
         for row in await self._journal.read_runs(states=states, below=root.run_id):
             run_id = row.started.run_id
-            if run_id not in here and unit_of(run_id) == root.run_id:
+            if run_id not in here and (self.placement is None or unit_of(run_id) == root.run_id):
                 await self.end_left(row)
 
     async def end_left(self, row: RunRow, *, cancelled: bool = False) -> None:
