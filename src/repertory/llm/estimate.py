@@ -67,7 +67,7 @@ def estimate_tokens(value: Countable | Iterable[Countable], *, chars_per_token: 
         case msgspec.Struct():
             return math.ceil(len(canonical_json(encode_block(value))) / chars_per_token)
         case _:
-            return sum(estimate_tokens(part, chars_per_token=chars_per_token) for part in value)
+            return sum([estimate_tokens(part, chars_per_token=chars_per_token) for part in value])
 
 
 def count_pages(pdf: bytes) -> int:

@@ -177,7 +177,7 @@ class SqliteWriter(Writer):
     def _write_group(self, group: Sequence[Batch]) -> None:
         """Write a group in one commit, without the batches that contradict what is kept."""
         before = self._inserter.sequence
-        if not any(batch.builds_on_refused() for batch in group):
+        if not any(map(Batch.builds_on_refused, group)):
             try:
                 self._write(self._inserter.statements(group))
                 return

@@ -93,24 +93,30 @@ class SummaryRequests:
 
     # --- asking -------------------------------------------------------------------------------------------
 
-    def ask(self, iteration: int, *, size: int, only_results: bool) -> None:
-        """Ask for what is due at the end of an iteration; ``size`` are the tokens of the whole record with its head."""
+    def ask(self, entries: Sequence[Entry], iteration: int, *, size: int, only_results: bool) -> None:
+        """Ask for what is due at the end of an iteration.
+
+        Args:
+            entries: The record.
+            iteration: The one that ends.
+            size: Tokens of the whole record with its head.
+            only_results: Whether single results alone may be summarized.
+        """
         policy, live = self._policy, self._live
         if policy is None:
             return
-        snapshot = live.ledger.snapshot()
-        self._ask_for_results(policy, snapshot[self._looked :], iteration)
-        self._looked = len(snapshot)
+        self._ask_for_results(policy, entries[self._looked :], iteration)
+        self._looked = len(entries)
         strict = policy.rhythm == "strict"
         if only_results or not policy.summaries or not self._is_due(policy, iteration, size):
             return
         newest, self._asked_at = self._newest, size
-        upto = len(snapshot) if strict else live.plan.start  # else it takes the place of the trail
+        upto = len(entries) if strict else live.plan.start  # else it takes the place of the trail
         _ask(
             live,
             Summarize(
                 run_id=live.run_id,
-                snapshot=snapshot,
+                snapshot=live.ledger.snapshot(),
                 first=0,
                 upto=upto,
                 previous=text_of(newest.content) if newest else "",

@@ -418,7 +418,8 @@ class ContextView:
         """Have the summarizer write what is due at the end of an iteration, and go on; the answer comes by mail."""
         # Where thinking is bound, any summary but the provider's would invalidate it.
         bound = self._thinks and self._profile.target == "binding" and self._profile.compacts
-        self._summaries.ask(iteration, size=self._read_on(), only_results=bound)
+        size = self._read_on()
+        self._summaries.ask(self._entries, iteration, size=size, only_results=bound)
 
 
 def _described(schema: ToolSchema, provider_types: Sequence[str]) -> ToolSchema:
