@@ -41,6 +41,8 @@ def strangers(request: ModelRequest, record: Sequence[Entry]) -> list[str]:
                         found.append(f"call {block} is not the agent's")
                 case ToolResult(tool_use_id=call_id) if call_id in trails:
                     found += at_the_margin(text_of(block), record)
+                case RawBlock(raw={"type": "document", "title": title, "source": {"data": log}}) if title == FRAME:
+                    found += at_the_margin(log, record)
                 case _:
                     pass
     return found

@@ -109,7 +109,8 @@ def test_behind_a_signed_summary_a_result_is_said_again_as_a_document() -> None:
     assert decision is not None
     request = project(story.snapshot(), apply(EMPTY, decision), profile=MODEL)
     validate(request)
-    assert len([one for one in documents(request) if one.raw["type"] == "document"]) == len(HOSTILE)
+    titles = [one.raw["title"] for one in documents(request) if one.raw["type"] == "document"]
+    assert titles == ["context_trail", *["result of pinned, iteration 1"] * len(HOSTILE)]
     assert strangers(request, story.entries) == []
 
 

@@ -50,10 +50,12 @@ def summary(last: int, *, tokens: int = 20) -> SummaryStored:
     )
 
 
-def swap(snapshot: list[Entry], last: int, plan: Any = EMPTY, **options: Any) -> Any:
+def swap(
+    snapshot: list[Entry], last: int, plan: Any = EMPTY, *, policy: ContextPolicy | None = None, **options: Any
+) -> Any:
     """Ask for the swap."""
     stored = summary(last, **options)
-    return Planner(policy=ContextPolicy(), profile=PROFILE).swap_in(snapshot, plan, stored, iteration=9)
+    return Planner(policy=policy or ContextPolicy(), profile=PROFILE).swap_in(snapshot, plan, stored, iteration=9)
 
 
 def shown(snapshot: list[Entry], plan: Any) -> Any:
@@ -73,7 +75,7 @@ def test_the_block_comes_first_and_what_is_kept_is_said_again_behind_the_last_en
     request = shown(snapshot, plan)
     assert request.messages[0].role == "assistant"
     assert request.messages[0].content == (BLOCK, *snapshot[9].content)
-    assert [type(block) for block in request.messages[-1].content] == [ToolResult, Text, Text]
+    assert [type(block) for block in request.messages[-1].content] == [ToolResult, RawBlock, Text, Text]
     assert text_of(request.messages[-1].content[-1]) == "Do it before noon."
     longer = shown(ledger(8), plan)
     assert longer.messages[: len(request.messages)] == request.messages
@@ -87,6 +89,56 @@ def test_a_second_summary_takes_the_place_of_the_first_and_says_the_task_again()
     said = [block for message in shown(snapshot, plan).messages for block in message.content]
     assert said.count(BLOCK) == 1
     assert said.count(Text("Do it before noon.")) == 1
+
+
+def logs(snapshot: list[Entry], plan: Any) -> list[str]:
+    """The logs that are said again behind the block."""
+    blocks = [block for message in shown(snapshot, plan).messages for block in message.content]
+    found = [block.raw for block in blocks if isinstance(block, RawBlock) and block.raw["type"] == "document"]
+    assert {raw["title"] for raw in found} <= {"context_trail"}
+    return [raw["source"]["data"] for raw in found]
+
+
+def test_the_log_of_what_a_summary_stands_for_is_said_again_beside_it() -> None:
+    """Each stretch once, in order, however often the run is compacted; nothing of it is the user's words."""
+    plan = apply(EMPTY, swap(ledger(6), 8))
+    first = logs(ledger(6), plan)
+    assert [log.splitlines()[0] for log in first] == [
+        "[log of iterations 1–4; context_retrieve(iteration=N) shows one whole]"
+    ]
+    assert "4. read(n=4)" in first[0]
+    assert "→ result 4" in first[0]
+    assert "before noon" not in first[0]
+    snapshot = ledger(12)
+    plan = apply(plan, swap(snapshot, 20, plan))
+    second = logs(snapshot, plan)
+    assert second[0] == first[0]
+    assert second[1].startswith("[log of iterations 5–10;")
+    assert len(second) == 2
+
+
+def test_the_log_says_what_the_agent_said_without_a_call() -> None:
+    """What the user said stands word for word beside it, so it is not said twice."""
+    snapshot = ledger(2)
+    snapshot.append(entry(5, "assistant", "assistant", Text("It is done; what else?")))
+    snapshot.append(entry(6, "user", "user-input", Text("Measure pier 9.")))
+    for number in (3, 4):
+        at = len(snapshot)
+        snapshot.append(entry(at, "assistant", "assistant", ToolUse(f"c{number}", "read", {"n": number})))
+        snapshot.append(entry(at + 1, "user", "action-result", ToolResult(f"c{number}", f"result {number}")))
+    (log,) = logs(snapshot, apply(EMPTY, swap(snapshot, 8)))
+    assert "It is done; what else?" in log
+    assert "pier 9" not in log
+
+
+def test_a_log_that_has_outgrown_its_share_of_the_comfort_loses_its_oldest_stretches() -> None:
+    """What they said, the provider's summary says."""
+    policy = ContextPolicy(comfort_tokens=200)
+    plan = apply(EMPTY, swap(ledger(6), 8, policy=policy))
+    assert len(logs(ledger(6), plan)) == 1
+    snapshot = ledger(12)
+    plan = apply(plan, swap(snapshot, 20, plan, policy=policy))
+    assert [log[:25] for log in logs(snapshot, plan)] == ["[log of iterations 5–10; "]
 
 
 def test_a_digest_behind_the_block_keeps_the_task_in_view() -> None:

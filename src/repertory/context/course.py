@@ -14,12 +14,14 @@ from repertory.context.edits import Editor, drop_thinking
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, Edit, Plan
 from repertory.context.policy import ContextPolicy
-from repertory.context.tokens import Calibration
-from repertory.context.trail import Trail
+from repertory.context.tokens import Calibration, text_tokens
+from repertory.context.trail import SHARE, TALKERS, Trail, log_head
+from repertory.llm.messages import Text
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
+TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or made shorter where it must be
 LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: less is not worth a decision
 
 
@@ -51,23 +53,29 @@ class Course:
         profile: The model's.
         head: Estimate of system text and tools.
         charged: US dollars paid for the run beside its own calls that no decision has counted yet.
+        comfort: Tokens of a comfortable view.
         rates: The model's prices.
         thrifty: Whether edits are made when they pay.
         editor: Makes the edits; its trail is the run's.
         account: What the run has paid so far.
     """
 
-    def __init__(self, policy: ContextPolicy, profile: ModelProfile, *, head: int, charged: float) -> None:
+    def __init__(
+        self, policy: ContextPolicy, profile: ModelProfile, *, head: int, charged: float, comfort: int
+    ) -> None:
         """Begin with nothing; the arguments are the attributes of the same name."""
         self.policy = policy
         self.profile = profile
         self.head = head
         self.charged = charged
+        self.comfort = comfort
         self.rates = rates_of(profile)
         self.thrifty = policy.rhythm == "thrifty"
         self.editor = Editor(Trail(policy))
         self.account = Account(self.rates, head)
         self._live: Live | None = None
+        self._logged: tuple[CoverRange, ...] = ()
+        self._logged_tokens = 0  # of the stretches of these covers
 
     def follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
         """The view of a plan, up to the record. Of a plan that others have changed only what they changed is new."""
@@ -132,10 +140,39 @@ class Course:
         live = self._live
         assert live is not None
         if self.profile.target == "binding":
-            return compactable(live, answer.position)
+            return compactable(live, answer.position, self.log_tokens(live, snapshot, answer.position))
         self.write(live, snapshot, answer.iteration)
         old, size = self.editor.foldable(live, self.edge(live, answer.iteration))
         return max(0, old - size) if old >= LEAST_CLEARED else 0
+
+    # --- the log beside a provider's summary --------------------------------------------------------------
+
+    def log_tokens(self, live: Live, snapshot: Sequence[Entry], upto: int) -> int:
+        """About how many tokens the log of everything in front of a position would have."""
+        if live.plan.covers is not self._logged:
+            self._logged = live.plan.covers
+            self._logged_tokens = sum(map(text_tokens, _stretches(live.plan)))
+        iteration = snapshot[upto].iteration
+        self.write(live, snapshot, iteration)
+        edge = max(live.plan.start, live.end_at_turn(iteration - self.policy.window))  # the window is not written yet
+        window = max(0, live.before(upto) - live.before(edge))
+        log = self._logged_tokens + self.editor.trail.chars(edge) // 4 + round(SHARE * window)
+        return min(log, round(TRAIL_SHARE * self.comfort))
+
+    def _log(self, live: Live, snapshot: Sequence[Entry], upto: int) -> list[str]:
+        """The stretches of the log of everything in front of a position: as many of the newest as there is room for."""
+        plan, trail = live.plan, self.editor.trail.ahead(snapshot)
+        trail.write(snapshot, upto)
+        text = trail.text(plan.start, upto, talk=TALKERS[self.policy.keep_user_input :])  # what users said is kept
+        span = snapshot[plan.start].iteration, snapshot[upto - 1].iteration
+        stretches = [*_stretches(plan), f"{log_head(*span, retrieval=self.policy.retrieval)}\n{text}" if text else ""]
+        room, kept = TRAIL_SHARE * self.comfort, list[str]()
+        for stretch in reversed(stretches):
+            room -= text_tokens(stretch)
+            if room < 0:
+                break
+            kept += [stretch] if stretch else []
+        return kept[::-1]
 
     def affords(self, dollars: float, *, written: int = 0) -> bool:
         """Whether what was saved so far pays for a summary of this price, and for swapping its tokens in.
@@ -222,7 +259,8 @@ class Course:
         bank = account.bank_after(view, kept, held=held, cold=cold)
         for edit in decision.edits:
             if isinstance(edit, CoverRange) and edit.strategy == "provider":
-                bank -= compaction_call(account, before.before(edit.last + 1), edit.tokens)
+                said = sum(text_tokens(block.text) for block in edit.content if isinstance(block, Text))
+                bank -= compaction_call(account, before.before(edit.last + 1), edit.tokens - said)
         owed = 0.0
         if plan.start == before.plan.start:
             old, size = self.editor.foldable(before, self.edge(before, iteration))
@@ -254,7 +292,9 @@ class Course:
             The decision; None where the summary does not fit this moment, or would not make the view smaller.
         """
         live = self.follow(snapshot, plan)
-        cover = signed_cover(live, snapshot, summary)
+        fits = plan.start <= summary.last < len(snapshot)
+        log = self._log(live, snapshot, summary.last + 1) if fits and self.policy.summaries else []
+        cover = signed_cover(live, snapshot, summary, log)
         if cover is None:
             return None
         self.count(live, snapshot)
@@ -266,6 +306,11 @@ class Course:
         if decision.counted:
             self.charged = 0.0
         return decision
+
+
+def _stretches(plan: Plan) -> list[str]:
+    """The texts that stand for what a plan covers, but for the words that the provider signed."""
+    return [block.text for cover in plan.covers for block in cover.content if isinstance(block, Text)]
 
 
 def _begins(edit: Edit) -> int:

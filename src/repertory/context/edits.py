@@ -26,7 +26,7 @@ from repertory.context.shaping import (
 )
 from repertory.context.superseded import Superseded
 from repertory.context.tokens import Calibration, shown_tokens, text_tokens
-from repertory.context.trail import Trail, bounded_trail, log_head, log_of_calls, room_of
+from repertory.context.trail import TALKERS, Trail, bounded_trail, log_head, log_of_calls, room_of
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.record.entries import Entry
@@ -80,7 +80,7 @@ class Editor:
             while last + 1 < upto and not (stays(snapshot[last + 1]) and not stays(snapshot[last])):
                 last += 1
             covered = snapshot[first : last + 1]
-            log = self.trail.text(first + (snapshot[first].kind == "task"), last + 1, talk=not users)
+            log = self.trail.text(first + (snapshot[first].kind == "task"), last + 1, talk=() if users else TALKERS)
             span = covered[0].iteration, covered[-1].iteration
             head = log_head(*span, retrieval=live.policy.retrieval)
             text = f"{head}\n{log}" if log else ""

@@ -24,7 +24,7 @@ import msgspec
 
 from repertory.context.account import cliffs_of
 from repertory.context.binding import Compaction, wanted_compaction
-from repertory.context.course import LEAST_CLEARED, Course, Moment, Wish
+from repertory.context.course import LEAST_CLEARED, TRAIL_SHARE, Course, Moment, Wish
 from repertory.context.decisions import Decision
 from repertory.context.edits import best_summary, joined
 from repertory.context.live import Live
@@ -38,7 +38,6 @@ from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
 _NO_SUMMARIES: Mapping[int, str] = MappingProxyType({})
-_TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or made shorter where it must be
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +85,6 @@ class Planner:
             accepted_tokens: The longest prompt that the server was found to take; None for what the profile says.
             charged: US dollars paid for the run beside its own calls that no decision has counted yet.
         """
-        course = self._course = Course(policy, profile, head=head_tokens, charged=charged)
-        self.swap_in, self.affords, self.charge = course.swap_in, course.affords, course.charge
         room = profile.context_window - min(max_tokens, profile.context_window // 2)
         bounds = [
             (room, f"the window of {profile.name} less {profile.context_window - room:,} for the answer"),
@@ -97,6 +94,8 @@ class Planner:
         self._limit, self._bound = min((most, words) for most, words in bounds if most is not None)
         comfort = policy.comfort_tokens if policy.comfort_tokens is not None else profile.comfort
         self._comfort = min(comfort or self._limit, self._limit)
+        course = self._course = Course(policy, profile, head=head_tokens, charged=charged, comfort=self._comfort)
+        self.swap_in, self.affords, self.charge = course.swap_in, course.affords, course.charge
         self._cliffs = cliffs_of(profile)
         self._cached = bool(profile.cache.breakpoints)
         self._once = ShownOnce(course, self._comfort)
@@ -226,7 +225,7 @@ class Planner:
         """Along with a fold, a model's summary of trail that has outgrown its share, if what is left pays for that."""
         live = now.live
         summary = self._ready_summary(now)
-        if summary is None or sum(cover.tokens for cover in live.plan.covers) <= _TRAIL_SHARE * self._comfort:
+        if summary is None or sum(cover.tokens for cover in live.plan.covers) <= TRAIL_SHARE * self._comfort:
             return []
         rewritten = live.covered - live.view_tokens(summary.first, summary.last + 1) + summary.tokens
         if not costless and (self._course.rates.write - self._course.rates.read) * rewritten > left:
@@ -276,6 +275,7 @@ class Planner:
         return wanted_compaction(
             now.live,
             self._course.account,
+            log=self._course.log_tokens(now.live, now.snapshot, now.live.last_turn),
             estimate=self._course.head + now.live.tokens,
             calibration=now.calibration,
             limit=min(limit, min(self._cliffs, default=limit)),

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import msgspec
 
 from repertory.context.plan import EMPTY, CoverRange, Plan
-from repertory.context.projection import instead, remaining, restated, sendable, verbatim, words_of
+from repertory.context.projection import document, instead, remaining, restated, sendable, verbatim, words_of
 from repertory.llm.messages import (
     Block,
     Json,
@@ -180,9 +180,10 @@ class Projector:
     def _add_cover(self, snapshot: Sequence[Entry], plan: Plan, cover: CoverRange) -> None:
         if cover.restated_at >= 0:
             # Nothing may come between the provider's block and what follows, so what stays is said again later.
-            self._add("assistant", sendable(cover.content), cover.last)
+            self._add("assistant", sendable(b for b in cover.content if not isinstance(b, Text)), cover.last)
+            logs = [document(FRAME, block.text) for block in cover.content if isinstance(block, Text)]
             kept = [block for position in plan.kept(cover) for block in restated(snapshot[position])]
-            self._restated = sendable([Text(_RESTATED), *kept]) if kept else ()
+            self._restated = sendable([*logs, Text(_RESTATED), *kept] if kept else logs)
             self._restated_at = cover.restated_at
             if cover.restated_at < plan.start:  # covered since, so it is said right behind
                 self._add("user", self._restated, cover.last)

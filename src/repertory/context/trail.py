@@ -9,7 +9,7 @@ Complexity Trap, arXiv 2508.21433.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 
 from repertory._cutting import clip, first_chars
@@ -27,6 +27,7 @@ _MOST = 4_800  # characters of one result: where all are bounded by twice that, 
 _SAID = 1_000  # characters of what the agent said in one turn that stand word for word
 _ARGUMENT = 120  # characters of an argument that stands whole, on the line of its call
 _ONE_LINE = 100  # characters of a result that stands on the line of its call
+TALKERS = ("user", "assistant")
 _INDENT = " "  # one: it costs a character in every line
 _OLDER = "(older lines are left out)"
 
@@ -63,7 +64,7 @@ class Trail:
         self._standing: set[str] = set()  # those of what has been written behind them
         self._starts: list[int] = []  # position of each turn that has been written
         self._texts: list[str] = []
-        self._talk: list[bool] = []  # whether such a turn is one that stays
+        self._talk: list[str] = []  # whose turn it is, of those that stay; "" for any other
         self._sizes: list[int] = [0]  # characters of so many texts
         self._result_summaries: Mapping[int, str] = {}
         self._summary_positions = frozenset[int]()  # the mapping may grow
@@ -131,13 +132,14 @@ class Trail:
             while last < upto and snapshot[last].role != "assistant":
                 last += 1
             answers = [entry for entry in snapshot[first:last] if entry.tool_call_id is not None]
-            for at in range(first, last):  # a user may have spoken before the results came in
-                if snapshot[at].tool_call_id is None:
-                    self._read_on(snapshot, snapshot[at].iteration + self._policy.window)
-                    self._add(at, self._turn(snapshot[at], answers), talk=is_talk(snapshot[at]))
+            for entry in snapshot[first:last]:  # a user may have spoken before the results came in
+                if entry.tool_call_id is None:
+                    self._read_on(snapshot, entry.iteration + self._policy.window)
+                    talk = entry.role if is_talk(entry) else ""
+                    self._add(entry.position, self._turn(entry, answers), talk=talk)
             self.position = last
 
-    def _add(self, start: int, text: str, *, talk: bool) -> None:
+    def _add(self, start: int, text: str, *, talk: str) -> None:
         """Add the text of a turn. What stays word for word is no part of the trail, and its lines do not count."""
         self._starts.append(start)
         self._talk.append(talk)
@@ -160,10 +162,14 @@ class Trail:
         """Characters of what has been written of entries in front of a position, without turns that stay."""
         return self._sizes[bisect_left(self._starts, upto)]
 
-    def text(self, first: int, upto: int, *, talk: bool = False) -> str:
-        """What has been written of a range; ``talk`` includes turns without calls, which else stay as they are."""
+    def text(self, first: int, upto: int, *, talk: Collection[str] = ()) -> str:
+        """What has been written of a range; ``talk`` names those, user or assistant, whose turns without calls it
+        includes: else these stay as they are.
+        """
         places = range(bisect_left(self._starts, first), bisect_left(self._starts, upto))
-        return "\n".join(self._texts[at] for at in places if self._texts[at] and (talk or not self._talk[at]))
+        return "\n".join(
+            self._texts[at] for at in places if self._texts[at] and (not self._talk[at] or self._talk[at] in talk)
+        )
 
     def lines_of(self, entry: Entry, snapshot: Sequence[Entry], room: int) -> tuple[list[str], int]:
         """Choose lines of a result that leaves view now, and say how many it has."""
@@ -322,7 +328,7 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
     span = (0 if previous or not entries else entries[0].iteration), (entries[-1].iteration if entries else 0)
     trail = Trail(ContextPolicy())
     trail.write(entries, len(entries))
-    parts = (log_head(*span, retrieval=retrieval), previous, trail.text(0, len(entries), talk=True))
+    parts = (log_head(*span, retrieval=retrieval), previous, trail.text(0, len(entries), talk=TALKERS))
     text = "\n".join(part for part in parts if part)
     if len(text) <= 4 * tokens:
         return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from repertory.context import ContextPolicy
-from repertory.context.trail import Trail
+from repertory.context.trail import TALKERS, Trail
 from repertory.llm.messages import Message, RawBlock, ToolResult, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.record import Entry
@@ -29,7 +29,7 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
     entries = list(_entries(request.messages))
     trail = Trail(ContextPolicy())
     trail.write(entries, len(entries))
-    since = _newest(trail.text(0, len(entries), talk=True), _ROOM // 2 if earlier else _ROOM)
+    since = _newest(trail.text(0, len(entries), talk=TALKERS), _ROOM // 2 if earlier else _ROOM)
     text = "\n".join(
         ["[what came before, in short]", *(_newest(words, _ROOM - len(since)) for words in earlier), since]
     )

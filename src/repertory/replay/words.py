@@ -65,7 +65,9 @@ def spoken(content: Sequence[Block]) -> str:
 def words_of(block: Block) -> str:
     """What a reader sees of a block: text, a result's text, the values of a call's arguments, a summary."""
     if isinstance(block, RawBlock):
-        return str(block.raw.get("content") or "") if is_summary(block) else ""
+        source = block.raw.get("source")
+        document = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else ""
+        return str(block.raw.get("content") or "") if is_summary(block) else str(document or "")
     if isinstance(block, ToolUse):
         return f"{block.name}\n{leaves(block.input)}"
     return text_of(block)
