@@ -44,7 +44,6 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cleared_tokens: What leaves the prompt, net of what takes its place.
-        rewritten_tokens: What must be written to the prompt cache again because it stands behind the edit.
         cost_now: What the next call costs more than without the edit; negative where it is cheaper at once.
         saving_per_call: What every call after that costs less.
         prompt_before: Estimate of the prompt without the edit.
@@ -56,7 +55,6 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cleared_tokens: int = 0
-    rewritten_tokens: int = 0
     cost_now: float = 0.0
     saving_per_call: float = 0.0
     prompt_before: int = 0
@@ -171,7 +169,6 @@ def arithmetic_of(
     with_it = untouched * changed.cache_read + (edited - untouched) * changed.cache_write
     return Arithmetic(
         cleared_tokens=before - after,
-        rewritten_tokens=max(0, min(cached, edited) - untouched),
         cost_now=(with_it - without) / 1e6,
         saving_per_call=(prompt * old.cache_read - edited * changed.cache_read) / 1e6,
         prompt_before=prompt,

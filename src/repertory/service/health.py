@@ -77,7 +77,6 @@ class Monitor:
         self._ticked: float | None = None
         self._free: int | None = None
         self._wal = 0
-        self._backlog = 0
         self.seq = 0
         self.on_round: list[Callable[[], None]] = []
         self.connections = 0
