@@ -165,7 +165,7 @@ def test_a_run_without_a_model_call_has_nothing_to_count(made: Path, tmp_path: P
     assert (total["iterations"], total["average_context"], total["estimate"]["p95"]) == (0, 0, None)
 
 
-def test_the_list_of_runs_asks_the_database_twice_however_many_there_are() -> None:
+def test_the_list_of_runs_asks_the_database_three_times_however_many_there_are() -> None:
     """``ps`` stays quick: what runs cost is added up where the records are."""
     asked: list[str] = []
 
@@ -185,7 +185,7 @@ def test_the_list_of_runs_asks_the_database_twice_however_many_there_are() -> No
         assert [run.figures.iterations for run in runs if run.figures is not None] == [1] * 5
 
     anyio.run(main)
-    assert asked == ["read_runs", "read_statistics"]
+    assert asked == ["read_roots", "read_trees", "read_statistics"]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50), st.sampled_from([0.5, 0.95, 1.0]))

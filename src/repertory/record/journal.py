@@ -14,7 +14,7 @@ from repertory.record.queue import QueueReads
 from repertory.record.records import Record
 from repertory.record.redaction import Redactor
 from repertory.record.rows import EncodedRecord, encode_records
-from repertory.record.run_reads import RunReads
+from repertory.record.run_lists import ListReads
 from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ Durability: TypeAlias = Literal["memory", "process", "power"]
 """What an acknowledged write survives: nothing, the death of the process, or the loss of power."""
 
 
-class Journal(RunReads, ItemReads, QueueReads):
+class Journal(ListReads, ItemReads, QueueReads):
     """The one durable store. ``SqliteJournal`` keeps it in a file, ``MemoryJournal`` in this process.
 
     A read shows everything that was submitted before it, by whatever task or thread, whether somebody still waits

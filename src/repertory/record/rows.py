@@ -157,6 +157,11 @@ def _kind(annotation: str) -> type[Any]:
     return float if annotation.startswith("float") else int if annotation.startswith(("int", "bool")) else str
 
 
+def decode_text(value: Value) -> str:
+    """Read what ``encode_text`` has written."""
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
+
+
 def lenient_text(raw: bytes) -> str:
     """Read text that may not be UTF-8, so that it can be told apart from what was written."""
     return raw.decode("utf-8", "surrogateescape")

@@ -251,20 +251,27 @@ class RunReads(Reads):
 
         return [ModelCallRow(called=called, replied=whole(replied)) for called, replied in pairs]
 
-    async def read_statistics(self, run_id: str | None = None) -> dict[str, RunStatistics]:
+    async def read_statistics(
+        self, run_id: str | None = None, *, of: Collection[str] | None = None
+    ) -> dict[str, RunStatistics]:
         """The figures of a run and of all runs below it, by run id; None means every run, in the order they began.
+
+        ``of`` are the ids of those that are wanted, and of no others.
 
         Added up where the records are, so it stays quick where ``read_model_calls`` would read every answer.
         """
         # '/' comes right after '.', so this is every id that begins with the run's own and a dot.
         where = "" if run_id is None else "(run_id = ? OR (run_id > ? AND run_id < ?))"
-        sql, tree = statistics_sql(where), (run_id or "", f"{run_id}.", f"{run_id}/")
+        values: tuple[Value, ...] = (run_id or "", f"{run_id}.", f"{run_id}/")
+        if of is not None:
+            where, values = "run_id IN (SELECT value FROM json_each(?))", (self._list(of),)
+        sql = statistics_sql(where)
         names = RunStatistics.__struct_fields__
 
         def decode(rows: Rows) -> dict[str, RunStatistics]:
             return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
 
-        return await self._fetch("figures", sql, tree * sql.count(where) if where else (), decode)
+        return await self._fetch("figures", sql, values * sql.count(where) if where else (), decode)
 
     async def read_spent(self, since: float) -> tuple[int, int, float]:
         """What model calls have taken that ended since a time, whatever their run: calls, tokens and US dollars."""

@@ -60,11 +60,13 @@ _FIRST = Migration(
         "CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT, at REAL, repertory TEXT)",
         *(statement for table in TABLES.values() for statement in _create(table)),
         "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
+        "CREATE INDEX runs_of_roots ON runs (seq) WHERE parent_id IS NULL",
         # Unique, so that two ledgers of one run can never both be believed.
         "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
         # Few entries bring something back; who cleans up looks whether a run has any.
         "CREATE INDEX retrievals_by_run ON entries (run_id) WHERE retrieved IS NOT NULL",
-        "CREATE INDEX run_states_by_run ON run_states (run_id)",
+        # With the number, or PostgreSQL looks for the newest of a run among those of all runs, from the end.
+        "CREATE INDEX run_states_by_run ON run_states (run_id, seq)",
         # Of the states of all runs, those that the queue is read from.
         "CREATE INDEX run_states_queued ON run_states (state) WHERE state = 'queued'",
         "CREATE INDEX decisions_by_run ON decisions (run_id)",

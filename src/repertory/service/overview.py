@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from repertory._ids import root_of
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
+from repertory.record.run_lists import RootFilter
 from repertory.record.statistics import RunStatistics
-from repertory.service.views import IsLive, MachineOf, RunView, newest_trees, roots_of, run_view
+from repertory.service.views import IsLive, MachineOf, RunView, read_figures, run_view
 
 _MOST = 300  # characters of a task, a result or an error that a line may have; the run itself has the whole
 _SHOWN = (
@@ -64,8 +66,9 @@ async def read_overview(
     """Read the newest trees of runs with their figures, and what was spent since a time; 0 for last midnight."""
     seq = await journal.last_event()  # before the list, so that nothing falls in between
     now = time.time()
-    rows, more = newest_trees(await journal.read_runs(), limit)
-    figures, roots = await journal.read_statistics(), roots_of(rows)
+    shown, count = await journal.read_roots(RootFilter(), limit)
+    rows = await journal.read_trees(shown)
+    figures = await read_figures(journal, rows)
     trees = {row.started.run_id: figures.get(row.started.run_id, RunStatistics()) for row in rows}
     for row in reversed(rows):  # children come after their parents
         if (parent := row.started.parent_id) in trees:
@@ -82,10 +85,10 @@ async def read_overview(
                 figures.get(row.started.run_id),
                 trees[row.started.run_id],
             )
-            for row, root in ((row, roots[row.started.run_id]) for row in rows)
+            for row, root in ((row, root_of(row.started.run_id)) for row in rows)
         ],
         machines=[msgspec.to_builtins(machine) for machine in machines],
-        more=more,
+        more=count - len(shown),
     )
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from repertory._ids import root_of
-from repertory.errors import RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability, Journal
-from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode, WebhookTried
+from repertory.record.records import FINAL_STATES, EventLogged, RunRow, RunState, ScopeMode, WebhookTried
+from repertory.record.run_lists import InState, RootFilter
 from repertory.record.statistics import RunStatistics
 from repertory.runs.events import AnyEvent, from_record
 from repertory.runs.waiting_calls import WaitingCall
@@ -352,12 +353,10 @@ def no_machine(_run_id: str) -> str:
     return ""
 
 
-def roots_of(rows: Iterable[RunRow]) -> dict[str, str]:
-    """The root of each run, by ids; ``rows`` have parents first."""
-    roots: dict[str, str] = {}
-    for row in rows:
-        roots[row.started.run_id] = roots.get(row.started.parent_id or "", row.started.run_id)
-    return roots
+_SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")
+"""Those that are shown as they are on record, whether somebody runs the tree or not."""
+_GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
+_INTERRUPTED: Final = "interrupted"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -387,27 +386,33 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     before: str = ""
     after: str = ""
 
-    def choose(self, rows: Sequence[RunRow], is_live: IsLive, machine_of: MachineOf) -> list[RunRow]:
-        """The roots that fit, in the order they were started. Raises ``RunNotFound`` for a bound that is not there."""
-        roots = [row for row in rows if row.started.parent_id is None]
-        ids = [row.started.run_id for row in roots]
-        for bound in (self.before, self.after):
-            if bound and bound not in ids:
-                raise RunNotFound(f"there is no root {bound[:200]!r} to go on from; it may have been removed")
-        start = ids.index(self.after) + 1 if self.after else 0
-        stop = ids.index(self.before) if self.before else len(ids)
-        views = {run_id: (is_live(run_id), machine_of(run_id)) for run_id in ids[start:stop]}
-        shown = ((row, views[row.started.run_id]) for row in roots[start:stop])
-        return [row for row, (live, machine) in shown if self._fits(run_view(row, live=live, machine=machine))]
-
-    def _fits(self, view: RunView) -> bool:
-        return (
-            (not self.states or view.state in self.states)
-            and self.agent in ("", view.agent)
-            and self.client in ("", view.client)
-            and self.machine in ("", view.machine)
-            and self.since <= view.started_at < self.until
-            and self.text.casefold() in view.task.casefold()
+    async def on_record(self, journal: Journal, is_live: IsLive, machine_of: MachineOf) -> RootFilter:
+        """The same as the record has it, which does not say who runs what."""
+        states = [*_SETTLED, *_GOING, _INTERRUPTED] if self.machine and not self.states else self.states
+        settled = [state for state in _SETTLED if state in states]
+        going = [state for state in _GOING if state in states]
+        in_state = [InState(states=settled)] if settled else []
+        if going or _INTERRUPTED in states or (self.machine and "queued" in settled):
+            there, _ = await journal.read_roots(RootFilter(in_state=[InState(states=(*_GOING, "queued"))]), sys.maxsize)
+            live = [run_id for run_id in there if is_live(run_id) and self.machine in ("", machine_of(run_id))]
+            if self.machine:
+                going, in_state = [*going, *(state for state in settled if state == "queued")], []
+            if going:
+                in_state.append(InState(states=going, among=live))
+            if _INTERRUPTED in states and not self.machine:
+                in_state.append(InState(states=_GOING, without=live))
+        elif self.machine:  # what has ended is on none
+            in_state = [InState(states=())]
+        return RootFilter(
+            in_state=in_state or ([InState(states=())] if states else ()),
+            agent=self.agent,
+            client=self.client,
+            text=self.text,
+            since=self.since,
+            until=self.until,
+            before=self.before,
+            after=self.after,
+            oldest=self.oldest or bool(self.after),
         )
 
 
@@ -422,20 +427,22 @@ async def list_runs(
 ) -> RunList:
     """The newest trees of runs, oldest first; with figures that is one question more, however many runs there are."""
     seq = await journal.last_event()  # before the list, so that nothing falls in between
-    rows = await journal.read_runs()
-    wanted = wanted or Wanted()
-    fitting = wanted.choose(rows, is_live, machine_of)
-    first = wanted.oldest or bool(wanted.after)
-    shown = fitting[:limit] if first else fitting[max(0, len(fitting) - limit) :]
-    more = len(fitting) - len(shown)
-    rows = with_those_below(rows, {row.started.run_id for row in shown})
-    roots, all_figures = roots_of(rows), await journal.read_statistics() if figures else {}
+    which = await (wanted or Wanted()).on_record(journal, is_live, machine_of)
+    shown, count = await journal.read_roots(which, limit)
+    rows = await journal.read_trees(shown)
     ids = ((row, row.started.run_id) for row in rows)
-    views = [run_view(row, live=is_live(roots[run_id]), machine=machine_of(run_id)) for row, run_id in ids]
+    views = [run_view(row, live=is_live(root_of(run_id)), machine=machine_of(run_id)) for row, run_id in ids]
     if figures:
-        views = [_with_figures(view, all_figures.get(view.id, RunStatistics())) for view in views]
-    edge = (shown[-1] if first else shown[0]).started.run_id if shown and more else None
+        of = await read_figures(journal, rows)
+        views = [_with_figures(view, of.get(view.id, RunStatistics())) for view in views]
+    more = count - len(shown)
+    edge = (shown[-1] if which.oldest else shown[0]) if shown and more else None
     return RunList(runs=views, seq=seq, more=more, next=edge)
+
+
+async def read_figures(journal: Journal, rows: Sequence[RunRow]) -> dict[str, RunStatistics]:
+    """The figures of some runs, by id."""
+    return await journal.read_statistics(of=[row.started.run_id for row in rows])
 
 
 def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
@@ -466,22 +473,6 @@ async def read_detail(
         agent_ref=tree[0].started.agent_ref,
         options=dict(tree[0].started.options),
     )
-
-
-def newest_trees(rows: Sequence[RunRow], limit: int) -> tuple[list[RunRow], int]:
-    """The rows of the ``limit`` newest trees, in the order they were started, and how many trees are left out."""
-    roots = [row.started.run_id for row in rows if row.started.parent_id is None]
-    kept = with_those_below(rows, set(roots[-limit:]) if limit else set())
-    return kept, len(roots) - min(len(roots), limit)
-
-
-def with_those_below(rows: Sequence[RunRow], kept: set[str]) -> list[RunRow]:
-    """The rows of some runs and of all below them, in the order they were started."""
-    kept = {*kept}
-    for row in rows:  # parents come before their children
-        if row.started.parent_id in kept:
-            kept.add(row.started.run_id)
-    return [row for row in rows if row.started.run_id in kept]
 
 
 async def read_node(

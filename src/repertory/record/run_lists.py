@@ -1,0 +1,134 @@
+"""Lists of trees of runs: what fits is found, counted and cut into pages where the rows are, however many there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from repertory.errors import RunNotFound
+from repertory.record.reads import NO_LIMIT, Rows
+from repertory.record.records import RunRow, RunState
+from repertory.record.rows import Value, decode_text
+from repertory.record.run_reads import RunReads
+
+# Asked for each run, by the index, and not by a join: PostgreSQL would make that a loop over all states for each run.
+_STATE: Final = "coalesce((SELECT state FROM run_states WHERE run_id = r.run_id ORDER BY seq DESC LIMIT 1), 'running')"
+
+
+class InState(msgspec.Struct, frozen=True, kw_only=True):
+    """Roots in some states.
+
+    Attributes:
+        states: Those on record.
+        among: The ids of roots that alone count; None for all.
+        without: The ids of roots that do not.
+    """
+
+    states: Collection[RunState]
+    among: Collection[str] | None = None
+    without: Collection[str] = ()
+
+
+class RootFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which roots a list is to have; what is "" or () asks for nothing.
+
+    Attributes:
+        in_state: They are in one of these.
+        agent: The name of the agent.
+        client: Who asked for it.
+        text: What the task has somewhere, whatever the case.
+        since: Started then or later, in seconds since 1970.
+        until: Started before that.
+        before: Started before this root.
+        after: Started after this root.
+        oldest: The first that fit are wanted, and not the last.
+    """
+
+    in_state: Sequence[InState] = ()
+    agent: str = ""
+    client: str = ""
+    text: str = ""
+    since: float = 0.0
+    until: float = math.inf
+    before: str = ""
+    after: str = ""
+    oldest: bool = False
+
+
+class ListReads(RunReads):
+    """The part of a journal that lists trees of runs."""
+
+    async def read_roots(self, wanted: RootFilter, limit: int) -> tuple[list[str], int]:
+        """The ids of the last roots that fit, or of the first, in the order they were started; and how many fit.
+
+        Raises:
+            RunNotFound: There is no such root to go on from.
+        """
+        conditions, values = ["r.parent_id IS NULL"], list[Value]()
+        for bound, sign in ((wanted.before, "<"), (wanted.after, ">")):
+            if bound:
+                conditions.append(f"r.seq {sign} ?")
+                values.append(await self._place_of_root(bound))
+        for column, name in (("agent", wanted.agent), ("client", wanted.client)):
+            if name:
+                conditions.append(f"r.{column} = ?")
+                values.append(name)
+        for sign, at, always in ((">=", wanted.since, 0.0), ("<", wanted.until, math.inf)):
+            if at != always:
+                conditions.append(f"r.at {sign} ?")
+                values.append(at)
+        if wanted.in_state:
+            conditions.append(f"({' OR '.join(self._in_state(each, values) for each in wanted.in_state)})")
+        source = f"FROM runs r WHERE {' AND '.join(conditions)}"
+        order = f"ORDER BY r.seq {'' if wanted.oldest else 'DESC'}"
+        if wanted.text:
+            found = await self._with_text(f"SELECT r.run_id, r.task {source} {order}", values, wanted.text)
+            count, found = len(found), found[:limit]
+        else:
+            count = await self._fetch("runs", f"SELECT count(*) {source}", values, _number)
+            page = (*values, min(limit, NO_LIMIT))
+            found = await self._fetch("runs", f"SELECT r.run_id {source} {order} LIMIT ?", page, _ids)
+        return found if wanted.oldest else found[::-1], count
+
+    async def read_trees(self, roots: Collection[str]) -> list[RunRow]:
+        """Some roots and all runs below them, in the order they were started."""
+        # '/' comes right after '.', and '-', which an id may have as well, right before it.
+        tree = """SELECT t.seq FROM json_each(?) k JOIN runs t ON t.run_id >= k.value AND t.run_id < k.value || '/'
+            WHERE t.run_id = k.value OR substr(t.run_id, length(k.value) + 1, 1) = '.'"""
+        return await self._read_runs(f"WHERE r.seq IN ({tree})", self._list(roots)) if roots else []
+
+    async def _place_of_root(self, run_id: str) -> int:
+        sql = "SELECT seq FROM runs WHERE run_id = ? AND parent_id IS NULL"
+        found = await self._fetch("runs", sql, (run_id,), lambda rows: [int(row[0] or 0) for row in rows])
+        if not found:
+            raise RunNotFound(f"there is no root {run_id[:200]!r} to go on from; it may have been removed")
+        return found[0]
+
+    def _in_state(self, wanted: InState, values: list[Value]) -> str:
+        conditions = [f"{_STATE} IN (SELECT value FROM json_each(?))"]
+        values.append(self._list(wanted.states))
+        for sign, ids in (("IN", wanted.among), ("NOT IN", wanted.without or None)):
+            if ids is not None:
+                conditions.append(f"r.run_id {sign} (SELECT value FROM json_each(?))")
+                values.append(self._list(ids))
+        return f"({' AND '.join(conditions)})"
+
+    async def _with_text(self, sql: str, values: Sequence[Value], text: str) -> list[str]:
+        # Here and not in SQL: no engine folds the case of every language as Python does, and each in its own way.
+        folded = text.casefold()
+
+        def decode(rows: Rows) -> list[str]:
+            return [str(run_id) for run_id, task in rows if folded in decode_text(task).casefold()]
+
+        return await self._fetch("runs", sql, values, decode)
+
+
+def _number(rows: Rows) -> int:
+    return int(next(iter(rows))[0] or 0)
+
+
+def _ids(rows: Rows) -> list[str]:
+    return [str(row[0]) for row in rows]

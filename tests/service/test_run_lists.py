@@ -1,0 +1,122 @@
+"""Lists of runs, as every kind of journal makes them: what a plain reading of all runs would choose, page by page."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal_kit import KINDS, opened, started
+from repertory.errors import RunNotFound
+from repertory.record import Journal
+from repertory.record.records import ModelReplied, RunStateChanged
+from repertory.service.overview import read_overview
+from repertory.service.views import RunView, Wanted, list_runs, run_view
+
+TASKS = ("Sort the LETTERS.", "Zähle Äpfel 🐙", "STRASSE", "Straße", "50% of a_b", "\ud800 half", "")
+STATES: Any = ("running", "waiting", "paused", "queued", "done", "failed", "stopped")
+MACHINES = {"run-3": "a", "run-4": "b", "run-4-x": "a", "run-9": "a"}
+
+
+def is_live(root: str) -> bool:
+    """Half of them."""
+    return root in MACHINES or int(root.split("-")[1]) % 2 == 0
+
+
+def machine_of(run_id: str) -> str:
+    """Of some."""
+    return MACHINES.get(run_id, "")
+
+
+async def fill(journal: Journal) -> list[str]:
+    """Roots whose ids begin alike, with runs below them; the ids of the roots."""
+    chance, roots = random.Random(11), list[str]()
+    for number in range(14):
+        for run_id in (f"run-{number}", f"run-{number}-x"):
+            fields = {"agent": chance.choice("abc"), "client": chance.choice(["", "web"])}
+            task = chance.choice(TASKS)
+            await journal.write([started(run_id, at=float(number), task=task, **fields)])
+            for below in (f"{run_id}.b-1", f"{run_id}.b-1.c-1", f"{run_id}.b-2")[: chance.randrange(4)]:
+                await journal.write([started(below, at=float(number), parent_id=below.rpartition(".")[0])])
+            for state in chance.sample(STATES, chance.randrange(3)):
+                await journal.write([RunStateChanged(run_id=run_id, state=state, at=number + 0.5)])
+            roots.append(run_id)
+    return roots
+
+
+def fits(view: RunView, wanted: Wanted) -> bool:
+    """What a list says of a root, against what is wanted."""
+    return (
+        (not wanted.states or view.state in wanted.states)
+        and wanted.agent in ("", view.agent)
+        and wanted.client in ("", view.client)
+        and wanted.machine in ("", view.machine)
+        and wanted.since <= view.started_at < wanted.until
+        and wanted.text.casefold() in view.task.casefold()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+async def test_a_list_is_what_reading_every_run_would_choose(tmp_path: Path, kind: str) -> None:
+    """Any filters together, both directions, with pages in between; of each root with all that is below it."""
+    chance = random.Random(7)
+    async with opened(kind, tmp_path) as journal:
+        roots = await fill(journal)
+        rows = await journal.read_runs()
+        views = {
+            row.started.run_id: run_view(
+                row,
+                live=is_live(row.started.run_id.partition(".")[0]),
+                machine=machine_of(row.started.run_id),
+            )
+            for row in rows
+        }
+        for _ in range(60):
+            wanted = Wanted(
+                states=tuple(chance.sample([*STATES, "interrupted"], chance.choice([0, 0, 1, 3, 8]))),
+                agent=chance.choice(["", "", "a"]),
+                client=chance.choice(["", "", "web"]),
+                machine=chance.choice(["", "", "a", "nobody"]),
+                text=chance.choice(["", "", "letters", "ÄPFEL", "strasse", "0%", "_b", "\ud800"]),
+                since=chance.choice([0.0, 0.0, 4.0]),
+                until=chance.choice([float("inf"), 9.0]),
+                oldest=chance.choice([False, True]),
+                **chance.choice([{}, {}, {"before": chance.choice(roots)}, {"after": chance.choice(roots)}]),
+            )
+            start = roots.index(wanted.after) + 1 if wanted.after else 0
+            stop = roots.index(wanted.before) if wanted.before else len(roots)
+            fitting = [root for root in roots[start:stop] if fits(views[root], wanted)]
+            limit = chance.choice([0, 1, 3, 100])
+            first = wanted.oldest or wanted.after
+            shown = fitting[:limit] if first else fitting[max(0, len(fitting) - limit) :]
+            found = await list_runs(journal, is_live, limit, machine_of=machine_of, wanted=wanted)
+            expected = [view for view in views.values() if view.id.partition(".")[0] in shown]
+            assert found.runs == expected, wanted
+            assert found.more == len(fitting) - len(shown), wanted
+            edge = (shown[-1] if first else shown[0]) if shown and found.more else None
+            assert found.next == edge, wanted
+        for wanted in (Wanted(before="run-99"), Wanted(after=f"{roots[0]}.b-1")):
+            with pytest.raises(RunNotFound, match="no root"):
+                await list_runs(journal, is_live, 3, wanted=wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+async def test_figures_are_those_of_the_runs_that_are_listed(tmp_path: Path, kind: str) -> None:
+    """The same as when every run is read, in lists and in the overview."""
+    async with opened(kind, tmp_path) as journal:
+        await fill(journal)
+        for row in await journal.read_runs():
+            run_id = row.started.run_id
+            await journal.write([ModelReplied(run_id=run_id, call=1, at=99.0, cost=float(len(run_id)))])
+        every = await journal.read_statistics()
+        found = await list_runs(journal, is_live, 5, figures=True)
+        assert found.runs
+        assert {view.id: view.figures and view.figures.cost for view in found.runs} == {
+            view.id: every[view.id].cost_seen for view in found.runs
+        }
+        shown = await read_overview(journal, is_live, machine_of, 5, since=0.0, read_only=False)
+        assert [line["id"] for line in shown.runs] == [view.id for view in found.runs]
+        assert all(line["figures"]["cost_seen"] == every[line["id"]].cost_seen for line in shown.runs)
+        assert shown.more == found.more == 23
