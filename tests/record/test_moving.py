@@ -144,8 +144,18 @@ def test_what_holds_records_or_is_in_use_is_refused(
             with pytest.raises(JournalLocked):
                 move_journal(source, target)
 
+    for place, again in ((file, tmp_path / "." / "a.db"), (uri, uri)):
+        with pytest.raises(ConfigurationError, match="moved into itself"):
+            move_journal(place, again)
     run_async(while_open, file, file, tmp_path / "c.db")
     run_async(while_open, uri, uri, tmp_path / "c.db")
+
+
+def test_a_database_that_somebody_else_moves_is_not_waited_for(postgres: PostgresServer) -> None:
+    """Also where that is this very move, by another name of the database."""
+    uri = postgres.emptied_journal()
+    with pytest.raises(JournalLocked, match="somebody else moves"):
+        move_journal(uri, uri + ("&" if "?" in uri else "?") + "application_name=other")
 
 
 def test_what_was_written_wrongly_is_noticed(

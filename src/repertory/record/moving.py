@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many rows it has been done to, and how many there are."""
 
+_PATIENCE: Final = "5s"  # for tables that somebody else holds; PostgreSQL's own cleaning lets go of them within one
 _PIECE: Final = 2_000  # rows that are read or written at once
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -91,6 +92,8 @@ def move_journal(source: Place, target: Place, *, progress: Progress | None = No
         JournalUnreadable: One of them cannot be opened, or is not a journal.
     """
     tell = progress or _tell_nobody
+    if _is_same(source, target):
+        raise ConfigurationError(f"{_shown(source)} cannot be moved into itself; name another place to move it to")
     with ExitStack() as stack:
         old = stack.enter_context(_opened(source, to_write=False))
         new = stack.enter_context(_opened(target, to_write=True))
@@ -121,6 +124,13 @@ def move_journal(source: Place, target: Place, *, progress: Progress | None = No
         new.finish(newest, records)
         tell("done", rows, rows)
     return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
+
+
+def _is_same(source: Place, target: Place) -> bool:
+    places = [postgres_address(place) or place for place in (source, target)]
+    if any(isinstance(place, PostgresAddress) for place in places):
+        return places[0] == places[1]
+    return os.path.realpath(os.fspath(source)) == os.path.realpath(os.fspath(target))  # type: ignore[arg-type]
 
 
 class _Checked:
@@ -278,7 +288,10 @@ def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[_End]:
                 raise JournalLocked(f"{address} is open in a process that may write to it; end that first")
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             # Nobody may write meanwhile. Reading goes on.
+            connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
             connection.execute(f"LOCK TABLE {', '.join(part.name for part in _PARTS)} IN SHARE ROW EXCLUSIVE MODE")
             yield _Server(connection)
+    except driver().errors.LockNotAvailable:
+        raise JournalLocked(f"somebody else moves {address}, or holds its tables; try again later") from None
     except driver().Error as error:
         raise explain(error, address, "write" if to_write else "read") from None
