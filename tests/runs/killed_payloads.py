@@ -37,7 +37,7 @@ class Tally(msgspec.Struct):
 def count(who: str, number: int, context: rp.ToolContext) -> rp.ToolOutput:
     """Count a step."""
     os.write(1, b"STEP\n")  # in one piece, from whichever thread
-    time.sleep(0.002)  # most kills shall fall into a call
+    time.sleep(0.02)  # most kills shall fall into a call
     context.payload.set(("by_worker", who), number + 1)
     context.payload.append("steps", f"{who}/{number}")
     page = f"https://shelf/{number}"
