@@ -35,8 +35,8 @@ _BUSY_STEP: Final = 0.25  # seconds that SQLite waits for a program that holds t
 _BUSY_NOTICE: Final = 5.0  # seconds until the log says that we wait; then after each doubling
 
 # How many rows one statement has. SQLite3 keeps each length that occurs as a prepared statement, of some kB a row: with
-# every length up to 64 they came to 50 MB over the weeks. So a batch takes up to three statements more.
-_LENGTHS: Final = (64, 32, 16, *range(8, 0, -1))
+# every length up to 64 they came to 50 MB over the weeks. So up to 64 rows take one statement or two.
+_LENGTHS: Final = (*range(64, 16, -8), *range(16, 0, -1))
 
 
 class Inserter:
