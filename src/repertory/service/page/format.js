@@ -36,6 +36,18 @@ export function one(text, length) {
   return line.length > length ? line.slice(0, length - 1) + "…" : line;
 }
 
+/** The beginning of a text in Markdown, on one line, without its marks. @param {string} text @param {number} length */
+export function prose(text, length) {
+  const kept = text.slice(0, 8 * length).split("\n").filter((line) => line.trim() && !/^\s*(```|~~~)/.test(line) && !/^[\s|:-]*-[\s|:-]*$/.test(line));
+  const lines = kept.map((line, at) => {
+    const row = line.trim();
+    if (row.length < 2 || !row.startsWith("|")) return row.replace(/^(#{1,6}|>+|[-*+]|\d+[.)])\s+/, "");
+    return row.replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim()).filter(Boolean).join(" · ") + (at < kept.length - 1 ? ";" : "");
+  });
+  const words = lines.join("\n").replace(/!?\[([^\]\n]*)\]\([^)\n]*\)/g, "$1").replace(/(\*\*|__)(?=\S)([^\n]*?\S)\1/g, "$2").replace(/`([^`\n]+)`/g, "$1");
+  return one(words, length);
+}
+
 /** @param {unknown} value */
 export const json = (value) => JSON.stringify(value, null, 2);
 

@@ -4,7 +4,7 @@
 import { drawApprovals } from "./approvals.js";
 import { attempt, ask, runPath } from "./api.js";
 import { $, button, figure, keyed, make, show, write } from "./dom.js";
-import { count, dollars, duration, moment, one, several } from "./format.js";
+import { count, dollars, duration, moment, one, prose, several } from "./format.js";
 import { GLYPHS } from "./list.js";
 import { age, childrenOf, groupOf, state, treeOf } from "./state.js";
 
@@ -81,7 +81,7 @@ function updateRow(item, run) {
   write(task, one(run.task, 200));
   const shown = [duration(age(run)), several(run.tree.iterations, "iteration"), count(run.tree.tokens_seen) + " tokens", dollars(run.tree.cost_seen)];
   write(figures, shown.join(" · "));
-  write(last, run.state === "done" ? one(run.result || "", 240) : run.error ? one(run.error, 240) : run.live ? "" : run.state + " " + moment(run.updated_at));
+  write(last, run.state === "done" ? prose(run.result || "", 240) : run.error ? one(run.error, 240) : run.live ? "" : run.state + " " + moment(run.updated_at));
   const share = run.figures.record_tokens ? Math.min(1, run.figures.view_tokens / run.figures.record_tokens) : 0;
   show(meter, run.live && share > 0);
   meter.firstChild.style.width = (100 * share).toFixed(1) + "%";
