@@ -399,6 +399,10 @@ def test_it_streams_what_it_says(run_async: RunAsync) -> None:
         )
         response = await model.complete(request, on_event=events.append)
         assert {type(event) for event in events} == {TextDelta, ToolUseStarted}
+        shown = "".join(event.text for event in events if isinstance(event, TextDelta))
+        assert "Notes: {" in text_of(response.content)  # for itself, and not for who reads along
+        assert text_of(response.content).startswith(shown)
+        assert "Notes" not in shown
         assert response.stop_reason == "tool_use"
         assert response == await OfflineModel().complete(request)
         await model.aclose()

@@ -131,7 +131,9 @@ class OfflineModel:
         if on_event is not None:
             for block in response.content:
                 if isinstance(block, Text):
-                    on_event(TextDelta(block.text))
+                    said, notes, _ = block.text.partition(_NOTES)
+                    if said := said.rstrip() if notes else said:  # who reads along has no use for its notes
+                        on_event(TextDelta(said))
                 elif isinstance(block, ToolUse):
                     on_event(ToolUseStarted(block.id, block.name))
         return response
