@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_runs import drawn
 
 from repertory.context import ContextPolicy, ResultPolicy
-from repertory.context.trail import Trail, bounded_trail
+from repertory.context.trail import TALKERS, Trail, bounded_trail
 from repertory.llm.messages import RawBlock, Text
 
 DOCUMENT = RawBlock(
@@ -167,7 +167,7 @@ def test_a_trail_is_the_same_however_it_is_written(seed: int) -> None:
     pieces = Trail(run.policy)
     for upto in [*sorted(chance.sample(turns, k=min(5, len(turns)))), turns[-1]]:
         pieces.write(entries, upto)
-    assert pieces.text(0, turns[-1], talk=True) == whole.text(0, turns[-1], talk=True)
+    assert pieces.text(0, turns[-1], talk=TALKERS) == whole.text(0, turns[-1], talk=TALKERS)
     assert pieces.chars(turns[-1]) == whole.chars(turns[-1])
 
 
