@@ -56,13 +56,14 @@ def make_record(iterations: int, policy: ContextPolicy, *, distinct: bool = Fals
 
     add("user", "task", 0, Text("Port the billing service to the new API. Never touch the ledger table."))
     for number in range(1, iterations + 1):
-        calls = 2 if rng.random() < 0.15 else 1
+        work = random.Random(number % 100)  # as much in every hundred, so that they can be compared
+        calls = 2 if work.random() < 0.15 else 1
         uses = [
             ToolUse(f"c{number}_{k}", "read", {"path": f"src/module_{rng.randrange(400)}.py"}) for k in range(calls)
         ]
         add("assistant", "assistant", number, Text(f"Next I look at step {number}."), *uses)
         for use in uses:
-            size = min(60_000, int(4 * rng.lognormvariate(6.55, 1.1)))
+            size = min(60_000, int(4 * work.lognormvariate(6.55, 1.1)))
             count = 1 + size // len(lines[0])
             text = "".join(rng.choices(lines, k=count) if distinct else rng.choices(lines) * count)[:size]
             shaped = shape_result(text, rules=policy.rules("read"), content_id=f"k{number}")

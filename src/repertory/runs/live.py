@@ -212,8 +212,10 @@ class LiveRun:
     @property
     def model(self) -> Model:
         """The model that it calls: its agent's, else its parent's, else the supervisor's."""
-        named = (agent.model for agent in self.definitions() if agent.model is not None)
-        return self.shared.models.get(next(named, None))
+        wanted = self.agent.model
+        if wanted is None:
+            wanted = next((agent.model for agent in self.definitions() if agent.model is not None), None)
+        return self.shared.models.get(wanted)
 
     # --- who watches it ---
 
