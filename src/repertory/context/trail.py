@@ -132,11 +132,11 @@ class Trail:
             while last < upto and snapshot[last].role != "assistant":
                 last += 1
             answers = [entry for entry in snapshot[first:last] if entry.tool_call_id is not None]
-            for entry in snapshot[first:last]:  # a user may have spoken before the results came in
+            for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results come in
                 if entry.tool_call_id is None:
                     self._read_on(snapshot, entry.iteration + self._policy.window)
                     talk = entry.role if is_talk(entry) else ""
-                    self._add(entry.position, self._turn(entry, answers), talk=talk)
+                    self._add(at, self._turn(entry, answers), talk=talk)
             self.position = last
 
     def _add(self, start: int, text: str, *, talk: str) -> None:
