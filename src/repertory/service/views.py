@@ -389,14 +389,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     async def on_record(self, journal: Journal, is_live: IsLive, machine_of: MachineOf) -> RootFilter:
         """The same as the record has it, which does not say who runs what."""
         states = [*_SETTLED, *_GOING, _INTERRUPTED] if self.machine and not self.states else self.states
-        settled = [state for state in _SETTLED if state in states]
-        going = [state for state in _GOING if state in states]
+        settled: list[RunState] = [state for state in _SETTLED if state in states]
+        going: list[RunState] = [state for state in _GOING if state in states]
         in_state = [InState(states=settled)] if settled else []
         if going or _INTERRUPTED in states or (self.machine and "queued" in settled):
             there, _ = await journal.read_roots(RootFilter(in_state=[InState(states=(*_GOING, "queued"))]), sys.maxsize)
             live = [run_id for run_id in there if is_live(run_id) and self.machine in ("", machine_of(run_id))]
             if self.machine:
-                going, in_state = [*going, *(state for state in settled if state == "queued")], []
+                in_state = []
+                if "queued" in settled:
+                    going.append("queued")
             if going:
                 in_state.append(InState(states=going, among=live))
             if _INTERRUPTED in states and not self.machine:
