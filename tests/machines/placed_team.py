@@ -46,12 +46,14 @@ class Script:
 
     lead: Answer
     worker: Answer
+    helper: Answer
 
     @classmethod
     def reset(cls) -> None:
         """A lead that hands its task on and reports what came."""
         cls.lead = staticmethod(delegate_once)
         cls.worker = staticmethod(lambda _: "42")
+        cls.helper = staticmethod(lambda _: "helped")
 
 
 async def _lead(request: ModelRequest) -> object:
@@ -61,6 +63,11 @@ async def _lead(request: ModelRequest) -> object:
 
 async def _worker(request: ModelRequest) -> object:
     answer = Script.worker(request)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+async def _helper(request: ModelRequest) -> object:
+    answer = Script.helper(request)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
@@ -98,7 +105,7 @@ Script.reset()
 
 def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = None) -> rp.Agent:
     """A lead and its worker."""
-    helper = rp.Agent("helper", model=FunctionModel(lambda _: "helped", name="helper"), context=None)
+    helper = rp.Agent("helper", model=FunctionModel(_helper, name="helper"), tools=[notes], context=None)
     worker = rp.Agent(
         "worker",
         model=FunctionModel(_worker, name="worker"),

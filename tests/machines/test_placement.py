@@ -18,6 +18,7 @@ from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.memory import MemoryMode
+from repertory.runs.accounting import Spending, Tally
 from repertory.supervisor import Supervisor
 from repertory.testing import call
 
@@ -438,3 +439,33 @@ async def test_limits_above_bind_it(postgres: PostgresServer) -> None:
         assert row.started.placed.limits == {"tool_calls": 5, "runs": 1, "depth": 0}
         figures = run.statistics(tree=True)
         assert figures.tool_calls - figures.tool_errors == 5
+
+
+def test_half_is_half_of_the_tightest_limit() -> None:
+    """Also where the limits of the run right above leave more."""
+    tally = Tally()
+    above = Spending("run", rp.Agent("lead", limits=rp.Limits(tokens=1_000, tool_calls=9)), tally)
+    middle = rp.Agent("middle", limits=rp.Limits(tokens=10_000, tool_calls=100))
+    spending = Spending("run.a", middle, tally, above=above)
+    assert spending.promise("run.a.@b", rp.Agent("worker")) == {"tokens": 500, "tool_calls": 5}
+
+
+def ask_for_help(request: ModelRequest) -> object:
+    """What a worker answers that hands its task on, and says what came."""
+    if len(request.messages) == 1:
+        return call("delegate", agent="helper", task="Help.")
+    return last(request)
+
+
+async def test_what_was_used_is_counted_once(tmp_path: Path) -> None:
+    """Of a tree that was read from the record, too, which has the tool calls further below."""
+    Script.worker = ask_for_help
+    Script.helper = lambda request: call("notes") if len(request.messages) == 1 else "helped"
+    async with rp.open_supervisor(tmp_path / "a.db") as supervisor:
+        run = await start(supervisor)
+        assert await run.wait_result() == "It is helped"
+        journal = supervisor.journal
+        tally = Tally(tools_run=await journal.count_tools_run(run.id))
+        assert tally.tools(run.id) == 3
+        await tally.settle_promise(await below(supervisor, run.id), journal)
+        assert tally.tools(run.id) == 3

@@ -158,7 +158,7 @@ class Tally:
         self.by_run.update(figures)
         self.open_calls.update(open_calls)
         self.break_promise(run_id)
-        self.tools_run.update(tools_run)
+        self.tools_run |= Counter(tools_run)  # of those below it, some may be known already
 
     def break_promise(self, run_id: str) -> None:
         """Keep nothing for such a run any more."""
@@ -299,6 +299,7 @@ class Spending:
         """
         limits = dict[str, float]()
         for name in (*_AMOUNTS, "tool_calls"):
+            least: float | None = None
             for above, lead in self._bounds:
                 bound = getattr(lead.limits, name)
                 if bound is None:
@@ -308,9 +309,10 @@ class Spending:
                     raise LimitExceeded(
                         f"what is left under the limit of agent {lead.name} is kept for others (limits.{name})"
                     )
-                half = left / 2 if name == "cost" else (left + 1) // 2
-                own = limits.get(name, getattr(agent.limits, name))
-                limits[name] = min(left, half if own is None else own)
+                least = left if least is None else min(least, left)
+            if least is not None:
+                half, own = least / 2 if name == "cost" else (least + 1) // 2, getattr(agent.limits, name)
+                limits[name] = half if own is None else min(least, own)
         self._tally.promise(run_id, limits)
         return limits
 
