@@ -469,3 +469,17 @@ async def test_what_was_used_is_counted_once(tmp_path: Path) -> None:
         assert tally.tools(run.id) == 3
         await tally.settle_promise(await below(supervisor, run.id), journal)
         assert tally.tools(run.id) == 3
+
+
+async def test_a_value_that_memory_cannot_keep_is_refused_across(postgres: PostgresServer) -> None:
+    """At once, and for good: to ask again would not help."""
+    uri = postgres.emptied_journal()
+
+    def worker(request: ModelRequest) -> object:
+        return call("note", item="x" * 2_000, text="long") if len(request.messages) == 1 else last(request)
+
+    Script.worker = worker
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain)
+        with anyio.fail_after(PATIENCE):
+            assert "item_id must be at most" in await run.wait_result()

@@ -12,7 +12,16 @@ import msgspec
 
 from repertory._choices import check_text
 from repertory._ids import new_id, unit_of
-from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunFailed, RunStopped
+from repertory.errors import (
+    ConfigurationError,
+    JournalError,
+    JournalUnreadable,
+    RecordRefused,
+    RepertoryError,
+    RunError,
+    RunFailed,
+    RunStopped,
+)
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
@@ -185,8 +194,8 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
             result = await carry_out_across(live, command.verb, command.body)
         else:
             await carry_out(Run(live, runtime), command.verb, command.body)
-    except JournalError:
-        raise
     except RepertoryError as error:
+        if isinstance(error, JournalError) and not isinstance(error, RecordRefused | JournalUnreadable):
+            raise  # the journal may be back when it is asked for again
         refused = error
     await commands.answer(command, refused, result)
