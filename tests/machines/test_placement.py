@@ -483,3 +483,26 @@ async def test_a_value_that_memory_cannot_keep_is_refused_across(postgres: Postg
         run = await start(plain)
         with anyio.fail_after(PATIENCE):
             assert "item_id must be at most" in await run.wait_result()
+
+
+async def test_what_was_delegated_further_goes_on_with_the_tree(postgres: PostgresServer) -> None:
+    """One that was stopped below a placed run has not failed."""
+    uri = postgres.emptied_journal()
+    gate = Gate()
+
+    async def helper(_: ModelRequest) -> object:
+        gate.asked.set()
+        await anyio.sleep(0.01)
+        return "helped" if gate.open.is_set() else call("notes")
+
+    Script.worker, Script.helper = ask_for_help, helper
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain, memory="isolated")
+        with anyio.fail_after(PATIENCE):
+            await gate.asked.wait()
+            run.stop()
+            with pytest.raises(RunStopped):
+                await run.wait_result()
+            gate.open.set()
+            again = await plain.resume(run.id)
+            assert await again.wait_result() == "It is helped"

@@ -87,7 +87,7 @@ async def wait_for_result(live: LiveRun, awaited: ResultAwaited) -> ResultGiven:
 async def _wait(live: LiveRun, find: Callable[[], T | None], expires_at: float | None) -> T | None:
     """What is found, once it is there; None where the time is over first."""
     while (found := find()) is None:
-        if live.wish == "close" or (live.wish == "stop" and live.root.stop_asked):
+        if live.wish == "close" or (live.wish == "stop" and live.waits_for_tree):
             raise Unfinished
         if live.wish == "stop":
             raise EndedWaiting

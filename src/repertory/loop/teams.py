@@ -110,7 +110,7 @@ class Delegated:
     def is_unfinished(self) -> bool:
         """Whether it stands as it is until the tree is resumed."""
         end = self.live.end
-        stopped = end is not None and end.state == "stopped" and self.live.root.stop_asked
+        stopped = end is not None and end.state == "stopped" and self.live.waits_for_tree
         return self.settled.is_set() and (end is None or stopped or self.postponed)
 
     @property

@@ -355,6 +355,12 @@ class LiveRun:
                 await self._changed.wait()
 
     @property
+    def waits_for_tree(self) -> bool:
+        """Whether its whole tree was stopped, so that what is open stays so until that is resumed."""
+        root = self.root  # of what was placed, which its lead has stopped from elsewhere
+        return root.stop_asked or (root.started.placed is not None and root.wish == "stop")
+
+    @property
     def is_ending(self) -> bool:
         """Whether nothing more that is said to it will be read before it has ended."""
         return self.ending or self.ended.is_set() or self.wish == "stop"
