@@ -10,12 +10,12 @@ from typing import Any
 
 import anyio
 import pytest
-from placed_team import REF, Script, Shares, last, make, words
+from placed_team import REF, Script, Shares, delegate_once, last, make, words
 
 import repertory as rp
 from backends import RunAsync
 from postgres_server import PostgresServer
-from repertory.errors import ConfigurationError, RunStopped
+from repertory.errors import ConfigurationError, JournalError, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.memory import MemoryMode
 from repertory.runs.accounting import Spending, Tally
@@ -506,3 +506,98 @@ async def test_what_was_delegated_further_goes_on_with_the_tree(postgres: Postgr
             gate.open.set()
             again = await plain.resume(run.id)
             assert await again.wait_result() == "It is helped"
+
+
+async def test_what_was_paused_goes_on_with_a_lead_that_moved(postgres: PostgresServer) -> None:
+    """The machine that has the lead now never asked it to pause."""
+    uri = postgres.emptied_journal()
+    gate = Gate()
+
+    async def worker(_: ModelRequest) -> object:
+        gate.asked.set()
+        await anyio.sleep(0.01)
+        return "42" if gate.open.is_set() else call("notes")
+
+    Script.worker = worker
+    async with machine(uri, "gpu", "gpu") as gpu:
+        async with machine(uri, "plain") as plain:
+            run = await start(plain, memory="isolated")
+            with anyio.fail_after(PATIENCE):
+                await gate.asked.wait()
+                child = await below(plain, run.id)
+                run.pause()
+                await until(in_state(plain, child, "paused"))
+        gate.open.set()
+        with anyio.fail_after(PATIENCE):
+            await until(in_state(gpu, run.id, "done"))
+
+
+async def test_a_stop_is_said_again_to_the_next_owner(postgres: PostgresServer) -> None:
+    """It was heard by a machine that went before it came to that."""
+    uri = postgres.emptied_journal()
+    gate = Gate()
+
+    async def worker(_: ModelRequest) -> object:
+        if not gate.asked.is_set():
+            gate.asked.set()
+            await gate.open.wait()
+        await anyio.sleep(0.01)
+        return call("notes")
+
+    Script.worker = worker
+    async with machine(uri, "plain") as plain:
+        async with machine(uri, "first", "gpu"):
+            run = await start(plain, memory="isolated")
+            with anyio.fail_after(PATIENCE):
+                await gate.asked.wait()
+                run.stop()
+                heard = "SELECT 1 FROM commands WHERE verb = 'steer' AND answered_at IS NOT NULL"
+                with postgres.connect(uri) as connection:
+                    while connection.execute(heard).fetchone() is None:
+                        await anyio.sleep(0.02)
+        async with machine(uri, "second", "gpu"):
+            with anyio.fail_after(PATIENCE), pytest.raises(RunStopped):
+                await run.wait_result()
+            await until(in_state(plain, await below(plain, run.id), "stopped"))
+
+
+async def test_a_report_comes_once_the_record_can_be_read(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was away just as it was to be brought back."""
+    uri = postgres.emptied_journal()
+    gate = Gate()
+    Script.worker = gate.answer
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain)
+        with anyio.fail_after(PATIENCE):
+            await gate.asked.wait()
+            read, away = plain.journal.read_payload, [True]
+
+            async def read_payload(run_id: str) -> Any:
+                if away:
+                    raise JournalError(f"the server is away: {away.pop()}")
+                return await read(run_id)
+
+            monkeypatch.setattr(plain.journal, "read_payload", read_payload)
+            gate.open.set()
+            assert await run.wait_result() == "It is 42"
+            assert not away
+
+
+async def test_a_lead_that_nobody_finds_by_name_cannot_place(postgres: PostgresServer) -> None:
+    """It got its team when it was resumed; its sub-agent would wait for ever."""
+    uri = postgres.emptied_journal()
+    gate = Gate()
+    Script.lead = gate.answer
+    async with machine(uri, "plain") as plain:
+        lead = rp.Agent("lead", model=make().model, context=None)
+        run = await plain.spawn(lead, "What is it?")
+        with anyio.fail_after(PATIENCE):
+            await gate.asked.wait()
+            run.kill()
+            with pytest.raises(RunStopped):
+                await run.wait_result()
+            Script.lead = delegate_once
+            again = await plain.resume(run.id, agent=make())
+            assert "which finds it by agent_ref=" in await again.wait_result()

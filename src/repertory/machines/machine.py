@@ -23,7 +23,7 @@ from repertory.errors import ConfigurationError, JournalError
 from repertory.machines import ownership
 from repertory.machines.lease import Lease
 from repertory.machines.listener import Listener
-from repertory.machines.ownership import Bound, Candidate, Claim, Guard, WaitingRun
+from repertory.machines.ownership import Bound, Candidate, Claim, Guard, Standing, WaitingRun
 from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_sql import driver
@@ -325,13 +325,12 @@ class Machines:
         """How a run came to this machine; None where it is not here."""
         return next((claim for claim in await self.mine() if claim.run_id == run_id), None)
 
-    async def standing(self, run_ids: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Which of some runs have ended, and which wait for a machine."""
+    async def standing(self, run_ids: Sequence[str]) -> dict[str, Standing]:
+        """How some runs stand, by their ids."""
 
-        def read(connection: Connection) -> tuple[list[str], list[str]]:
+        def read(connection: Connection) -> dict[str, Standing]:
             rows = connection.execute(ownership.STANDING, [list(run_ids)]).fetchall()
-            ended = [run_id for run_id, has_ended, _ in rows if has_ended]
-            return ended, [run_id for run_id, has_ended, waits in rows if waits and not has_ended]
+            return {run_id: Standing(*fields) for run_id, *fields in rows}
 
         return await self.use("read how runs stand in", read)
 

@@ -81,7 +81,8 @@ WAITING: Final = """SELECT o.run_id, o.labels, o.portable, coalesce(m.name, ''),
     FROM ownership o LEFT JOIN machines m ON m.machine_id = o.home WHERE o.machine_id IS NULL"""
 FORGET_RUN: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 # How runs stand that work elsewhere: without a row they have ended, without an owner they wait.
-STANDING: Final = """SELECT asked.run_id, o.run_id IS NULL, o.machine_id IS NULL
+STANDING: Final = f"""SELECT asked.run_id, o.run_id IS NULL, o.run_id IS NOT NULL AND o.machine_id IS NULL,
+        coalesce(o.fence, 0), o.machine_id IS NULL AND coalesce({_STATE}, '') = 'paused'
     FROM unnest($1::text[]) asked (run_id) LEFT JOIN ownership o ON o.run_id = asked.run_id"""
 # Those that were placed, belong to this machine or wait for any, and whose lead has ended.
 LEFT_ALONE: Final = f"""SELECT o.run_id, o.machine_id IS NULL, s.state FROM ownership o
@@ -188,6 +189,22 @@ class Bound(msgspec.Struct, frozen=True):
     column: Literal["agent", "client"]
     name: str
     most: int
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How a run stands, wherever it is.
+
+    Attributes:
+        ended: Whether it has ended.
+        waits: Whether it waits for a machine.
+        fence: Counts the owners of the run; 0 for one that has ended.
+        paused: Whether no machine takes it from those that wait, as it was paused where it was before.
+    """
+
+    ended: bool
+    waits: bool
+    fence: int
+    paused: bool
 
 
 class WaitingRun(msgspec.Struct, frozen=True):

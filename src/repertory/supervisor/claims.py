@@ -311,8 +311,8 @@ class Claims:
 
     async def _follow(self) -> None:
         held = [live for live in self._held.values() if live.elsewhere]
-        ended, _ = await self.machines.standing([live.run_id for live in held]) if held else ([], [])
-        for run_id in ended:
+        standing = await self.machines.standing([live.run_id for live in held]) if held else {}
+        for run_id in (run_id for run_id, stands in standing.items() if stands.ended):
             row = await self._home.read_run(run_id)
             if row is not None and row.state in FINAL_STATES and (live := self._held.pop(run_id, None)) is not None:
                 live.end, live.state, live.ending = RunEnd(row.state, row.result, row.error), row.state, True

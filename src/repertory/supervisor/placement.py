@@ -13,7 +13,7 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -21,7 +21,14 @@ import msgspec
 
 from repertory._ids import is_below, new_id
 from repertory.agents.agent import Agent
-from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError
+from repertory.errors import (
+    ConfigurationError,
+    JournalError,
+    JournalUnreadable,
+    PayloadInvalid,
+    RepertoryError,
+    RunError,
+)
 from repertory.llm.messages import Json
 from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
@@ -52,6 +59,8 @@ class _Home(Protocol):
     """What this needs of the ``Runtime``."""
 
     def find(self, run_id: str) -> LiveRun | None: ...
+
+    def alone_with(self, run_id: str) -> anyio.Lock: ...
 
     async def read_run(self, run_id: str) -> RunRow | None: ...
 
@@ -91,7 +100,8 @@ class Placement:
         self._machines = machines
         self._commands = commands
         self._stand_ins: dict[str, LiveRun] = {}
-        self._asked: dict[str, Wish | None] = {}  # what was asked of the runs last; None for their end
+        # What was asked last of the owner with this fence; None for the end of the run. The next one begins with "go".
+        self._asked: dict[str, tuple[int, Wish | None]] = {}
         self._asking: set[str] = set()
 
     # --- how a run begins, or goes on ---------------------------------------------------------------------
@@ -104,6 +114,7 @@ class Placement:
             PayloadInvalid, ConfigurationError: As for a sub-agent beside its lead.
         """
         root, run_id = parent.root.started, started.run_id
+        check_placement(parent.root.agent, root)  # its team may be another one since it was begun
         with _room(parent, run_id):
             limits = {**parent.spending.promise(run_id, agent), **promise_room(parent, run_id, agent)}
             top = root.placed or Placed(path=(), options=root.options)
@@ -130,7 +141,7 @@ class Placement:
             events = [live.event(RunSpawned, **fields), live.event(StateChanged, state="queued")]
             queued = live.state_record("queued", reason=f"it waits for a machine with {', '.join(started.labels)}")
             live.begun = live.ledger.submit(*drafts, also=[started, *first, queued, *map(to_record, events)])
-            self._stand_ins[run_id] = live
+            self._stand_ins[run_id], self._asked[run_id] = live, (1, "go")
         for event in events:
             live.show(event)
         await live.begun.wait()
@@ -156,6 +167,7 @@ class Placement:
         below = sum(is_below(member, live.run_id) for member in parent.root.members)
         parent.root.promised[live.run_id] = max(limits.get("runs", 1) - 1 - below, 0)
         self._stand_ins[live.run_id] = live
+        self._asked.pop(live.run_id, None)  # an earlier machine of its lead may have asked something
         if row.state == "stopped":
             await self._requeue(live)
         return live
@@ -176,11 +188,12 @@ class Placement:
 
     async def _requeue(self, live: LiveRun) -> None:
         """Let a run that was stopped wait for a machine again; unless somebody has it already."""
-        if (claim := await self._machines.claim_to_resume(live.run_id)) is not None:
-            changed = live.event(StateChanged, state="queued")
-            await self._journal.write(
-                [self._claimed(live.started, claim), live.state_record("queued"), to_record(changed)]
-            )
+        async with self._home.alone_with(live.run_id):  # nobody takes it up here that finds it to be ours
+            if (claim := await self._machines.claim_to_resume(live.run_id)) is not None:
+                changed = live.event(StateChanged, state="queued")
+                await self._journal.write(
+                    [self._claimed(live.started, claim), live.state_record("queued"), to_record(changed)]
+                )
 
     def memory_of(self, started: RunStarted, agent: Agent[Any]) -> AsksMemory:
         """Whom a run that was placed here asks for its memory."""
@@ -215,37 +228,47 @@ class Placement:
                     await self._machines.wait_hint(_POLL)
 
     async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
-        for run_id, live in list(self._stand_ins.items()):
+        for live in list(self._stand_ins.values()):
             parent = live.parent
             if parent is None or parent.wish == "close" or parent.ended.is_set():
-                del self._stand_ins[run_id]
+                self._drop(live)
                 live.set_ended()
         if not self._stand_ins:
             return
-        ended, waiting = await self._machines.standing(list(self._stand_ins))
-        for run_id, live in list(self._stand_ins.items()):
-            live.in_line = run_id in waiting
-            if run_id in ended:
+        standing = await self._machines.standing(list(self._stand_ins))
+        for run_id, stands in standing.items():
+            if run_id not in self._stand_ins:
+                continue
+            live = self._stand_ins[run_id]
+            live.in_line, wish = stands.waits, _wish_of(live)
+            if stands.ended:
                 row = await self._home.read_run(run_id)
                 if row is not None and row.state in FINAL_STATES:
                     await self._see_ended(live, row)
                 elif row is not None:  # it was moved here from another journal
                     await self._requeue(live)
-            elif (wish := _wish_of(live)) != self._asked.get(run_id, "go") and run_id not in self._asking:
-                if run_id not in waiting:
-                    self._asking.add(run_id)
-                    tasks.start_soon(self._steer, live, wish)
-                elif wish in (None, "stop"):
+            elif stands.waits:
+                if wish in (None, "stop"):
                     await self._end_waiting(run_id, cancelled=live.stop_asked)
-                elif wish == "go":  # it was paused where it was before
+                elif wish == "go" and stands.paused:
                     await self._requeue(live)
-                    self._asked[run_id] = wish
+            elif run_id not in self._asking and wish != self._heard(run_id, stands.fence):
+                self._asking.add(run_id)
+                tasks.start_soon(self._steer, live, wish, stands.fence)
 
-    async def _steer(self, live: LiveRun, wish: Wish | None) -> None:
+    def _heard(self, run_id: str, fence: int) -> Wish | Literal["?"] | None:
+        """What the owner of a run goes by."""
+        if run_id not in self._asked:
+            return "?"
+        asked, wish = self._asked[run_id]
+        return wish if asked == fence else "go"
+
+    async def _steer(self, live: LiveRun, wish: Wish | None, fence: int) -> None:
         """Ask the machine that has a run for what its lead wants of it."""
         try:
             await self._ask(live.run_id, "steer", {"wish": wish, "alone": live.stop_asked})
-            self._asked[live.run_id] = wish
+            if self._stand_ins.get(live.run_id) is live:
+                self._asked[live.run_id] = fence, wish
         except RepertoryError as error:  # it has ended, or its machine is away: the next look says which
             log(logging.INFO, "placed.not.steered", run=live.run_id, wish=wish, exc_info=error)
         finally:
@@ -256,9 +279,19 @@ class Placement:
         if row.state == "stopped" and not row.cancelled and parent is not None and _wish_of(live) == "go":
             await self._requeue(live)  # with its lead, which has gone on meanwhile
             return
-        self._stand_ins.pop(live.run_id, None)
-        self._asked.pop(live.run_id, None)
-        await self._end(live, row)
+        try:
+            await self._end(live, row)
+        except (PayloadInvalid, JournalUnreadable) as error:  # the others go on
+            log(logging.ERROR, "placed.unreadable", run=live.run_id, exc_info=error)
+            live.state, live.ending, live.end = "failed", True, RunEnd.failed(error)
+            live.set_ended()
+        self._drop(live)
+
+    def _drop(self, live: LiveRun) -> None:
+        """Follow a run no more; unless its lead has gone on meanwhile, and another stand-in has its place."""
+        if self._stand_ins.get(live.run_id) is live:
+            del self._stand_ins[live.run_id]
+            self._asked.pop(live.run_id, None)
 
     async def _end(self, live: LiveRun, row: RunRow) -> None:
         """Bring back what a run has left, and tell its lead."""
@@ -277,13 +310,14 @@ class Placement:
         """End a run that no machine has, so that none begins it."""
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
-        if isinstance(claim := await self._machines.claim([run_id]), Claim):
-            row = await self._home.read_run(run_id)
-            if row is None or row.state in FINAL_STATES:
-                await self._machines.forget(run_id)
-            else:
-                self._journal.submit([self._claimed(row.started, claim)])
-                await self._home.end_left(row, cancelled=cancelled)
+        async with self._home.alone_with(run_id):  # nobody takes it up here that finds it to be ours
+            if isinstance(claim := await self._machines.claim([run_id]), Claim):
+                row = await self._home.read_run(run_id)
+                if row is None or row.state in FINAL_STATES:
+                    await self._machines.forget(run_id)
+                else:
+                    self._journal.submit([self._claimed(row.started, claim)])
+                    await self._home.end_left(row, cancelled=cancelled)
 
     def _claimed(self, started: RunStarted, claim: Claim) -> Record:
         """The record of whose a run is while this machine says how it stands, without running it."""
