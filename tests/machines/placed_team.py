@@ -15,6 +15,7 @@ from repertory.testing import FunctionModel, call
 from repertory.tools import ToolContext, tool
 
 Answer = Callable[[ModelRequest], object]
+LONG = rp.Limits(iterations=10_000)  # some work until they are told otherwise, which takes as long as a machine needs
 
 
 class Shares(msgspec.Struct):
@@ -105,7 +106,7 @@ Script.reset()
 
 def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = None) -> rp.Agent:
     """A lead and its worker."""
-    helper = rp.Agent("helper", model=FunctionModel(_helper, name="helper"), tools=[notes], context=None)
+    helper = rp.Agent("helper", model=FunctionModel(_helper, name="helper"), tools=[notes], context=None, limits=LONG)
     worker = rp.Agent(
         "worker",
         model=FunctionModel(_worker, name="worker"),
@@ -114,6 +115,7 @@ def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = Non
         placement=["gpu"],
         memory=memory,
         context=None,
+        limits=LONG,
         payload_scope=rp.PayloadScope(read=["topic", "found"], write=["found"]),
     )
     return rp.Agent(

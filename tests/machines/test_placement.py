@@ -301,7 +301,7 @@ async def test_stopped_paused_and_resumed_together(postgres: PostgresServer) -> 
         nonlocal steps
         steps += 1
         gate.asked.set()
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
         return "42" if gate.open.is_set() else call("notes")
 
     Script.worker = worker
@@ -492,7 +492,7 @@ async def test_what_was_delegated_further_goes_on_with_the_tree(postgres: Postgr
 
     async def helper(_: ModelRequest) -> object:
         gate.asked.set()
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
         return "helped" if gate.open.is_set() else call("notes")
 
     Script.worker, Script.helper = ask_for_help, helper
@@ -515,7 +515,7 @@ async def test_what_was_paused_goes_on_with_a_lead_that_moved(postgres: Postgres
 
     async def worker(_: ModelRequest) -> object:
         gate.asked.set()
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
         return "42" if gate.open.is_set() else call("notes")
 
     Script.worker = worker
@@ -541,7 +541,7 @@ async def test_a_stop_is_said_again_to_the_next_owner(postgres: PostgresServer) 
         if not gate.asked.is_set():
             gate.asked.set()
             await gate.open.wait()
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
         return call("notes")
 
     Script.worker = worker
