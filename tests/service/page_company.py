@@ -13,7 +13,7 @@ import anyio
 
 import repertory as rp
 from repertory.errors import ModelAuthenticationError
-from repertory.llm.messages import Image, ToolResult
+from repertory.llm.messages import Image, ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call
 
@@ -138,6 +138,36 @@ async def _buy(request: ModelRequest) -> object:
     ]
 
 
+QUESTION: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Your name", "minLength": 2},
+        "crew": {"type": "integer", "minimum": 1, "maximum": 12, "description": "Who comes along, you included."},
+        "berth": {
+            "type": "string",
+            "oneOf": [{"const": "n", "title": "North quay"}, {"const": "s", "title": "South quay"}],
+        },
+        "days": {"type": "array", "items": {"type": "string", "enum": ["Monday", "Tuesday", "Friday"]}},
+        "pilot": {"type": "boolean", "title": "A pilot is needed", "default": True},
+        "mail": {"type": "string", "format": "email"},
+    },
+    "required": ["name", "crew", "berth"],
+    "additionalProperties": False,
+}
+
+
+@rp.tool
+async def berth() -> rp.ResultLater:
+    """Ask for a berth."""
+    return rp.ResultLater("server harbour asks: who comes, and when?", schema=QUESTION)
+
+
+async def _sail(request: ModelRequest) -> object:
+    return (
+        f"I was told {text_of(request.messages[-1].content[0])}" if _results(request) else call("berth", call_id="c1")
+    )
+
+
 async def _lead(request: ModelRequest) -> object:
     if _results(request) == 0:
         return [call("delegate", agent="reader", task=f"Read part {part} of the log.") for part in (1, 2, 3)]
@@ -149,6 +179,7 @@ policy = rp.ContextPolicy(rhythm="strict", window=4, strict_chars=0, summarize_e
 reader = rp.Agent("reader", tools=[read_page], model=reading(3), context=policy)
 long_reader = rp.Agent("archivist", tools=[read_page], model=reading(10**6), context=policy, limits=endless)
 watcher = rp.Agent("watcher", tools=[look], model=FunctionModel(_look))
+captain = rp.Agent("captain", tools=[berth], model=FunctionModel(_sail), context=None)
 buyer = rp.Agent("buyer", tools=[pay, order], model=FunctionModel(_buy), context=None)
 worker = rp.Agent("worker", tools=[read_page], model=reading(10**6, pause=0.25), context=policy, limits=endless)
 fails = rp.Agent("courier", model=FunctionModel(_fail))

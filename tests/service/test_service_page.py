@@ -159,6 +159,38 @@ def test_what_agents_have_kept_is_shown_and_never_run(short: Path, browser: Brow
         assert browser.run(NO_MARKUP) == 0
 
 
+def test_a_question_of_a_known_shape_is_a_form(short: Path, browser: Browser) -> None:
+    """On the overview and on the run's page: what is wrong is said at its field, and what is given fits the schema."""
+    fill = """((values) => {
+        const fields = [...document.querySelectorAll('#waiting-calls .fields input, #waiting-calls .fields select')];
+        for (const [at, value] of values) {
+            const field = fields[at];
+            if (field.type === 'checkbox') field.checked = value;
+            else if (field.multiple) for (const option of field.options) option.selected = value.includes(option.text);
+            else if (field.type === 'select-one')
+                field.selectedIndex = [...field.options].findIndex((option) => option.text === value);
+            else field.value = value;
+        }
+    })"""
+    give = "document.querySelector('#waiting-calls button.act').click()"
+    wrong = "[...document.querySelectorAll('#waiting-calls .fields .wrong')].map((each) => each.textContent !== '')"
+    with serving(short, browser, "--agent", "page_company:captain"):
+        run_id = post(browser, "/runs", {"agent": "captain", "task": "Get a berth."})["id"]
+        browser.wait_for("document.querySelectorAll('#waiting-calls .fields label').length === 6")
+        assert browser.run("document.querySelector('#waiting-calls textarea').hidden")
+        browser.run(fill + "([[1, '40'], [5, 'nobody']])")
+        browser.run(give)
+        assert browser.run(wrong) == [True, True, True, False, False, True]
+        assert browser.run("document.activeElement.getAttribute('aria-label')") == "Your name for berth of captain"
+        browser.run(fill + "([[0, 'Ann'], [1, '3'], [2, 'South quay'], [3, ['Monday', 'Friday']], [5, '']])")
+        browser.run(give)
+        go(browser, run_id)
+        state_is(browser, "done")
+        given = '{"name":"Ann","crew":3,"berth":"s","days":["Monday","Friday"],"pilot":true}'
+        answer = browser.run("document.querySelector('#answer').textContent")
+        assert json.loads(answer.removeprefix("I was told ")) == json.loads(given)
+
+
 # --- what is shown is what is on record -----------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import { ask, attempt, runPath } from "./api.js";
 import { folded, longText } from "./blocks.js";
 import { command, copyable } from "./commands.js";
 import { button, keyed, make, show, write } from "./dom.js";
+import { formOf } from "./fields.js";
 import { json, moment, one } from "./format.js";
 import { state } from "./state.js";
 
@@ -14,7 +15,7 @@ import { state } from "./state.js";
  */
 export function drawApprovals(list, calls, then) {
   keyed(list, calls, (call) => call.run_id + " " + call.call_id, (call) => freshCard(call, then), (card) => {
-    for (const part of card.querySelectorAll("button.act, textarea, input")) part.disabled = state.readOnly;
+    for (const part of card.querySelectorAll("button.act, textarea, input, select")) part.disabled = state.readOnly;
   });
 }
 
@@ -46,7 +47,8 @@ function freshCard(call, then) {
       + (call.expires_at ? ", until " + moment(call.expires_at) : "")));
   card.append(head);
   if (call.reason) card.append(make("p", "line", one(call.reason, 300)));
-  if (call.schema) card.append(folded("what is expected", one(JSON.stringify(call.schema), 120), "options", () => [longText(json(call.schema))]));
+  const form = formOf(call.schema, plainName(call));
+  if (call.schema && !form) card.append(folded("what is expected", one(JSON.stringify(call.schema), 120), "options", () => [longText(json(call.schema))]));
   const path = runPath(call.run_id, "/calls/" + encodeURIComponent(call.call_id) + "/");
   const send = (/** @type {string} */ what, /** @type {any} */ body) => attempt(async () => { await ask(path + what, body); await then.done(); });
   const wrong = make("p", "wrong"), box = make("textarea"), row = make("div", "row");
@@ -91,18 +93,29 @@ function freshCard(call, then) {
     return card;
   }
   box.rows = 3;
-  box.placeholder = "The result: text, or JSON";
+  box.placeholder = form ? "Why not?" : "The result: text, or JSON";
   box.setAttribute("aria-label", "Result of " + plainName(call));
   const failed = make("input"), label = make("label", "check");
   failed.type = "checkbox";
-  label.append(failed, " it failed");
+  label.append(failed, form ? " no answer" : " it failed");
   const give = button("Give this result", () => {
+    if (form && !failed.checked) {
+      const answer = form.read();
+      if (answer) send("result", { result: answer.value });
+      return;
+    }
     let result = box.value;
     try { result = JSON.parse(box.value); } catch { /* then it is text */ }
     send("result", { result, is_error: failed.checked });
   }, "act allow");
   box.onkeydown = keysIn(() => give.click());
   row.append(give, label);
+  if (form) {
+    for (const element of form.element.querySelectorAll("input, select")) element.onkeydown = keysIn(() => give.click());
+    failed.onchange = () => { show(form.element, !failed.checked); show(box, failed.checked); };
+    failed.onchange();
+    card.append(form.element);
+  }
   card.append(box, wrong, row);
   show(wrong, true);
   return card;
