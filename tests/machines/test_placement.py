@@ -269,6 +269,35 @@ async def test_a_run_whose_owner_nobody_knows_waits_again(postgres: PostgresServ
                 assert await run.wait_result() == "It is 42"
 
 
+async def test_what_worked_below_a_run_that_is_cancelled_ends_with_it(postgres: PostgresServer) -> None:
+    """Also where its machine has left meanwhile, so that nobody runs either."""
+    uri = postgres.emptied_journal()
+    gate, left = Gate(), anyio.Event()
+
+    async def lead(request: ModelRequest) -> object:
+        step = len(request.messages) // 2
+        if step == 0:
+            return call("delegate_start", agent="worker", task="Compute.")
+        await left.wait()
+        found = re.search(r"as run (\S+)", words(request))
+        assert found is not None
+        return call("delegate_cancel", run=found[1]) if step == 1 else last(request)
+
+    Script.lead, Script.helper = lead, gate.answer
+    Script.worker = lambda _: call("delegate", agent="helper", task="Help.")
+    async with machine(uri, "plain") as plain:
+        run = await start(plain)
+        async with machine(uri, "gpu", "gpu"):
+            with anyio.fail_after(PATIENCE):
+                await gate.asked.wait()
+        left.set()
+        with anyio.fail_after(PATIENCE):
+            assert "was cancelled" in await run.wait_result()
+        worker = await below(plain, run.id)
+        states = [(await plain.journal.read_run(each)).state for each in (worker, await below(plain, worker))]
+        assert states == ["stopped", "stopped"]
+
+
 async def test_a_run_that_no_machine_offers_to_take_can_be_cancelled(postgres: PostgresServer) -> None:
     """It waits for a machine, and ends without one."""
     uri = postgres.emptied_journal()

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from repertory._ids import is_below, new_id
+from repertory._ids import is_below, new_id, unit_of
 from repertory.agents.agent import Agent
 from repertory.errors import (
     ConfigurationError,
@@ -312,12 +312,15 @@ class Placement:
 
         async with self._home.alone_with(run_id):  # nobody takes it up here that finds it to be ours
             if isinstance(claim := await self._machines.claim([run_id]), Claim):
-                row = await self._home.read_run(run_id)
-                if row is None or row.state in FINAL_STATES:
+                rows = await self._journal.read_runs(below=run_id)
+                if not rows or rows[0].state in FINAL_STATES:
                     await self._machines.forget(run_id)
-                else:
-                    self._journal.submit([self._claimed(row.started, claim)])
-                    await self._home.end_left(row, cancelled=cancelled)
+                    return
+                self._journal.submit([self._claimed(rows[0].started, claim)])
+                own = [row for row in rows[1:] if unit_of(row.started.run_id) == run_id]  # those that worked beside it
+                for row in reversed([row for row in own if row.state not in FINAL_STATES]):
+                    await self._home.end_left(row)
+                await self._home.end_left(rows[0], cancelled=cancelled)
 
     def _claimed(self, started: RunStarted, claim: Claim) -> Record:
         """The record of whose a run is while this machine says how it stands, without running it."""
