@@ -225,7 +225,7 @@ class Placement:
                     except JournalError as error:
                         self._machines.lease.check()
                         log(logging.WARNING, "placed.not.seen", exc_info=error)
-                    await self._machines.wait_hint(_POLL)
+                    await anyio.sleep(_POLL)  # nobody announces what is looked for here, and commands announce a lot
 
     async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
         for live in list(self._stand_ins.values()):
