@@ -16,6 +16,7 @@ ROOMS = [
     "errors",
     "actors",
     "llm",
+    "offline",
     "record",
     "machines",
     "memory",
@@ -36,6 +37,7 @@ ROOMS = [
 ]
 NOT_EVEN = {
     "llm": {"actors"},
+    "offline": {"actors"},
     "record": {"actors"},
     "context": {"actors", "memory"},  # pure functions have no business with the runtime
 }

@@ -2,7 +2,8 @@
 #
 #   errors      the error tree
 #   actors      mailboxes, references, supervision: knows nothing of models
-#   llm         messages, the Model protocol and its implementations, profiles and prices
+#   llm         messages, the Model protocol, Anthropic's models, profiles and prices
+#   offline     a stand-in for a model, by rules
 #   record      ledger, journal, search over them: what happened
 #   memory      memory items and their scopes: what agents keep
 #   context     plan, projection, planner: what is shown (pure functions)
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
     from repertory.agents import Agent, Delegation, Limits, load_agent, load_agents, research_team
     from repertory.context import ContextPolicy, ResultPolicy
     from repertory.errors import RepertoryError, ToolAbort, ToolFailed, ToolRetry
-    from repertory.llm import AnthropicModel, Model, ModelProfile, OfflineModel, open_model, profile_for
+    from repertory.llm import AnthropicModel, Model, ModelProfile, profile_for
     from repertory.memory import Memory, Payload, PayloadScope, SourceRecord
+    from repertory.offline import OfflineModel
     from repertory.record import RunStatistics, open_journal
-    from repertory.runs import AlertThresholds
+    from repertory.runs import AlertThresholds, open_model
     from repertory.supervisor import Quota, Quotas, Run, Supervisor, open_supervisor, run, run_sync
     from repertory.tools import (
         Approvals,
@@ -59,10 +61,11 @@ _HOMES = {
     "agents": ("Agent", "Delegation", "Limits", "load_agent", "load_agents", "research_team"),
     "context": ("ContextPolicy", "ResultPolicy"),
     "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
-    "llm": ("AnthropicModel", "Model", "ModelProfile", "OfflineModel", "open_model", "profile_for"),
+    "llm": ("AnthropicModel", "Model", "ModelProfile", "profile_for"),
     "memory": ("Memory", "Payload", "PayloadScope", "SourceRecord"),
+    "offline": ("OfflineModel",),
     "record": ("RunStatistics", "open_journal"),
-    "runs": ("AlertThresholds",),
+    "runs": ("AlertThresholds", "open_model"),
     "supervisor": ("Quota", "Quotas", "Run", "Supervisor", "open_supervisor", "run", "run_sync"),
     "tools": (
         "Approvals",

@@ -637,7 +637,7 @@ def test_options_that_contradict_are_refused() -> None:
 def test_importing_and_making_a_model_does_not_import_the_sdk() -> None:
     """The SDK takes over a second to import; it is loaded by the first call alone."""
     code = (
-        "import sys, repertory.llm as llm; llm.AnthropicModel('claude-opus-5'); llm.open_model('offline');"
+        "import sys, repertory.llm as llm; llm.AnthropicModel('claude-opus-5');"
         "print([name for name in ('anthropic', 'httpx2', 'trio', 'asyncio') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

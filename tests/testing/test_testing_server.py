@@ -17,7 +17,8 @@ import pytest
 
 from backends import RunAsync
 from patience import PATIENCE
-from repertory.llm import OfflineModel, Text, ToolUse, profile_for
+from repertory.llm import Text, ToolUse, profile_for
+from repertory.offline import OfflineModel
 from repertory.testing import FunctionModel, ScriptedModel, open_messages_server
 from repertory.testing.faults import Refuse, Reset
 from repertory.testing.wire import decode_request

@@ -64,7 +64,8 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
 
 def _model(name: str | None) -> Model:
     """The model that a name, or nothing, stands for; the offline one given more turns than it takes by itself."""
-    from repertory.llm import OfflineModel, open_model
+    from repertory.offline import OfflineModel
+    from repertory.runs import open_model
 
     model = open_model(name)
     return OfflineModel(steps=OFFLINE_STEPS) if isinstance(model, OfflineModel) else model
@@ -131,7 +132,7 @@ def demo(
 def _print_opening(task: str, folder: Path, model: Model, path: Database) -> None:
     from rich.text import Text
 
-    from repertory.llm import OfflineModel
+    from repertory.offline import OfflineModel
 
     offline = isinstance(model, OfflineModel)
     answering = "the offline model, by rules" if offline else f"{model.name}, whose calls may cost money"

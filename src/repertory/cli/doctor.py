@@ -61,7 +61,7 @@ def doctor(
 
 
 async def _look(company: Path | None, db: str | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
-    from repertory.llm import open_model
+    from repertory.runs import open_model
 
     database = named_database(db) or (None if company is None else _company_database(company))
     if database is None:

@@ -102,7 +102,7 @@ def replay(
 
 
 def _model_to_ask(names: Sequence[str] | None) -> Model:
-    from repertory.llm import open_model
+    from repertory.runs import open_model
 
     if names is None or len(names) != 1:
         raise ConfigurationError("--agree asks one real model: name it with --model NAME")

@@ -169,7 +169,7 @@ def find_agent(reference: str, options: Json) -> Agent[Any]:
     import msgspec
 
     from repertory.agents import load_agent
-    from repertory.llm import open_model
+    from repertory.runs import open_model
 
     if "" not in sys.path:
         sys.path.insert(0, "")

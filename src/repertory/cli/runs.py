@@ -313,7 +313,8 @@ def _count(number: int, what: str) -> str:
 
 def _model_in_use() -> str:
     """Who answers where nothing else is said, and whether that costs anything."""
-    from repertory.llm import OfflineModel, open_model
+    from repertory.offline import OfflineModel
+    from repertory.runs import open_model
 
     try:
         model = open_model()

@@ -14,8 +14,6 @@ from repertory.llm.profiles import ModelProfile, Usage, profile_for, with_listed
 
 if TYPE_CHECKING:
     from repertory.llm.anthropic import AnthropicModel
-    from repertory.llm.choose import open_model
-    from repertory.llm.offline import OfflineModel
     from repertory.llm.retry import RetryPolicy
 
 __all__ = [
@@ -26,7 +24,6 @@ __all__ = [
     "ModelProfile",
     "ModelRequest",
     "ModelResponse",
-    "OfflineModel",
     "RetryPolicy",
     "StreamEvent",
     "Text",
@@ -34,7 +31,6 @@ __all__ = [
     "ToolUse",
     "Usage",
     "estimate_tokens",
-    "open_model",
     "profile_for",
     "text_of",
     "with_listed_prices",
@@ -42,7 +38,7 @@ __all__ = [
 ]
 
 # The implementations load when first named: most code needs the shapes alone.
-_LATE = {"AnthropicModel": "anthropic", "OfflineModel": "offline", "RetryPolicy": "retry", "open_model": "choose"}
+_LATE = {"AnthropicModel": "anthropic", "RetryPolicy": "retry"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from repertory.runs import events, streaming
 from repertory.runs.alerts import AlertThresholds
+from repertory.runs.models import open_model
 from repertory.runs.telemetry import Telemetry
 from repertory.runs.waiting_calls import WaitingCall
 
-__all__ = ["AlertThresholds", "Telemetry", "WaitingCall", "events", "streaming"]
+__all__ = ["AlertThresholds", "Telemetry", "WaitingCall", "events", "open_model", "streaming"]

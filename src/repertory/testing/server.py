@@ -360,7 +360,7 @@ async def open_messages_server(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve the offline model from the command line: ``python -m repertory.testing.server``."""
-    from repertory.llm.offline import OfflineModel
+    from repertory.offline import OfflineModel
 
     parser = argparse.ArgumentParser(prog="python -m repertory.testing.server", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")

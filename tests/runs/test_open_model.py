@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from repertory.errors import ConfigurationError
-from repertory.llm import AnthropicModel, OfflineModel, open_model
+from repertory.llm import AnthropicModel
+from repertory.offline import OfflineModel
+from repertory.runs import open_model
 
 KEY = {"ANTHROPIC_API_KEY": "sk-ant-x"}
 LOCAL = {"ANTHROPIC_BASE_URL": "http://localhost:11434"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from repertory.llm._facts import by_place, columns
-from repertory.llm._quoting import keywords
+from repertory.offline.facts import by_place, columns
+from repertory.offline.quoting import keywords
 
 MOST_PARTS = 5
 _ASKS = r"(?:how|what|why|where|when|which|who|does|do|is|are)\b"

@@ -16,21 +16,6 @@ from typing import Any
 import anyio.lowlevel
 import msgspec
 
-from repertory.llm._facts import columns, table, telling, topic
-from repertory.llm._filling import fill
-from repertory.llm._parts import MOST_PARTS, split
-from repertory.llm._quoting import (
-    Keyword,
-    choose,
-    cited_in,
-    fit,
-    keywords,
-    messages,
-    quotable,
-    sentences,
-    shorten,
-    stem,
-)
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Block, Json, Text, ToolResult, ToolUse, text_of, tool_uses
@@ -45,6 +30,21 @@ from repertory.llm.model import (
     request_digest,
 )
 from repertory.llm.profiles import OFFLINE
+from repertory.offline.facts import columns, table, telling, topic
+from repertory.offline.filling import fill
+from repertory.offline.parts import MOST_PARTS, split
+from repertory.offline.quoting import (
+    Keyword,
+    choose,
+    cited_in,
+    fit,
+    keywords,
+    messages,
+    quotable,
+    sentences,
+    shorten,
+    stem,
+)
 
 _NOTES = "Notes: "
 _PART_OF = "This is part of a larger question:"

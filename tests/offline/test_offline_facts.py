@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from repertory.llm._facts import by_place, columns, table, telling, topic
-from repertory.llm._parts import split
-from repertory.llm._quoting import messages, quotable
+from repertory.offline.facts import by_place, columns, table, telling, topic
+from repertory.offline.parts import split
+from repertory.offline.quoting import messages, quotable
 
 QUESTION = "What is deprecated in alpha, since when, when is it removed, and what takes its place?"
 

@@ -21,7 +21,6 @@ from repertory.llm import (
     Model,
     ModelRequest,
     ModelResponse,
-    OfflineModel,
     StreamEvent,
     Text,
     ToolResult,
@@ -29,14 +28,15 @@ from repertory.llm import (
     profile_for,
     text_of,
 )
-from repertory.llm._filling import fill
-from repertory.llm._parts import split
-from repertory.llm._quoting import fit, keywords, sentences, shorten, stem
 from repertory.llm.messages import canonical_json, encode_block, tool_uses
 from repertory.llm.model import TextDelta, ToolSchema, ToolUseStarted, encode_request
-from repertory.llm.offline import respond
 from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor
+from repertory.offline import OfflineModel
+from repertory.offline.filling import fill
+from repertory.offline.model import respond
+from repertory.offline.parts import split
+from repertory.offline.quoting import fit, keywords, sentences, shorten, stem
 from repertory.record import MemoryJournal
 from repertory.testing.rules import check_body
 from repertory.tools import Tool, ToolContext, call_tool, file_tools, memory_tools, tool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from repertory.llm._quoting import Keyword, cited_in, fit, keywords, shorten
+from repertory.offline.quoting import Keyword, cited_in, fit, keywords, shorten
 
 # What asks for a fact, the head of its column, and how a sentence says it.
 _VERSION = r"(?:[A-Za-z]+ )?v?(\d+(?:\.\d+)*)(?![\d-])"

@@ -1,0 +1,7 @@
+"""A stand-in for a language model: rules, not intelligence. It plays where no key is set, and in the demo."""
+
+from __future__ import annotations
+
+from repertory.offline.model import OfflineModel
+
+__all__ = ["OfflineModel"]
