@@ -27,7 +27,6 @@ from repertory.context import (
     encode_decision,
     project,
     replay,
-    validate,
 )
 from repertory.context.decisions import expand, pin
 from repertory.context.plan import CoverRange, DropThinking, HoldBack, RemoveResult, StubResult
@@ -36,6 +35,7 @@ from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
 from repertory.llm.model import ModelRequest, encode_request
 from repertory.llm.profiles import ModelProfile, Target
+from repertory.llm.validation import validate
 from repertory.record import Entry, Snapshot
 from repertory.record.records import SummaryStored
 from repertory.record.requests import RecordedRequest, request_digest

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_runs import HOSTILE, drawn, lived
 
-from repertory.context import EMPTY, ContextPolicy, Planner, ResultPolicy, apply, project, validate
+from repertory.context import EMPTY, ContextPolicy, Planner, ResultPolicy, apply, project
 from repertory.context.decisions import Decision
 from repertory.context.edits import Editor
 from repertory.context.live import Live
 from repertory.context.trail import Trail
 from repertory.llm.messages import RawBlock, Text, ToolResult, ToolUse
 from repertory.llm.model import ModelRequest
+from repertory.llm.validation import validate
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
 

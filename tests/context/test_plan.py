@@ -18,7 +18,6 @@ from repertory.context import (
     encode_decision,
     project,
     replay,
-    validate,
 )
 from repertory.context.plan import (
     CoverRange,
@@ -33,6 +32,7 @@ from repertory.context.plan import (
 )
 from repertory.errors import ContextError, JournalUnreadable
 from repertory.llm.messages import RawBlock, Text, text_of
+from repertory.llm.validation import validate
 
 
 def decide(*edits: Edit, **fields: Any) -> Decision:

@@ -17,7 +17,6 @@ from repertory.context import (
     ResultPolicy,
     apply,
     project,
-    validate,
 )
 from repertory.context.decisions import arithmetic_of, pin
 from repertory.context.live import Live
@@ -27,6 +26,7 @@ from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import Usage, encode_request
 from repertory.llm.profiles import ModelProfile, Prices, cost_of
+from repertory.llm.validation import validate
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
 from repertory.testing.cache import PromptCache

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from repertory.context import EMPTY, ContextPolicy, Planner, apply, decode_decision, encode_decision, project, validate
+from repertory.context import EMPTY, ContextPolicy, Planner, apply, decode_decision, encode_decision, project
 from repertory.llm import Text, ToolResult, ToolUse, profile_for, text_of
 from repertory.llm.messages import RawBlock, Thinking
+from repertory.llm.validation import validate
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context import validate
 from repertory.context.tokens import text_tokens
 from repertory.errors import ConfigurationError
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text, Thinking, ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.llm.profiles import OFFLINE, profile_for
+from repertory.llm.validation import validate
 from repertory.record import Entry
 from repertory.summarizer import SummarizeResult, check_prompt
 from repertory.summarizer.results import ResultSummary

@@ -15,11 +15,11 @@ import trio
 
 import repertory as rp
 from patience import PATIENCE
-from repertory.context import validate
 from repertory.errors import ConfigurationError, LimitExceeded, ResultInvalid, RunExists, RunFailed
 from repertory.llm.messages import Message, Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.llm.profiles import profile_for
+from repertory.llm.validation import validate
 from repertory.record import Entry
 from repertory.record.records import EntryAppended, RunStarted
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server

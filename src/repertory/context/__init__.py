@@ -1,7 +1,7 @@
 """What the model is shown: policies, the plan, its projection, and the planner that edits the plan when it pays.
 
 Everything here is pure: no I/O, no clock. Results are shaped on arrival, ``Planner.next`` looks at the record
-before each call, ``Projector.project`` makes the request, ``validate`` proves it legal.
+before each call, ``Projector.project`` makes the request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from repertory.context.plan import EMPTY, Plan
 from repertory.context.planner import Outcome, Planner
 from repertory.context.policy import ContextPolicy, ResultPolicy
 from repertory.context.projector import Projector, project
-from repertory.context.validation import validate
 
 __all__ = [
     "EMPTY",
@@ -36,5 +35,4 @@ __all__ = [
     "project",
     "register_compactor",
     "replay",
-    "validate",
 ]

@@ -11,6 +11,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse, StreamEvent
 from repertory.llm.profiles import ModelProfile, Usage, profile_for, with_listed_prices, with_prices
+from repertory.llm.validation import validate
 
 if TYPE_CHECKING:
     from repertory.llm.anthropic import AnthropicModel
@@ -33,6 +34,7 @@ __all__ = [
     "estimate_tokens",
     "profile_for",
     "text_of",
+    "validate",
     "with_listed_prices",
     "with_prices",
 ]

@@ -19,7 +19,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory.agents import Agent, Limits
-from repertory.context import ContextPolicy, project, validate
+from repertory.context import ContextPolicy, project
 from repertory.errors import LimitExceeded, ModelRefused, RepertoryError, ResultInvalid, RunFailed, RunNotFound
 from repertory.llm.messages import (
     Block,
@@ -38,6 +38,7 @@ from repertory.llm.messages import (
 )
 from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, ToolSchema, Usage, encode_request
 from repertory.llm.profiles import OFFLINE, ModelProfile, profile_for
+from repertory.llm.validation import validate
 from repertory.record import Entry
 from repertory.record.rows import decode_json, encode_json
 from repertory.supervisor import Supervisor, open_supervisor

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from repertory.context.validation import CALL_ID, TOOL_NAME
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.features import SERVER_CALLS, is_compaction
 from repertory.llm.messages import (
@@ -32,6 +31,7 @@ from repertory.llm.messages import (
     encode_block,
 )
 from repertory.llm.model import ModelResponse
+from repertory.llm.validation import CALL_ID, TOOL_NAME
 from repertory.record import Entry
 from repertory.tools import unknown_tool
 

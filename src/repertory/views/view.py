@@ -16,7 +16,6 @@ from repertory.actors import ActorRef
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
 from repertory.context.decisions import priced
 from repertory.context.tokens import Calibration
-from repertory.context.validation import Validator
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
 from repertory.llm.budgets import Reservation
 from repertory.llm.estimate import estimate_tokens
@@ -24,6 +23,7 @@ from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ToolSchema, Usage, server_of
 from repertory.llm.profiles import Amount, amount_at_most, cost_of
+from repertory.llm.validation import Validator
 from repertory.record import Entry
 from repertory.record.records import ModelReplied, Record
 from repertory.runs.accounting import plain_call

@@ -7,24 +7,42 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_histories import PICTURE, Story, profile
 
-from repertory.context import project, validate
-from repertory.context.validation import Validator
 from repertory.errors import InvalidRequest
-from repertory.llm.messages import Block, Message, RawBlock, Text, Thinking, ToolResult, ToolUse
+from repertory.llm import validate
+from repertory.llm.messages import Block, Image, Message, RawBlock, Text, Thinking, ToolResult, ToolUse
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
+from repertory.llm.profiles import CacheRules, ModelProfile, Prices
+from repertory.llm.validation import Validator
 from repertory.testing.refusal import Refusal
 from repertory.testing.rules import check_body
 
 TOOL = ToolSchema("read", "Read.", {"type": "object"})
 
 
+PICTURE = Image({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="})
+PROFILE = ModelProfile(
+    name="test-model",
+    target="free",
+    context_window=200_000,
+    max_output=8192,
+    prices=(Prices(input=3.0, output=15.0, cache_read=0.3, cache_write=3.75, cache_write_1h=6.0),),
+    cache=CacheRules(),
+)
+
+
 def legal() -> ModelRequest:
-    """A request that breaks no rule: task, two calls, two results, and the next turn."""
-    story = Story()
-    story.turn("one", (Text("two"), PICTURE), thinking="hm")
-    return project(story.snapshot(), profile=profile(), system=[Text("S")], tools=[TOOL])
+    """A request that breaks no rule: task, two calls, two results."""
+    calls = ToolUse("call_1", "read", {"n": 0}), ToolUse("call_2", "read", {"n": 1})
+    answers = ToolResult("call_1", "one"), ToolResult("call_2", (Text("two"), PICTURE))
+    return ModelRequest(
+        model=PROFILE.name,
+        messages=(user(Text("Why?")), agent(Thinking("hm", "sig"), Text("Let me look."), *calls), user(*answers)),
+        system=(Text("S"),),
+        tools=(TOOL,),
+        max_tokens=8192,
+        breakpoints=(Breakpoint(None), Breakpoint(2)),
+    )
 
 
 def with_messages(*messages: Message) -> Callable[[ModelRequest], ModelRequest]:
@@ -103,9 +121,9 @@ OURS = (
 def test_each_rule_refuses_what_breaks_it(broken: Callable[[ModelRequest], ModelRequest], words: str) -> None:
     """The error names the rule and the place."""
     with pytest.raises(InvalidRequest) as caught:
-        validate(broken(legal()), profile())
+        validate(broken(legal()), PROFILE)
     assert words in str(caught.value)
-    validator = Validator(profile())
+    validator = Validator(PROFILE)
     for request in (legal(), broken(legal()), broken(legal()), legal()):
         if request == legal():
             validator.validate(request)  # whatever was refused before
@@ -118,7 +136,7 @@ def test_each_rule_refuses_what_breaks_it(broken: Callable[[ModelRequest], Model
 def test_what_is_new_is_checked_against_what_passed_before() -> None:
     """A request that goes on is refused for what only its whole shows: an id used before, a result of no call."""
     first = legal()
-    validator = Validator(profile())
+    validator = Validator(PROFILE)
     validator.validate(first)
     call = next(block for block in first.messages[1].content if isinstance(block, ToolUse))
     for new in ((agent(call), user(ToolResult(call.id, "x"))), (agent(Text("x")), user(ToolResult(call.id, "x")))):
@@ -126,7 +144,7 @@ def test_what_is_new_is_checked_against_what_passed_before() -> None:
         with pytest.raises(InvalidRequest) as caught:
             validator.validate(longer)
         with pytest.raises(InvalidRequest) as whole:
-            validate(longer, profile())
+            validate(longer, PROFILE)
         assert str(caught.value) == str(whole.value)
         validator.validate(first)
     validator.validate(msgspec.structs.replace(first, messages=(HI, agent(call), user(ToolResult(call.id, "x")))))
@@ -136,21 +154,21 @@ def test_what_is_new_is_checked_against_what_passed_before() -> None:
 def test_the_strict_server_refuses_the_same(broken: Callable[[ModelRequest], ModelRequest], words: str) -> None:
     """Two checkers, written apart, agree on what the API refuses."""
     with pytest.raises(Refusal):
-        check_body(encode_request(broken(legal())), profile=profile(), betas=frozenset())
+        check_body(encode_request(broken(legal())), profile=PROFILE, betas=frozenset())
 
 
 def test_a_legal_request_passes_both() -> None:
     """The request that every case above breaks is itself accepted; without a profile too."""
-    validate(legal(), profile())
+    validate(legal(), PROFILE)
     validate(legal())
-    check_body(encode_request(legal()), profile=profile(), betas=frozenset())
+    check_body(encode_request(legal()), profile=PROFILE, betas=frozenset())
 
 
 def test_a_marker_needs_a_block_that_can_carry_it() -> None:
     """A turn of pure thinking cannot be marked (nor be sent, but this rule speaks for itself)."""
     request = legal()
     messages = (HI, agent(Thinking("x", "s")), HI)
-    from repertory.context.validation import _check_breakpoints
+    from repertory.llm.validation import _check_breakpoints
 
     with pytest.raises(InvalidRequest, match="no block that can carry a marker"):
         _check_breakpoints(msgspec.structs.replace(request, messages=messages, breakpoints=(Breakpoint(1),)), None)
