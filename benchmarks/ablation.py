@@ -26,14 +26,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from repertory.context import EMPTY, ContextPolicy, Planner, Projector, ResultPolicy, lines, once, trail
+from repertory.context import EMPTY, ContextPolicy, Planner, Projector, once
 from repertory.context.account import Account
 from repertory.context.edits import Editor
-from repertory.context.lines import choose_lines
 from repertory.context.plan import CoverRange, Plan, RemoveResult, StubResult
-from repertory.context.shaping import shape_result
 from repertory.context.tokens import Calibration
-from repertory.context.trail import Trail
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.llm.model import ModelRequest
@@ -44,6 +41,10 @@ from repertory.replay.billing import Biller, plain_requests
 from repertory.replay.meaning import OLD, Meter
 from repertory.replay.model import output_tokens, times_of
 from repertory.replay.needs import needs_of
+from repertory.shortening import ResultPolicy, lines, trail
+from repertory.shortening.lines import choose_lines
+from repertory.shortening.shaping import shape_result
+from repertory.shortening.trail import Trail
 
 MEASURES = ("facts", "lines", "own_lines")
 COLUMNS = ("", "cost", "worst run", "facts", "lines", "own lines", "facts left", "lines left", "own lines left", "peak")

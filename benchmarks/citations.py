@@ -21,9 +21,9 @@ import msgspec
 
 import repertory as rp
 from repertory.context import ContextPolicy
-from repertory.context.shaping import shape_result
 from repertory.record import ContentStored
 from repertory.record.rows import encode_records
+from repertory.shortening.shaping import shape_result
 from repertory.testing import ScriptedModel, call
 from repertory.tools.output import to_output
 

@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, ResultPolicy, project
-from repertory.context.shaping import shape_result
+from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, project
 from repertory.context.tokens import Calibration
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import Entry, Snapshot
+from repertory.shortening import ResultPolicy
+from repertory.shortening.shaping import shape_result
 
 SYSTEM = (Text("You are a careful engineer. " * 200),)
 AROUND = 60  # iterations measured around each length

@@ -1,8 +1,8 @@
 """How an old result of a kind of your own is shortened: a till's receipt, to its total."""
 
 import repertory as rp
-from repertory.context import register_compactor
 from repertory.llm import text_of
+from repertory.shortening import register_compactor
 from repertory.testing import ScriptedModel, call
 
 

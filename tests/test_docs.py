@@ -18,7 +18,8 @@ from offline_environment import offline_environment
 from pages import END_OF_BLOCK, Block, blocks_of
 from patience import PATIENCE
 from repertory.cli.app import app
-from repertory.context.policy import ContextPolicy, ResultRules
+from repertory.context.policy import ContextPolicy
+from repertory.shortening.rules import ResultRules
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -20,6 +20,7 @@ ROOMS = [
     "record",
     "machines",
     "memory",
+    "shortening",
     "context",
     "summarizer",
     "tools",
@@ -39,6 +40,7 @@ NOT_EVEN = {
     "llm": {"actors"},
     "offline": {"actors"},
     "record": {"actors"},
+    "shortening": {"actors", "memory"},
     "context": {"actors", "memory"},  # pure functions have no business with the runtime
 }
 ALSO = {

@@ -6,6 +6,7 @@
 #   offline     a stand-in for a model, by rules
 #   record      ledger, journal, search over them: what happened
 #   memory      memory items and their scopes: what agents keep
+#   shortening  what is left of results and old stretches when they are made shorter (pure functions)
 #   context     plan, projection, planner: what is shown (pure functions)
 #   summarizer  the background actor that writes summaries
 #   tools       the @tool decorator, the execution contract, built-in tools
@@ -32,13 +33,14 @@ from repertory._version import __version__
 TYPE_CHECKING = False  # that of typing takes longer to import than all that is imported here
 if TYPE_CHECKING:
     from repertory.agents import Agent, Delegation, Limits, load_agent, load_agents, research_team
-    from repertory.context import ContextPolicy, ResultPolicy
+    from repertory.context import ContextPolicy
     from repertory.errors import RepertoryError, ToolAbort, ToolFailed, ToolRetry
     from repertory.llm import AnthropicModel, Model, ModelProfile, profile_for
     from repertory.memory import Memory, Payload, PayloadScope, SourceRecord
     from repertory.offline import OfflineModel
     from repertory.record import RunStatistics, open_journal
     from repertory.runs import AlertThresholds, open_model
+    from repertory.shortening import ResultPolicy
     from repertory.supervisor import Quota, Quotas, Run, Supervisor, open_supervisor, run, run_sync
     from repertory.tools import (
         Approvals,
@@ -59,13 +61,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agents": ("Agent", "Delegation", "Limits", "load_agent", "load_agents", "research_team"),
-    "context": ("ContextPolicy", "ResultPolicy"),
+    "context": ("ContextPolicy",),
     "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
     "llm": ("AnthropicModel", "Model", "ModelProfile", "profile_for"),
     "memory": ("Memory", "Payload", "PayloadScope", "SourceRecord"),
     "offline": ("OfflineModel",),
     "record": ("RunStatistics", "open_journal"),
     "runs": ("AlertThresholds", "open_model"),
+    "shortening": ("ResultPolicy",),
     "supervisor": ("Quota", "Quotas", "Run", "Supervisor", "open_supervisor", "run", "run_sync"),
     "tools": (
         "Approvals",

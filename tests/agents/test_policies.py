@@ -8,10 +8,10 @@ import pytest
 
 import repertory as rp
 from context_scenes import clerk, read_log
-from repertory.context import register_compactor
-from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError, RunFailed
 from repertory.record import open_journal
+from repertory.shortening import register_compactor
+from repertory.shortening.compactors import COMPACTORS
 from repertory.testing import ScriptedModel, call
 
 EXPIRES = rp.ResultPolicy(expiration_turns=3, expiration_mode="remove")

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_histories import Story, long_story, models, plan_afresh, planned, policies, profile, stories
 from frames import strangers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import drawn, lived
 
+from context_histories import Story, long_story, models, plan_afresh, planned, policies, profile, stories
 from repertory.context import (
     EMPTY,
     ContextPolicy,
@@ -30,7 +30,6 @@ from repertory.context import (
 )
 from repertory.context.decisions import expand, pin
 from repertory.context.plan import CoverRange, DropThinking, HoldBack, RemoveResult, StubResult
-from repertory.context.shaping import shape_result
 from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
 from repertory.llm.model import ModelRequest, encode_request
@@ -39,6 +38,7 @@ from repertory.llm.validation import validate
 from repertory.record import Entry, Snapshot
 from repertory.record.records import SummaryStored
 from repertory.record.requests import RecordedRequest, request_digest
+from repertory.shortening.shaping import shape_result
 from repertory.testing.rules import check_body
 
 SYSTEM = (Text("You are careful."),)

@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 import pytest
-from context_histories import Story, long_story, planned, profile
 
-from repertory.context import ContextPolicy, MessageEvent, ResultPolicy
+from context_histories import Story, long_story, planned, profile
+from repertory.context import ContextPolicy, MessageEvent
 from repertory.context.lifecycle import events_of
+from repertory.shortening import ResultPolicy
 
 
 def events(story: Story, policy: ContextPolicy, **model: Any) -> list[MessageEvent]:

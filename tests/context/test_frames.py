@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from context_histories import Story, long_story, planned, profile
 from frames import documents, strangers, unsaid
 from hypothesis import given
 from hypothesis import strategies as st
 from random_runs import HOSTILE, drawn, lived
 
-from repertory.context import EMPTY, ContextPolicy, Planner, ResultPolicy, apply, project
+from context_histories import Story, long_story, planned, profile
+from repertory.context import EMPTY, ContextPolicy, Planner, apply, project
 from repertory.context.decisions import Decision
 from repertory.context.edits import Editor
 from repertory.context.live import Live
-from repertory.context.trail import Trail
 from repertory.llm.messages import RawBlock, Text, ToolResult, ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.llm.validation import validate
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
+from repertory.shortening import ResultPolicy
+from repertory.shortening.trail import Trail
 
 MODEL = profile()
 
@@ -27,7 +28,7 @@ MODEL = profile()
 def folded(story: Story) -> tuple[Snapshot, ModelRequest]:
     """A request in which the trail stands for all but the last turn."""
     snapshot, policy = story.snapshot(), ContextPolicy(window=1)
-    trail, upto = Trail(policy), story.entries[-1].position
+    trail, upto = Trail(policy.window, policy.rules), story.entries[-1].position
     while story.entries[upto].role != "assistant":
         upto -= 1
     trail.write(snapshot, upto)

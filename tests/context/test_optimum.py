@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
-from context_histories import Story, profile
 
+from context_histories import Story, profile
 from repertory.context import EMPTY, ContextPolicy, Plan, Planner, apply, project
 from repertory.context.decisions import Decision
 from repertory.context.edits import Editor
 from repertory.context.live import Live
 from repertory.context.plan import StubResult
-from repertory.context.trail import Trail
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text
 from repertory.record import Snapshot
 from repertory.replay.billing import Biller
+from repertory.shortening.trail import Trail
 
 SYSTEM = (Text("You find out how the harbour's programs work. " * 270),)
 HEAD = estimate_tokens(SYSTEM)
@@ -102,8 +102,8 @@ def scheduled(story: Story, edges: Sequence[int]) -> list[Plan]:
 
 
 def _view(snapshot: Snapshot, plan: Plan) -> tuple[Live, Trail]:
-    trail = Trail(POLICY)
-    trail.follow(plan.covers, plan.start, snapshot)
+    trail = Trail(POLICY.window, POLICY.rules)
+    trail.follow(tuple(cover.content for cover in plan.covers), plan.start, snapshot)
     return Live(plan, POLICY, snapshot), trail
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_histories import PICTURE, Story, long_story, profile
 
+from context_histories import PICTURE, Story, long_story, profile
 from repertory.context import (
     EMPTY,
     Arithmetic,

@@ -6,18 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_histories import Story, long_story, plan_afresh, planned, profile
 
-from repertory.context import (
-    EMPTY,
-    ContextPolicy,
-    Outcome,
-    Planner,
-    Projector,
-    ResultPolicy,
-    apply,
-    project,
-)
+from context_histories import Story, long_story, plan_afresh, planned, profile
+from repertory.context import EMPTY, ContextPolicy, Outcome, Planner, Projector, apply, project
 from repertory.context.decisions import arithmetic_of, pin
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, RemoveResult, StubResult
@@ -29,6 +20,7 @@ from repertory.llm.profiles import ModelProfile, Prices, cost_of
 from repertory.llm.validation import validate
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
+from repertory.shortening import ResultPolicy
 from repertory.testing.cache import PromptCache
 
 SYSTEM = (Text("instructions " * 600),)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from repertory.context import ContextPolicy, ResultPolicy
-from repertory.context.policy import ResultRules, expiring_together, merge_policies
+from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError
+from repertory.shortening import ResultPolicy
+from repertory.shortening.rules import ResultRules, expiring_together, merge_policies
 
 
 def test_the_run_beats_the_agent_and_the_agent_beats_the_tool() -> None:

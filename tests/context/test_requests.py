@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from context_histories import long_story, plan_afresh, profile
 
-from repertory.context import EMPTY, ContextPolicy, ResultPolicy, apply, project
+from context_histories import long_story, plan_afresh, profile
+from repertory.context import EMPTY, ContextPolicy, apply, project
 from repertory.context.decisions import expand, pin
 from repertory.context.lifecycle import added, events_of
 from repertory.errors import ContextError
 from repertory.llm.messages import text_of
 from repertory.llm.profiles import ModelProfile
+from repertory.shortening import ResultPolicy
 
 NO_CACHE: ModelProfile = profile(cache=False)
 

@@ -10,11 +10,11 @@ import pytest
 import trio
 
 import repertory as rp
-from repertory.context import register_compactor
-from repertory.context.compactors import COMPACTORS
 from repertory.errors import RunStopped
 from repertory.llm.messages import canonical_json, text_of
 from repertory.llm.model import encode_request
+from repertory.shortening import register_compactor
+from repertory.shortening.compactors import COMPACTORS
 from repertory.testing import ScriptedModel, call
 
 CUT = rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=500))

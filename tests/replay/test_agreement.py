@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from replay_stories import long_run
 
-from repertory.context import ContextPolicy, ResultPolicy
+from repertory.context import ContextPolicy
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import Message, RawBlock, Text, Thinking, ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.replay import Agreement, Sample, agree, price_at_most, profile_named, sample_requests
 from repertory.replay.agreement import as_asked
 from repertory.replay.words import words_of
+from repertory.shortening import ResultPolicy
 from repertory.testing import FunctionModel, call
 
 RUN = long_run(40)

@@ -12,7 +12,7 @@ import pytest
 from replay_stories import MESSAGES, TASK, long_run, read, write
 
 from backends import RunAsync
-from repertory.context import ContextPolicy, ResultPolicy
+from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError, PromptTooLong, RecordingError
 from repertory.llm import profile_for
 from repertory.llm.messages import Image, Message, RawBlock, Text, Thinking, ToolResult, ToolUse, text_of, tool_uses
@@ -28,6 +28,7 @@ from repertory.replay import (
     profile_named,
 )
 from repertory.replay.model import ReplayModel, replay_tools, times_of
+from repertory.shortening import ResultPolicy
 from repertory.tools import ToolContext, call_tool
 
 CHEAP_READS = profile_named("r=0.1")

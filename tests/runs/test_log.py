@@ -15,8 +15,8 @@ import trio.testing
 import repertory as rp
 from context_scenes import clerk
 from repertory._log import Log
-from repertory.context import register_compactor
-from repertory.context.compactors import COMPACTORS
+from repertory.shortening import register_compactor
+from repertory.shortening.compactors import COMPACTORS
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 import repertory as rp
-from repertory.context.shaping import media_in
 from repertory.llm import estimate_tokens
 from repertory.llm.estimate import IMAGE_TOKENS, PAGE_TOKENS
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult
 from repertory.llm.profiles import OFFLINE
+from repertory.shortening.shaping import media_in
 from repertory.testing import ScriptedModel, call
 from repertory.tools.media import MOST_IMAGE, media_block
 

@@ -6,18 +6,16 @@ before each call, ``Projector.project`` makes the request.
 
 from __future__ import annotations
 
-from repertory.context.compactors import Compactor, register_compactor
 from repertory.context.decisions import Arithmetic, Decision, apply, decode_decision, encode_decision, replay
 from repertory.context.lifecycle import LifecycleKind, MessageEvent, ViewEntry, list_view
 from repertory.context.plan import EMPTY, Plan
 from repertory.context.planner import Outcome, Planner
-from repertory.context.policy import ContextPolicy, ResultPolicy
+from repertory.context.policy import ContextPolicy
 from repertory.context.projector import Projector, project
 
 __all__ = [
     "EMPTY",
     "Arithmetic",
-    "Compactor",
     "ContextPolicy",
     "Decision",
     "LifecycleKind",
@@ -26,13 +24,11 @@ __all__ = [
     "Plan",
     "Planner",
     "Projector",
-    "ResultPolicy",
     "ViewEntry",
     "apply",
     "decode_decision",
     "encode_decision",
     "list_view",
     "project",
-    "register_compactor",
     "replay",
 ]

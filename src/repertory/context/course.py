@@ -15,11 +15,11 @@ from repertory.context.live import Live
 from repertory.context.plan import CoverRange, Edit, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.context.tokens import Calibration, text_tokens
-from repertory.context.trail import SHARE, TALKERS, Trail, log_head
 from repertory.llm.messages import Text
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
+from repertory.shortening.trail import SHARE, TALKERS, Trail, log_head
 
 TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or made shorter where it must be
 LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: less is not worth a decision
@@ -71,7 +71,7 @@ class Course:
         self.comfort = comfort
         self.rates = rates_of(profile)
         self.thrifty = policy.rhythm == "thrifty"
-        self.editor = Editor(Trail(policy))
+        self.editor = Editor(Trail(policy.window, policy.rules))
         self.account = Account(self.rates, head)
         self._live: Live | None = None
         self._logged: tuple[CoverRange, ...] = ()
@@ -91,7 +91,7 @@ class Course:
             self._count_again(live)
             return live
         if not goes_on:
-            self.editor = Editor(Trail(self.policy))
+            self.editor = Editor(Trail(self.policy.window, self.policy.rules))
         self.account = Account(self.rates, self.head)
         self.take(live, snapshot)
         self.account.bank -= self._priced_in_tokens(self.charged)
@@ -105,7 +105,8 @@ class Course:
     def take(self, live: Live, snapshot: Sequence[Entry]) -> None:
         """Take over the view of another plan."""
         self._live = live
-        self.editor.trail.follow(live.plan.covers, live.plan.start, snapshot)
+        front = tuple(cover.content for cover in live.plan.covers)
+        self.editor.trail.follow(front, live.plan.start, snapshot)
         self.account.take_up(live.plan, live.before)
 
     def take_summaries(self, live: Live, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> None:

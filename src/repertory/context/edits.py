@@ -12,8 +12,14 @@ from repertory._cutting import cut
 from repertory.context.decisions import Decision, apply
 from repertory.context.live import Live
 from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, Plan, RemoveResult, StubResult
-from repertory.context.policy import ResultRules
-from repertory.context.shaping import (
+from repertory.context.superseded import Superseded
+from repertory.context.tokens import Calibration, shown_tokens, text_tokens
+from repertory.errors import ContextOverflow
+from repertory.llm.messages import Text, text_of
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
+from repertory.shortening.rules import ResultRules
+from repertory.shortening.shaping import (
     Why,
     lines_stub,
     removal_of,
@@ -24,13 +30,7 @@ from repertory.context.shaping import (
     whole_of,
     words_asked_for,
 )
-from repertory.context.superseded import Superseded
-from repertory.context.tokens import Calibration, shown_tokens, text_tokens
-from repertory.context.trail import TALKERS, Trail, bounded_trail, log_head, log_of_calls, room_of
-from repertory.errors import ContextOverflow
-from repertory.llm.messages import Text, text_of
-from repertory.record.entries import Entry
-from repertory.record.records import SummaryStored
+from repertory.shortening.trail import TALKERS, Trail, bounded_trail, log_head, log_of_calls, room_of
 
 _LEAST_SAVED = 40  # tokens, about those of a stub's first line: a stub that saves less is not made
 _FEW = 3  # results that a recovery keeps (FEATURES.md C9)

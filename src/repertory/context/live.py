@@ -6,11 +6,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from repertory.context.plan import ExpandEntry, Plan, StubResult
-from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
+from repertory.context.policy import ContextPolicy
 from repertory.context.tokens import shown_tokens
-from repertory.context.trail import is_talk
 from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse
 from repertory.record.entries import Entry
+from repertory.shortening.rules import ResultRules, expiring_together
+from repertory.shortening.trail import is_talk
 
 
 class Live:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repertory.context.course import Course, Moment
-from repertory.context.lines import looks_like_file
 from repertory.context.plan import HoldBack, StubResult
-from repertory.context.shaping import tool_text
-from repertory.context.trail import room_of
 from repertory.record.entries import Entry
+from repertory.shortening.lines import looks_like_file
+from repertory.shortening.shaping import tool_text
+from repertory.shortening.trail import room_of
 
 _BULKY = 1_000  # tokens of a result that may be shown once; the smallest prefix that most models cache
 _FILE = 2_500  # tokens of a file, about 250 lines: what is read to be edited stays whole in the window up to that

@@ -24,7 +24,7 @@ TRAIL = "trail"
 
 
 class StubResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Show a short text instead of a result; its call stays. ``why`` is one of ``stubs.Why``."""
+    """Show a short text instead of a result; its call stays. ``why`` is one of ``shaping.Why``."""
 
     position: int
     text: str

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from repertory._cutting import LOOKED_AT
-from repertory.context.shaping import failed
 from repertory.llm.messages import ToolUse, canonical_json, text_of, tool_uses
 from repertory.record.entries import Entry
+from repertory.shortening.shaping import failed
 
 
 class Superseded:

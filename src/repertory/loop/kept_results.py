@@ -14,7 +14,6 @@ import msgspec
 
 from repertory.agents.delegation import REPORTING
 from repertory.context import ContextPolicy
-from repertory.context.shaping import Shaped, shape_result
 from repertory.errors import RepertoryError
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.memory.documents import show_path
@@ -37,6 +36,7 @@ from repertory.runs.events import (
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.payloads import changes_of
+from repertory.shortening.shaping import Shaped, shape_result
 from repertory.tools import (
     ToolOutput,
 )

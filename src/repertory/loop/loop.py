@@ -7,7 +7,6 @@ from typing import Any, cast
 import anyio
 
 from repertory.actors import ActorRef
-from repertory.context.compactors import on_compactor_failure
 from repertory.errors import (
     ContextError,
     JournalError,
@@ -34,6 +33,7 @@ from repertory.record.entries import EntryKind
 from repertory.runs.events import ModelRetrying, RunResumed
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import compactor_log
+from repertory.shortening.compactors import on_compactor_failure
 from repertory.views.answers import PAUSED, Answer, check_response, is_part, read_answer
 from repertory.views.results import CUT_OFF_RESULT
 from repertory.views.turns import find_answer, last_asked

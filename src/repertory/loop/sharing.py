@@ -6,11 +6,11 @@ from typing import Final
 
 from repertory.agents.tasks import show_task
 from repertory.context.projection import document
-from repertory.context.trail import bounded_trail
 from repertory.llm.messages import Block, Text, text_of
 from repertory.llm.profiles import canonical_name
 from repertory.record import Draft, Entry
 from repertory.runs.live import LiveRun
+from repertory.shortening.trail import bounded_trail
 from repertory.views.policies import layered_policy
 
 SHARED_TOKENS: Final = 4_000

@@ -16,7 +16,6 @@ from anyio.lowlevel import current_token
 
 from repertory._frozen import thaw
 from repertory.agents.delegation import REPORTING
-from repertory.context.shaping import whole_of
 from repertory.errors import JournalError, LimitExceeded, RecordRefused, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Text, ToolResult, ToolUse, decode_block, text_of, tool_uses
@@ -44,6 +43,7 @@ from repertory.runs.events import (
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
 from repertory.runs.waiting_calls import waiting_id
+from repertory.shortening.shaping import whole_of
 from repertory.tools import (
     EarlierCall,
     Tool,

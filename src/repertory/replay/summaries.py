@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from repertory.context import ContextPolicy
-from repertory.context.trail import TALKERS, Trail
 from repertory.llm.messages import Message, RawBlock, ToolResult, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.record import Entry
 from repertory.replay.billing import Position, seal
 from repertory.replay.words import is_summary, words_of
+from repertory.shortening.trail import TALKERS, Trail
 
 _ROOM = 6_000  # characters, about 1,500 tokens: what the planner expects of a summary
 
@@ -27,7 +26,7 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
     """
     earlier = [words_of(block) for block in request.messages[0].content if is_summary(block)]
     entries = list(_entries(request.messages))
-    trail = Trail(ContextPolicy())
+    trail = Trail()
     trail.write(entries, len(entries))
     since = _newest(trail.text(0, len(entries), talk=TALKERS), _ROOM // 2 if earlier else _ROOM)
     text = "\n".join(

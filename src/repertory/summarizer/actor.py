@@ -13,13 +13,13 @@ from repertory._error_texts import name_error
 from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.context.tokens import text_tokens
-from repertory.context.trail import bounded_trail
 from repertory.errors import ActorStopped, JournalError, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.messages import Json, Text
 from repertory.llm.model import encode_request
 from repertory.record import Journal
 from repertory.record.records import EventLogged, SummaryStored
 from repertory.record.requests import request_digest
+from repertory.shortening.trail import bounded_trail
 from repertory.summarizer.calls import RecordedCalls
 from repertory.summarizer.frames import Written, sendable
 from repertory.summarizer.kept import KeptSummaries

@@ -13,7 +13,7 @@ from repertory._ids import new_id, root_of, unit_of
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id, read_task
-from repertory.context import MessageEvent, ResultPolicy
+from repertory.context import MessageEvent
 from repertory.errors import (
     ConfigurationError,
     ContentNotFound,
@@ -29,6 +29,7 @@ from repertory.runs.live import LiveRun
 from repertory.runs.models import check_prices
 from repertory.runs.payloads import check_payloads
 from repertory.runs.waiting_calls import WaitingCall
+from repertory.shortening import ResultPolicy
 from repertory.supervisor.forking import Fork, fork, remove
 from repertory.supervisor.queue import QueuedRun
 from repertory.supervisor.quotas import Quotas, check_bounds, check_client

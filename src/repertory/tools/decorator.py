@@ -20,7 +20,7 @@ from repertory.tools.schema import Definition, read_definition
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
 
-    from repertory.context import ResultPolicy
+    from repertory.shortening import ResultPolicy
 
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)

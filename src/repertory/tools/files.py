@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from repertory.context import ResultPolicy
 from repertory.errors import ToolFailed, ToolRetry
+from repertory.shortening import ResultPolicy
 from repertory.tools.confined import Folder, FoundFile, read_all
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.globs import match_glob

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from repertory.context import ResultPolicy
 from repertory.errors import (
     ConfigurationError,
     ItemChanged,
@@ -24,6 +23,7 @@ from repertory.llm.messages import Image, Text
 from repertory.memory.items import Item, ItemInfo, Transform, TransformKind
 from repertory.memory.merging import Conflict, MergeReport, Prefer
 from repertory.record.items import ItemQuery
+from repertory.shortening import ResultPolicy
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.media import IMAGE_TYPES

@@ -10,11 +10,11 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
-from repertory.context import ResultPolicy
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
 from repertory.record.entries import Entry, Part, Retrieved
 from repertory.record.records import ContentStored
+from repertory.shortening import ResultPolicy
 from repertory.tools.context import RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput

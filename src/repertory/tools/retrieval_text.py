@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from repertory.context.compactors import compact
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Block, Image, RawBlock, Text, ToolResult, ToolUse, is_media, text_of
 from repertory.record.entries import Entry, Part
+from repertory.shortening.compactors import compact
 from repertory.tools.context import ContentReader
 
 _HINT_CHARS: Final = 200

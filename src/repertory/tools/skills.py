@@ -17,8 +17,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from repertory.context import ResultPolicy
 from repertory.errors import ConfigurationError, DefinitionError, ToolFailed, ToolRetry
+from repertory.shortening import ResultPolicy
 from repertory.tools.confined import Folder, read_all
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.front_matter import MAX_FILE, read_markdown, warn

@@ -10,12 +10,13 @@ import msgspec
 
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import TEAM_TOOLS
-from repertory.context import ContextPolicy, ResultPolicy
-from repertory.context.compactors import COMPACTORS
+from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError
 from repertory.record.records import RunStarted
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import instructions_of
+from repertory.shortening import ResultPolicy
+from repertory.shortening.compactors import COMPACTORS
 from repertory.summarizer import check_prompt
 from repertory.tools import Tool, context_tools
 from repertory.tools.retrieval_guard import RETRIEVALS

@@ -14,7 +14,6 @@ import msgspec
 
 from repertory.actors import ActorRef
 from repertory.context import ContextPolicy, Planner
-from repertory.context.shaping import words_of_plug_in
 from repertory.context.tokens import text_tokens
 from repertory.errors import MailboxFull
 from repertory.llm.messages import Message, text_of, tool_uses
@@ -24,6 +23,7 @@ from repertory.record import Entry, Snapshot
 from repertory.record.records import SummaryStored
 from repertory.runs.events import SummaryRefused, SummaryTaken
 from repertory.runs.live import LiveRun
+from repertory.shortening.shaping import words_of_plug_in
 from repertory.summarizer import (
     ResultNotSummarized,
     ResultSummarized,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context.lines import Vocabulary, choose_lines, names_in, source_lines, tells_trouble, trouble_lines
+from repertory.shortening.lines import Vocabulary, choose_lines, names_in, source_lines, tells_trouble, trouble_lines
 
 _NAMED = st.builds("{}/part_{}.py:{} holds {}".format, st.sampled_from(["lib", "src/app"]), *[st.integers(0, 60)] * 3)
 _LINES = st.one_of(

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from repertory.context import EMPTY, ContextPolicy, Outcome, Plan, Planner, ResultPolicy
-from repertory.context.shaping import shape_result
+from repertory.context import EMPTY, ContextPolicy, Outcome, Plan, Planner
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
 from repertory.llm.profiles import CacheRules, ModelProfile, Prices
 from repertory.record import Entry, Snapshot
+from repertory.shortening import ResultPolicy
+from repertory.shortening.shaping import shape_result
 
 PICTURE = Image({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="})
 

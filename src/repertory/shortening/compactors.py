@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from repertory._cutting import LOOKED_AT, clip, first_chars, kind_of_text
-from repertory.context.lines import MOST_READ, looked_at, trouble_lines
+from repertory.shortening.lines import MOST_READ, looked_at, trouble_lines
 
 _SNIPPET = 200  # characters of a search result's snippet, and of what a schema says of a field, at most
 _FIRST_FIELDS = 5  # of each of several schemas; of a single one all, as far as there is room

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context import register_compactor
-from repertory.context.compactors import COMPACTORS, close_json, compact, on_compactor_failure, said_of
+from repertory.shortening import register_compactor
+from repertory.shortening.compactors import COMPACTORS, close_json, compact, on_compactor_failure, said_of
 
 
 def js(value: object) -> str:

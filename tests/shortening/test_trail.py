@@ -7,14 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_histories import PICTURE, Story
 from hypothesis import given
 from hypothesis import strategies as st
 from random_runs import drawn
 
-from repertory.context import ContextPolicy, ResultPolicy
-from repertory.context.trail import TALKERS, Trail, bounded_trail
+from context_histories import PICTURE, Story
+from repertory.context import ContextPolicy
 from repertory.llm.messages import RawBlock, Text
+from repertory.shortening import ResultPolicy
+from repertory.shortening.trail import TALKERS, Trail, bounded_trail
 
 DOCUMENT = RawBlock(
     {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "secret words"}}
@@ -24,7 +25,8 @@ ROWS = "\n".join(f"crane_{n} stands on berth_{n}" for n in range(80))
 
 def log(story: Story, **policy: Any) -> list[str]:
     """The trail of all of a story, line by line."""
-    trail = Trail(ContextPolicy(**policy))
+    wanted = ContextPolicy(**policy)
+    trail = Trail(wanted.window, wanted.rules)
     trail.write(story.entries, len(story.entries))
     return trail.text(0, len(story.entries)).splitlines()
 
@@ -162,9 +164,9 @@ def test_a_trail_is_the_same_however_it_is_written(seed: int) -> None:
     run, chance = drawn(seed), random.Random(seed)
     entries = run.story.entries
     turns = [entry.position for entry in entries if entry.role == "assistant"]
-    whole = Trail(run.policy)
+    whole = Trail(run.policy.window, run.policy.rules)
     whole.write(entries, turns[-1])
-    pieces = Trail(run.policy)
+    pieces = Trail(run.policy.window, run.policy.rules)
     for upto in [*sorted(chance.sample(turns, k=min(5, len(turns)))), turns[-1]]:
         pieces.write(entries, upto)
     assert pieces.text(0, turns[-1], talk=TALKERS) == whole.text(0, turns[-1], talk=TALKERS)

@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from repertory._cutting import clip, cut, first_chars
-from repertory.context.compactors import beginning, compact, said_of
-from repertory.context.policy import ResultRules
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult, canonical_json, is_document, text_of
 from repertory.record.entries import Entry
+from repertory.shortening.compactors import beginning, compact, said_of
+from repertory.shortening.rules import ResultRules
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 """What a tool result may hold."""

@@ -9,17 +9,18 @@ Complexity Trap, arXiv 2508.21433.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 
 from repertory._cutting import clip, first_chars
-from repertory.context.lines import MOST_READ, Vocabulary, choose_lines, source_lines
-from repertory.context.plan import CoverRange
-from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
-from repertory.context.shaping import failed, media_in, tool_text, words_asked_for
-from repertory.llm.messages import Text, ToolUse, canonical_json, equal_items, text_of
+from repertory.llm.messages import Block, Text, ToolUse, canonical_json, equal_items, text_of
 from repertory.record.entries import Entry
+from repertory.shortening.lines import MOST_READ, Vocabulary, choose_lines, source_lines
+from repertory.shortening.rules import ResultRules, expiring_together
+from repertory.shortening.shaping import failed, media_in, tool_text, words_asked_for
 
+WINDOW = 5
+"""Iterations that stand as they arrived, unless somebody says otherwise (FEATURES.md C1)."""
 SHARE = 0.2
 """Of the characters of a long result or argument, what the trail keeps (`docs/context.md` has the table)."""
 _SHORT = 300  # characters of a result that stands whole
@@ -30,6 +31,10 @@ _ONE_LINE = 100  # characters of a result that stands on the line of its call
 TALKERS = ("user", "assistant")
 _INDENT = " "  # one: it costs a character in every line
 _OLDER = "(older lines are left out)"
+
+
+def _built_in(_: str | None) -> ResultRules:
+    return ResultRules()
 
 
 def room_of(length: int, importance: float = 1.0) -> int:
@@ -54,13 +59,19 @@ class Trail:
         position: Entries below have been written.
     """
 
-    def __init__(self, policy: ContextPolicy) -> None:
-        """Begin at the beginning of a record."""
-        self._policy = policy
+    def __init__(self, window: int = WINDOW, rules: Callable[[str | None], ResultRules] = _built_in) -> None:
+        """Begin at the beginning of a record.
+
+        Args:
+            window: Iterations that stand as they arrived; so many later what they held is known.
+            rules: What holds for the results of a tool.
+        """
+        self._window = window
+        self._rules_for = rules
         self._rules: dict[str | None, ResultRules] = {}
         self._vocabulary = Vocabulary()
         self._read = 0  # entries that the vocabulary knows
-        self._covered: set[str] = set()  # the lines of the covers
+        self._covered: set[str] = set()  # the lines of what stands in front
         self._standing: set[str] = set()  # those of what has been written behind them
         self._starts: list[int] = []  # position of each turn that has been written
         self._texts: list[str] = []
@@ -68,20 +79,20 @@ class Trail:
         self._sizes: list[int] = [0]  # characters of so many texts
         self._result_summaries: Mapping[int, str] = {}
         self._summary_positions = frozenset[int]()  # the mapping may grow
-        self._covers: tuple[CoverRange, ...] = ()
+        self._front: tuple[tuple[Block, ...], ...] = ()
         self.position = 0
 
-    def follow(self, covers: tuple[CoverRange, ...], start: int, snapshot: Sequence[Entry]) -> None:
-        """Take up the trail where a plan's covers end. If they changed, what was written behind them is written again:
-        other lines stand in view now.
+    def follow(self, front: tuple[tuple[Block, ...], ...], start: int, snapshot: Sequence[Entry]) -> None:
+        """Take up the trail behind what stands for the entries below ``start``. If that changed, what was written
+        behind it is written again: other lines stand in view now.
         """
-        if covers != self._covers:
-            same = equal_items(self._covers, covers)
-            if same < len(self._covers):
+        if front != self._front:
+            same = equal_items(self._front, front)
+            if same < len(self._front):
                 self._covered, same = set(), 0
-            for cover in covers[same:]:
-                self._covered.update(line.strip() for line in text_of(cover.content).splitlines()[1:])
-            self._covers = covers
+            for content in front[same:]:
+                self._covered.update(line.strip() for line in text_of(content).splitlines()[1:])
+            self._front = front
             self._begin(start, snapshot)
 
     def take_summaries(self, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> bool:
@@ -134,7 +145,7 @@ class Trail:
             answers = [entry for entry in snapshot[first:last] if entry.tool_call_id is not None]
             for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results come in
                 if entry.tool_call_id is None:
-                    self._read_on(snapshot, entry.iteration + self._policy.window)
+                    self._read_on(snapshot, entry.iteration + self._window)
                     talk = entry.role if is_talk(entry) else ""
                     self._add(at, self._turn(entry, answers), talk=talk)
             self.position = last
@@ -255,7 +266,7 @@ class Trail:
 
     def _rules_of(self, tool: str | None) -> ResultRules:
         if tool not in self._rules:
-            self._rules[tool] = self._policy.rules(tool)
+            self._rules[tool] = self._rules_for(tool)
         return self._rules[tool]
 
 
@@ -326,7 +337,7 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
         retrieval: Whether to name the tool that shows the originals.
     """
     span = (0 if previous or not entries else entries[0].iteration), (entries[-1].iteration if entries else 0)
-    trail = Trail(ContextPolicy())
+    trail = Trail()
     trail.write(entries, len(entries))
     parts = (log_head(*span, retrieval=retrieval), previous, trail.text(0, len(entries), talk=TALKERS))
     text = "\n".join(part for part in parts if part)

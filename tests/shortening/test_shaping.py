@@ -7,14 +7,16 @@ import unicodedata
 
 import msgspec
 import pytest
-from context_histories import PICTURE, Story
 from hypothesis import given
 from hypothesis import strategies as st
 
+from context_histories import PICTURE, Story
 from repertory._cutting import Cut, cut, first_chars, kind_of_text, safe_cut
-from repertory.context.lines import Vocabulary, choose_lines, source_lines
-from repertory.context.policy import ResultRules
-from repertory.context.shaping import (
+from repertory.llm.messages import Text
+from repertory.record.entries import Retrieved
+from repertory.shortening.lines import Vocabulary, choose_lines, source_lines
+from repertory.shortening.rules import ResultRules
+from repertory.shortening.shaping import (
     lines_stub,
     removal_of,
     shape_result,
@@ -24,8 +26,6 @@ from repertory.context.shaping import (
     viewed_stub,
     words_asked_for,
 )
-from repertory.llm.messages import Text
-from repertory.record.entries import Retrieved
 
 CODE = "".join(f"def name_{n}(x):\n    return x + {n}\n\n\n" for n in range(200))
 ROWS = msgspec.json.encode([{"id": n, "name": f"row {n}", "url": None} for n in range(300)]).decode()
