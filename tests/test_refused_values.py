@@ -96,6 +96,8 @@ async def test_what_is_refused_as_too_deep_is_an_error_of_the_record() -> None:
 
 HALF = "\ud800"
 LONG = "x" * 1_000_000
+COMPACTOR = rp.ResultPolicy(compactor=LONG)
+TEMPLATE = rp.ResultPolicy(compact_prompt=f"{{{{ {LONG} }}}}")
 
 
 @pytest.mark.parametrize(
@@ -113,13 +115,19 @@ LONG = "x" * 1_000_000
         ("quotas", {"quotas": {"runs": 1}}),
         ("telemetry", {"telemetry": "otel"}),
         ("clock", {"clock": 5.0}),
+        ("labels", {"labels": ""}),
+        ("labels", {"labels": "gpu"}),
+        ("name", {"name": 5}),
+        ("malformed model name", {"summaries": LONG}),
+        ("malformed model name", {"summaries": ["offline", LONG]}),
     ],
 )
 async def test_an_option_of_a_supervisor_is_refused_as_itself(where: str, options: dict[str, Any]) -> None:
     """Before anything is opened, and not in a group: above all one name to redact, which is no list of its letters."""
-    with pytest.raises(ConfigurationError, match=where):
+    with pytest.raises(ConfigurationError, match=where) as caught:
         async with rp.open_supervisor(**options):
             raise AssertionError
+    assert len(str(caught.value)) < 1_500
 
 
 @pytest.mark.parametrize(
@@ -127,6 +135,8 @@ async def test_an_option_of_a_supervisor_is_refused_as_itself(where: str, option
     [
         ("ContextPolicy.window", lambda: rp.ContextPolicy(window=HALF)),  # type: ignore[arg-type]
         ("ContextPolicy.rhythm", lambda: rp.ContextPolicy(rhythm=LONG)),  # type: ignore[arg-type]
+        ("ResultPolicy.compact_prompt", lambda: rp.ResultPolicy(compact_prompt=b"shorter")),  # type: ignore[arg-type]
+        ("ResultPolicy.compactor", lambda: rp.ResultPolicy(compactor=b"log")),  # type: ignore[arg-type]
         ("preset", lambda: rp.ContextPolicy.preset(LONG)),  # type: ignore[arg-type]
         ("payload_scope.read", lambda: rp.PayloadScope(read=LONG)),
         ("output", lambda: rp.Agent("a", output=LONG)),
@@ -153,6 +163,11 @@ def test_a_definition_of_the_wrong_type_or_of_a_million_characters_is_refused_in
 @pytest.mark.parametrize(
     ("where", "hand_in"),
     [
+        ("malformed model name", lambda supervisor, _, __: supervisor.spawn(rp.Agent("a", model=LONG), "Go.")),
+        ("results must be", lambda supervisor, _, __: supervisor.spawn(AGENT, "Go.", results=LONG)),
+        ("results must be", lambda supervisor, _, __: supervisor.spawn(AGENT, "Go.", results={LONG: 1})),
+        ("compactor", lambda supervisor, _, __: supervisor.spawn(AGENT, "Go.", results=COMPACTOR)),
+        ("template has xxx", lambda supervisor, _, __: supervisor.spawn(AGENT, "Go.", results=TEMPLATE)),
         ("run_id", lambda supervisor, _, __: supervisor.fork(5, agent=AGENT)),
         ("run_id", lambda supervisor, _, __: supervisor.rewind(["a"], 0, agent=AGENT)),
         ("id 'xxx", lambda supervisor, _, __: supervisor.resume(LONG, agent=AGENT)),

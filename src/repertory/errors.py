@@ -68,9 +68,20 @@ Messages are a lower-case fact with the offending value and where it was found, 
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def remade(kind: type[RepertoryError], *args: Any) -> RepertoryError:
+    """An error as it was, without its constructor, which takes other arguments than its message where it makes that."""
+    return kind.__new__(kind, *args)
+
 
 class RepertoryError(Exception):
-    """The root of every error that repertory raises on purpose."""
+    """The root of every error that repertory raises on purpose. Each can be copied and pickled, as it stands."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is made again."""
+        return remade, (type(self), *self.args), vars(self)
 
 
 class ConfigurationError(RepertoryError):

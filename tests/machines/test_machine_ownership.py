@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 
+import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
@@ -261,15 +263,13 @@ def test_who_leaves_lets_its_runs_go(postgres: PostgresServer, run_async: RunAsy
     run_async(main)
 
 
-@pytest.mark.parametrize("options", [{"lease": 0.1}, {"labels": "gpu"}, {"labels": ("",)}])
-def test_options_that_make_no_sense_are_refused(
-    postgres: PostgresServer, run_async: RunAsync, options: dict[str, object]
-) -> None:
-    """Before anything is written."""
+@pytest.mark.parametrize("lease", [0.1, 0, -1.0, float("inf"), "30"])
+def test_a_lease_that_makes_no_sense_is_refused(postgres: PostgresServer, run_async: RunAsync, lease: Any) -> None:
+    """Before anything is written; 0 is no way to say the default."""
 
     async def main() -> None:
-        with pytest.raises(ConfigurationError):
-            async with machine(postgres.emptied_journal(), **options):  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="lease must be"):
+            async with rp.open_supervisor(postgres.emptied_journal(), lease=lease):
                 raise AssertionError
 
     run_async(main)

@@ -13,10 +13,9 @@ import msgspec
 
 from repertory import errors
 from repertory._ids import unit_of
-from repertory.errors import MachineSilent, RepertoryError, RunError
+from repertory.errors import MachineSilent, RepertoryError, RunError, remade
 from repertory.llm.messages import Json
 from repertory.machines.machine import Machines
-from repertory.record.postgres_sql import escape, restore
 from repertory.record.rows import decode_json, encode_json
 
 if TYPE_CHECKING:
@@ -28,18 +27,17 @@ _POLL: Final = 1.0  # seconds between two looks, where a notification was lost
 _WRITE: Final = """INSERT INTO commands (command_id, root_id, run_id, verb, body, at)
     VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT (command_id) DO NOTHING"""
 _SAME: Final = "SELECT verb = $2 AND body = $3 FROM commands WHERE command_id = $1"
-_ANSWER: Final = "SELECT error, message, result FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
+_ANSWER: Final = "SELECT error, result FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
 _OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body FROM commands c
     JOIN ownership o ON o.run_id = c.root_id WHERE o.machine_id = $1 AND c.answered_at IS NULL ORDER BY c.at"""
 _TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
     WHERE o.run_id = c.root_id AND o.machine_id = $1 AND c.answered_at IS NULL AND c.taken_by IS DISTINCT FROM $1"""
 # Of a run that has ended meanwhile, and so belongs to nobody, there is nothing more to be asked; but what a machine has
 # begun is its own to answer, as a message lets the run go on.
-_LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', message = $1
+_LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', result = $1
     WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)
       AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id = c.taken_by AND m.lost_at IS NULL)"""
-_DONE: Final = """UPDATE commands SET answered_at = clock_timestamp(), error = $2, message = $3, result = $4
-    WHERE command_id = $1"""
+_DONE: Final = "UPDATE commands SET answered_at = clock_timestamp(), error = $2, result = $3 WHERE command_id = $1"
 _FORGET_ONE: Final = "DELETE FROM commands WHERE command_id = $1"
 _FORGET: Final = "DELETE FROM commands WHERE answered_at < clock_timestamp() - interval '1 day'"
 
@@ -102,22 +100,19 @@ class Commands:
                 await self._machines.use(
                     "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command.command_id])
                 )
-            name, message, result = answer
+            name, result = answer
             if name:
-                raise _error(name, message)
+                raise _heard(name, result)
             return result
         raise MachineSilent(
             f"no machine has answered within {within:g} s about run {command.run_id}; {command.verb} is written down "
             "and carried out once one can: repertory machines shows who is there"
         )
 
-    async def _answer(self, command_id: str) -> tuple[str, str, str] | None:
-        def read(connection: Connection) -> tuple[str, str, str] | None:
-            row = connection.execute(_ANSWER, [command_id]).fetchone()
-            if row is None:
-                return None
-            name, message, result = restore([row])[0]
-            return str(name or ""), str(message or ""), str(result or "")
+    async def _answer(self, command_id: str) -> tuple[str | None, str] | None:
+        def read(connection: Connection) -> tuple[str | None, str] | None:
+            row: tuple[str | None, str] | None = connection.execute(_ANSWER, [command_id]).fetchone()
+            return row
 
         return await self._machines.use("read an answer in", read)
 
@@ -125,7 +120,7 @@ class Commands:
         """What the runs of this machine are asked for and has not been answered, oldest first."""
 
         def read(connection: Connection) -> list[Command]:
-            connection.execute(_LATE, ["the run has ended meanwhile"])
+            connection.execute(_LATE, [_told(RunError("the run has ended meanwhile"))[1]])
             connection.execute(_TAKE, [self._machines.machine_id])
             rows = connection.execute(_OPEN, [self._machines.machine_id]).fetchall()
             return [Command(command_id, run_id, verb, decode_json(body)) for command_id, run_id, verb, body in rows]
@@ -134,9 +129,7 @@ class Commands:
 
     async def answer(self, command: Command, error: RepertoryError | None, result: str = "") -> None:
         """Say that a command was carried out and what it gives, or why it was not."""
-        values = [command.command_id, None, None, result]
-        if error is not None:
-            values[1:3] = [type(error).__name__, escape(str(error))]
+        values = [command.command_id, *((None, result) if error is None else _told(error))]
 
         def write(connection: Connection) -> None:
             with connection.transaction():
@@ -147,6 +140,16 @@ class Commands:
         await self._machines.use("answer another machine through", write)
 
 
-def _error(name: str, message: str) -> RepertoryError:
-    kind = getattr(errors, name, RepertoryError)
-    return kind(message) if isinstance(kind, type) and issubclass(kind, RepertoryError) else RepertoryError(message)
+def _told(error: RepertoryError) -> tuple[str, str]:
+    """An error as a row has it: the nearest kind that every machine knows, its message and its attributes."""
+    kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
+    return kind.__name__, encode_json([str(error), plain])
+
+
+def _heard(name: str, text: str) -> RepertoryError:
+    """The error that was ``_told``. Of a kind that only a newer version knows it is a ``RepertoryError``."""
+    message, attributes = decode_json(text)
+    error = remade(getattr(errors, name, RepertoryError), message)
+    vars(error).update(attributes)
+    return error

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from repertory._choices import check_labels, check_number, show
+from repertory._choices import check_number, show
 from repertory._log import Log
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
@@ -473,7 +473,6 @@ async def open_machines(
         labels: What it offers to runs that ask for it.
         lease: Seconds after which its runs may be taken over when it is not heard of.
     """
-    check_labels("labels", labels)
     if name is not None and not name.isprintable():
         raise ConfigurationError(f"name must be printable, got {show(name)}")
     check_lease(lease)

@@ -94,10 +94,10 @@ _MACHINES: Final = (
     # Which machine wrote the records from a number on, up to the next number here.
     "CREATE TABLE batches (first bigint PRIMARY KEY, machine_id uuid NOT NULL)",
     # What is asked of runs that other machines own; `root_id` is the tree that has an owner, `taken_by` the machine
-    # that has begun to carry it out.
+    # that has begun to carry it out; `result` is what came of it, or what the `error` says.
     """CREATE TABLE commands (command_id text COLLATE "C" PRIMARY KEY, root_id text COLLATE "C" NOT NULL,
        run_id text COLLATE "C" NOT NULL, verb text NOT NULL, body text NOT NULL, at timestamptz NOT NULL,
-       taken_by uuid, answered_at timestamptz, error text, message text, result text)""",
+       taken_by uuid, answered_at timestamptz, error text, result text)""",
     "CREATE INDEX commands_open ON commands (root_id, at) WHERE answered_at IS NULL",
     # What one machine at a time does for all of them. A duty is free where its machine is lost or has left.
     """CREATE TABLE duties (name text COLLATE "C" PRIMARY KEY, machine_id uuid NOT NULL)""",

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 
+from repertory._choices import show
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Model, NeedsKey, SharedServer
@@ -46,7 +47,7 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
     chosen = (variables.get("REPERTORY_MODEL") or otherwise) if name is None else name
     bare = chosen.removeprefix("anthropic:").removeprefix("anthropic/")
     if not _NAME.fullmatch(bare):
-        raise ConfigurationError(f"malformed model name {chosen!r}; {_POSSIBLE}")
+        raise ConfigurationError(f"malformed model name {show(chosen)}; {_POSSIBLE}")
     if bare == "offline":
         from repertory.offline import OfflineModel
 

@@ -35,7 +35,7 @@ def check_types(struct: msgspec.Struct) -> None:
     for field in _declared(type(struct)):
         value = getattr(struct, field.name)
         try:
-            msgspec.convert(msgspec.to_builtins(value), type=field.type)
+            msgspec.convert(value, type=field.type)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             where = f"{type(struct).__name__}.{field.name}"
             literal = next((each for each in (field.type, *get_args(field.type)) if get_origin(each) is Literal), None)

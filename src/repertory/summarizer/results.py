@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from repertory._cutting import clip
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import canonical_json
 from repertory.llm.model import Model, ModelRequest, ModelResponse
@@ -53,8 +54,9 @@ def check_prompt(template: str, where: str) -> None:
     """
     unknown = sorted({name for name in _VARIABLE.findall(template) if _snake_case(name) not in _NAMES})
     if unknown:
+        listed = clip(", ".join(unknown), 200)
         raise ConfigurationError(
-            f"{where}: the template has {', '.join(unknown)}, which nobody fills in; there are {', '.join(_NAMES)}"
+            f"{where}: the template has {listed}, which nobody fills in; there are {', '.join(_NAMES)}"
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
 
-from repertory._choices import check_choice, check_number, check_type, show
+from repertory._choices import check_choice, check_labels, check_number, check_type, show
 from repertory._error_texts import leaves_of
 from repertory._postgres_address import Place
 from repertory.actors import open_system
@@ -133,6 +133,9 @@ async def open_supervisor(
     for each in summaries or ():
         wanted = None if isinstance(each, type) else each  # a class of models has all that a model has
         check_type("open_supervisor: summaries", wanted, str | Model, "a Model, the name of one, or several")
+    if labels is not None:
+        check_labels("open_supervisor: labels", labels)
+    check_type("open_supervisor: name", name, str | None, "a text, or None for the host's name and the process id")
     words = "AlertThresholds, or None for no alerts"
     check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
     check_type("open_supervisor: approvals", approvals, Approvals | None, "Approvals(…), or None for no rules")
@@ -245,7 +248,8 @@ async def _take_part(
         return None
     from repertory.machines.machine import LEASE, open_machines  # here, as nothing of it is needed with one process
 
-    return await stack.enter_async_context(open_machines(journal, name=name, labels=labels or (), lease=lease or LEASE))
+    lease = LEASE if lease is None else lease
+    return await stack.enter_async_context(open_machines(journal, name=name, labels=labels or (), lease=lease))
 
 
 def _plain_loops_wanted() -> bool:

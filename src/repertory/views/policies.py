@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from repertory._choices import show
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import TEAM_TOOLS
 from repertory.context import ContextPolicy
@@ -120,7 +121,7 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
             of = f"for the results of {name}"
             if said.compactor and said.compactor not in COMPACTORS:
                 raise ConfigurationError(
-                    f"agent {member.name}: compactor {of} is {said.compactor!r}; expected one of "
+                    f"agent {member.name}: compactor {of} is {show(said.compactor)}; expected one of "
                     f"{', '.join(sorted(COMPACTORS))}, or register_compactor(…) before the run"
                 )
             check_prompt(said.compact_prompt or "", f"agent {member.name}: compact_prompt {of}")
@@ -151,10 +152,10 @@ def _check_results(agent: Agent[Any], results: object) -> None:
     if not isinstance(results, ResultPolicy):
         keys = [*results] if isinstance(results, Mapping) else []
         wrong = [key for key in keys if key not in ResultPolicy.__struct_fields__]
-        also = f", whose {wrong[0]!r} is no field of it" if wrong else ""
-        raise ConfigurationError(f"results must be a ResultPolicy, got {results!r}{also}")
+        also = f", whose {show(wrong[0])} is no field of it" if wrong else ""
+        raise ConfigurationError(f"results must be a ResultPolicy, got {show(results)}{also}")
     if agent.context is None:
         raise ConfigurationError(
-            f"results is {results!r}, and agent {agent.name} is a plain loop (context=None), which shows everything as "
-            "it comes; give it a ContextPolicy"
+            f"results is {show(results)}, and agent {agent.name} is a plain loop (context=None), which shows "
+            "everything as it comes; give it a ContextPolicy"
         )

@@ -1,0 +1,65 @@
+"""Every error can be made again from what it holds: by copy and pickle, and by a machine that is told of it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+
+from postgres_server import PostgresServer
+from repertory import errors
+from repertory.errors import DefinitionError, JournalLocked, QueueFull, RepertoryError
+from repertory.machines import open_machines
+from repertory.machines.commands import Command, Commands
+from repertory.record import open_journal
+
+WITH_MORE: dict[type[RepertoryError], RepertoryError] = {
+    DefinitionError: DefinitionError("agents/clerk.md", "unknown tool", field="tools", line=3),
+    JournalLocked: JournalLocked("another process owns it", path="runs.db", owner=17),
+    QueueFull: QueueFull("ann has 10 runs waiting", retry_after=2.5),
+}
+EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RepertoryError)]
+
+
+class Refined(QueueFull):
+    """Of an application."""
+
+
+def example(kind: type[RepertoryError]) -> RepertoryError:
+    """An error of a class; with a text that a database does not take as it is."""
+    return WITH_MORE[kind] if kind in WITH_MORE else kind("it is so: \0\ud800 é")
+
+
+def same(error: BaseException, other: BaseException) -> bool:
+    """Whether two errors say the same."""
+    return (type(error), str(error), vars(error)) == (type(other), str(other), vars(other))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_an_error_is_copied_and_pickled_with_what_it_holds(kind: type[RepertoryError]) -> None:
+    """A pool of processes would break over one that cannot be made again."""
+    error = example(kind)
+    error.add_note("seen")
+    assert same(copy.copy(error), error)
+    assert same(pickle.loads(pickle.dumps(error)), error)
+    del error.__notes__
+
+
+async def test_another_machine_raises_every_error_as_it_was(postgres: PostgresServer) -> None:
+    """With its attributes; one of an application's own class as the nearest that all know."""
+    async with (
+        open_journal(postgres.emptied_journal()) as journal,
+        open_machines(journal, name=None, labels=(), lease=60.0) as machines,
+    ):
+        commands = Commands(machines)
+        for number, error in enumerate([*map(example, EVERY), Refined("full", retry_after=1.0)]):
+            command = Command(f"cmd-{number}", "run-1", "stop", {})
+            with pytest.raises(RepertoryError) as caught:
+                await commands.ask(command, within=0)
+            await commands.answer(command, error)
+            with pytest.raises(RepertoryError) as caught:
+                await commands.ask(command)
+            wanted = QueueFull("full", retry_after=1.0) if isinstance(error, Refined) else error
+            assert same(caught.value, wanted)
