@@ -13,9 +13,9 @@ import pytest
 from frames import strangers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import drawn, lived
 
 from context_histories import Story, long_story, models, plan_afresh, planned, policies, profile, stories
+from random_runs import drawn, lived
 from repertory.context import (
     EMPTY,
     ContextPolicy,

@@ -7,9 +7,9 @@ import pytest
 from frames import documents, strangers, unsaid
 from hypothesis import given
 from hypothesis import strategies as st
-from random_runs import HOSTILE, drawn, lived
 
 from context_histories import Story, long_story, planned, profile
+from random_runs import HOSTILE, drawn, lived
 from repertory.context import EMPTY, ContextPolicy, Planner, apply, project
 from repertory.context.decisions import Decision
 from repertory.context.edits import Editor

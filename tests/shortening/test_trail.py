@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_runs import drawn
 
 from context_histories import PICTURE, Story
+from random_runs import drawn
 from repertory.context import ContextPolicy
 from repertory.llm.messages import RawBlock, Text
 from repertory.shortening import ResultPolicy
