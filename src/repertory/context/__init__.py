@@ -7,7 +7,7 @@ before each call, ``Projector.project`` makes the request.
 from __future__ import annotations
 
 from repertory.context.decisions import Arithmetic, Decision, apply, decode_decision, encode_decision, replay
-from repertory.context.lifecycle import LifecycleKind, MessageEvent, ViewEntry, list_view
+from repertory.context.lifecycle import LifecycleKind, MessageEvent
 from repertory.context.plan import EMPTY, Plan
 from repertory.context.planner import Outcome, Planner
 from repertory.context.policy import ContextPolicy
@@ -24,11 +24,9 @@ __all__ = [
     "Plan",
     "Planner",
     "Projector",
-    "ViewEntry",
     "apply",
     "decode_decision",
     "encode_decision",
-    "list_view",
     "project",
     "replay",
 ]

@@ -1,4 +1,4 @@
-"""What callers are told of single messages: how each is shown now, and what became of it."""
+"""What callers are told of single messages: what became of each."""
 
 from __future__ import annotations
 
@@ -7,95 +7,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from repertory._cutting import clip
 from repertory.context.decisions import Decision
-from repertory.context.plan import CoverRange, ExpandEntry, Plan, RemoveResult, Representation, Shown, StubResult
-from repertory.context.tokens import shown_tokens
-from repertory.llm.messages import ToolUse, text_of
-from repertory.record.entries import Entry, EntryKind
+from repertory.context.plan import CoverRange, ExpandEntry, RemoveResult, Shown, StubResult
+from repertory.record.entries import Entry
 
 LifecycleKind: TypeAlias = Literal["added", "compacted", "expired", "removed", "covered", "expanded"]
-
-_HINT_CHARS = 160  # two lines of a terminal
-
-
-# --- how each is shown ------------------------------------------------------------------------------------
-
-
-class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the record, and how the model sees it.
-
-    Attributes:
-        position: Its place in the record; what ``Run.expand`` and ``Run.pin`` take.
-        tool: The tool whose result it is; None for anything else.
-        representation: ``verbatim``, ``shaped`` (cut on arrival), ``stub``, ``covered`` (a summary stands for it),
-            ``removed`` or ``expanded``.
-        pinned: Whether it stays in view as it is.
-        can_expand: Whether there is more to it than is shown.
-        hint: What is in it, in one line.
-        items: Lines of the whole, which ``Run.expand(items=…)`` counts; None where the record has only what was left
-            when it was cut on arrival: its whole is in the content store.
-        original_length: Characters of the whole.
-        tokens: Estimate of what it costs in the prompt now; 0 where a summary stands for it.
-        tokens_saved: Estimate of what showing it as it stands in the record would cost more.
-    """
-
-    position: int
-    iteration: int
-    role: str
-    kind: EntryKind
-    representation: Representation
-    tool: str | None
-    tool_call_id: str | None
-    pinned: bool
-    can_expand: bool
-    hint: str
-    items: int | None
-    original_length: int
-    tokens: int
-    tokens_saved: int
-
-
-def list_view(snapshot: Sequence[Entry], plan: Plan) -> list[ViewEntry]:
-    """Say how each entry is shown, oldest first."""
-    return [_listed(entry, plan) for entry in snapshot]
-
-
-def _listed(entry: Entry, plan: Plan) -> ViewEntry:
-    how, text = plan.representation(entry), text_of(entry.content)
-    tokens = 0 if how == "covered" else shown_tokens(entry, plan)
-    short = how in ("stub", "covered", "removed")
-    return ViewEntry(
-        position=entry.position,
-        iteration=entry.iteration,
-        role=entry.role,
-        kind=entry.kind,
-        representation=how,
-        tool=entry.tool,
-        tool_call_id=entry.tool_call_id,
-        pinned=entry.position in plan.pins,
-        can_expand=short or (how == "shaped" and entry.content_id is not None),
-        hint=_hint(entry, plan.shown.get(entry.position), text),
-        items=None if entry.original_length and entry.content_id is not None else len(text.splitlines()),
-        original_length=entry.original_length or len(text),
-        tokens=tokens,
-        tokens_saved=max(0, entry.tokens - tokens) if short else 0,
-    )
-
-
-def _hint(entry: Entry, shown: Shown | None, text: str) -> str:
-    """What stands for the entry without its head line, or else how it begins; calls by their tools' names."""
-    if isinstance(shown, StubResult):
-        text = shown.text.partition("\n")[2] or shown.text
-    elif isinstance(shown, RemoveResult):
-        text = text or shown.text
-    elif shown is not None and shown.content is not None:
-        text = text_of(shown.content)
-    calls = ", ".join(block.name for block in entry.content if isinstance(block, ToolUse))
-    return clip(" ".join(part for part in (text.strip(), f"[calls {calls}]" if calls else "") if part), _HINT_CHARS)
-
-
-# --- what became of it ------------------------------------------------------------------------------------
 
 
 class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,5 +7,6 @@ from repertory.supervisor.queue import QueuedRun
 from repertory.supervisor.quotas import Quota, Quotas
 from repertory.supervisor.run_handle import Run
 from repertory.supervisor.supervisor import Supervisor
+from repertory.views.listing import ViewEntry
 
-__all__ = ["QueuedRun", "Quota", "Quotas", "Run", "Supervisor", "open_supervisor", "run", "run_sync"]
+__all__ = ["QueuedRun", "Quota", "Quotas", "Run", "Supervisor", "ViewEntry", "open_supervisor", "run", "run_sync"]

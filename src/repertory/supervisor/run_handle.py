@@ -11,7 +11,6 @@ import anyio.lowlevel
 from repertory._choices import check_pattern, check_text, check_type, check_value, show
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
-from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.loop.outside import decide, give_result
 from repertory.memory import Memory
@@ -29,6 +28,7 @@ from repertory.runs.waiting_calls import WaitingCall
 from repertory.summarizer import GetSummary
 from repertory.supervisor.asking import say
 from repertory.supervisor.runtime import Runtime
+from repertory.views.listing import ViewEntry, list_view
 from repertory.views.results import read_result
 from repertory.views.turns import answer_to, result_form
 
