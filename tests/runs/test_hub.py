@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from repertory.runs.event_hub import EventHub
-from repertory.runs.events import Event, EventsMissed, RunResumed
+from repertory.runs.events import Event, EventsMissed, RunResumed, ToolStarted
 
 
 def event(number: int) -> RunResumed:
@@ -46,6 +46,25 @@ async def test_a_slow_reader_is_told_what_it_missed() -> None:
     assert isinstance(seen[0], EventsMissed)
     assert seen[0].count == 15
     assert [item.iteration for item in seen[1:]] == list(range(15, 25))
+
+
+async def test_events_are_bound_by_their_texts_too() -> None:
+    """A few with long texts take the place of many, in the hub and in what a slow reader has still to read."""
+    hub = EventHub(characters=1000)
+    slow, common = hub.reader(), {"run_id": "run", "agent": "a", "at": 0.0, "call_id": "c", "tool": "write"}
+    for number in range(20):
+        hub.publish(ToolStarted(**common, iteration=number, arguments={"path": "p", "lines": ["x" * 100, {"y": "z"}]}))
+    hub.publish(ToolStarted(**common, iteration=20, arguments={"text": "x" * 5000}))
+    hub.close()
+    missed, *rest = [item async for item in slow]
+    assert isinstance(missed, EventsMissed)
+    assert (missed.count, [item.iteration for item in rest]) == (20, [20])  # the newest is there, however long it is
+    assert [item.iteration async for item in hub.reader()] == [20]
+    hub = EventHub(characters=1000)
+    for number in range(20):
+        hub.publish(ToolStarted(**common, iteration=number, arguments={"text": "x" * 100}))
+    hub.close()
+    assert [item.iteration async for item in hub.reader()] == list(range(12, 20))
 
 
 async def test_a_reader_that_comes_late_is_told_of_no_gap() -> None:

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
-from typing import Self
+from typing import Final, Self
 from weakref import WeakSet
 
 import anyio
+import msgspec
 
 from repertory.runs.events import AnyEvent, Event, EventsMissed
+
+_MOST: Final = 20_000  # events
+# Of all texts in those together. So many usual events have some 8 MiB, and what a model writes into a file is in one.
+_MOST_CHARACTERS: Final = 16 * 2**20
+
+
+class _Newest:
+    """The newest events, up to a bound; the newest of all in any case."""
+
+    def __init__(self, most: int, most_characters: int) -> None:
+        self._most = most
+        self._most_characters = most_characters
+        self._characters = 0
+        self.events: deque[tuple[int, AnyEvent]] = deque()  # each with its size in characters
+
+    def add(self, size: int, event: AnyEvent) -> list[AnyEvent]:
+        """Take one more; what has to go for it."""
+        self.events.append((size, event))
+        self._characters += size
+        lost = []
+        while len(self.events) > self._most or (self._characters > self._most_characters and len(self.events) > 1):
+            lost.append(self.take())
+        return lost
+
+    def take(self) -> AnyEvent:
+        """Take the oldest out."""
+        size, event = self.events.popleft()
+        self._characters -= size
+        return event
 
 
 class EventHub:
@@ -20,25 +50,40 @@ class EventHub:
         closed: Whether nothing will come any more.
     """
 
-    def __init__(self, *, keep: int = 20_000, keep_ended: int = 500) -> None:
+    def __init__(self, *, keep: int = _MOST, characters: int = _MOST_CHARACTERS, keep_ended: int = 500) -> None:
         self.count = 0
         self.closed = False
-        self.keep = keep
+        self._bounds = keep, characters
         self._keep_ended = keep_ended
-        self._events: deque[AnyEvent] = deque(maxlen=keep)
+        self._newest = self.room()
         self._readers: WeakSet[EventReader] = WeakSet()
+
+    def room(self) -> _Newest:
+        """Room for as many events as it keeps itself."""
+        return _Newest(*self._bounds)
 
     def publish(self, event: AnyEvent) -> None:
         """Add an event and wake the readers who want it. Never blocks."""
-        self._events.append(event)
+        size, parts = 0, [*msgspec.structs.astuple(event)]
+        while parts:
+            part = parts.pop()
+            if isinstance(part, str):
+                size += len(part)
+            elif isinstance(part, dict):
+                parts += part
+                parts += part.values()
+            elif isinstance(part, list | tuple):
+                parts += part
+        self._newest.add(size, event)
         for reader in self._readers:
-            reader.put(self.count, event)
+            reader.put(self.count, size, event)
         self.count += 1
 
     def forget_ended(self, going: Container[str]) -> None:
         """Let go of the oldest events, up to one of the runs still going; a few stay for readers who come late."""
-        while len(self._events) > self._keep_ended and self._events[0].run_id not in going:
-            self._events.popleft()
+        events = self._newest.events
+        while len(events) > self._keep_ended and events[0][1].run_id not in going:
+            self._newest.take()
 
     def close(self) -> None:
         """End every reader once it has read what there is."""
@@ -62,9 +107,10 @@ class EventHub:
                 without it the reader ends when the supervisor closes.
         """
         reader = EventReader(self, wanted, until)
-        for number, event in enumerate(self._events, start=self.count - len(self._events)):
+        events = self._newest.events
+        for number, (size, event) in enumerate(events, start=self.count - len(events)):
             if number >= since:
-                reader.put(number, event)
+                reader.put(number, size, event)
         self._readers.add(reader)
         return reader
 
@@ -72,7 +118,7 @@ class EventHub:
 class EventReader:
     """An asynchronous iterator over events. Any number of tasks may each have their own.
 
-    It holds what it has still to read, as many events as the hub keeps. One that is slower blocks nobody: it is told
+    It holds what it has still to read, as much as the hub keeps. One that is slower blocks nobody: it is told
     how many events it missed.
     """
 
@@ -80,19 +126,18 @@ class EventReader:
         self._hub = hub
         self._wanted = wanted
         self._until = until
-        self._events: deque[AnyEvent] = deque()
+        self._unread = hub.room()
         self._missed: EventsMissed | None = None
         self._news: anyio.Event | None = None
 
-    def put(self, number: int, event: AnyEvent) -> None:
-        """Take an event, if it is one to read."""
+    def put(self, number: int, size: int, event: AnyEvent) -> None:
+        """Take an event of so many characters, if it is one to read."""
         end = self._until()
         if (end is None or number < end) and self._wanted(event):
-            if len(self._events) == self._hub.keep:
-                lost, count = self._events.popleft(), self._missed.count if self._missed is not None else 0
+            for lost in self._unread.add(size, event):
+                count = self._missed.count if self._missed is not None else 0
                 common = {name: getattr(lost, name) for name in Event.__struct_fields__}
                 self._missed = EventsMissed(**common, count=count + 1)
-            self._events.append(event)
             self.wake()
 
     def wake(self) -> None:
@@ -104,10 +149,10 @@ class EventReader:
         return self
 
     async def __anext__(self) -> AnyEvent:
-        while self._missed is None and not self._events:
+        while self._missed is None and not self._unread.events:
             if self._hub.closed or self._until() is not None:
                 raise StopAsyncIteration
             self._news = anyio.Event()
             await self._news.wait()
         missed, self._missed = self._missed, None
-        return missed if missed is not None else self._events.popleft()
+        return missed if missed is not None else self._unread.take()
