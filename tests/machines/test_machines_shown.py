@@ -22,7 +22,7 @@ from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.machines import Machine
 from repertory.service.control import Control
-from repertory.service.metrics import read_metrics
+from repertory.service.metrics import Metrics
 from repertory.service.overview import read_overview
 from repertory.service.views import Wanted
 from repertory.testing import FunctionModel, call
@@ -124,14 +124,14 @@ def test_metrics_have_every_machine(postgres: PostgresServer, run_async: RunAsyn
                 await busy.helping.wait()
             there, other = await owner.machines()
             lost = msgspec.structs.replace(other, lost_at=1.0)
-            text = (await read_metrics(owner.journal, [_aged(there, 7.0), lost])).decode()
+            text = (await Metrics(owner.journal).read([_aged(there, 7.0), lost])).decode()
             names = f'labels="gpu",machine="owner",machine_id="{there.machine_id}"'
             assert f"repertory_machine_runs{{{names}}} 1.0" in text
             assert f"repertory_machine_lease_age_seconds{{{names}}} 23.0" in text
             assert f"repertory_machine_lease_left_seconds{{{names}}} 7.0" in text
             assert f"repertory_machine_draining{{{names}}} 0.0" in text
             assert "other" not in text
-            assert b"repertory_machine" not in await read_metrics(owner.journal)
+            assert b"repertory_machine" not in await Metrics(owner.journal).read()
             busy.open.set()
             await run.wait_result()
 

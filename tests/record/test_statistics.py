@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,7 @@ from backends import RunAsync
 from repertory.llm import Usage
 from repertory.llm.profiles import Amount
 from repertory.record import EventLogged, Record, RunStatistics, open_journal
-from repertory.record.records import DecisionMade, ModelReplied, OutcomeStatus, ToolFinished
+from repertory.record.records import DecisionMade, ModelReplied, OutcomeStatus, RunStateChanged, ToolFinished
 from repertory.record.schema import MIGRATIONS, migrate
 from repertory.record.statistics import count_in
 
@@ -107,6 +108,53 @@ def test_figures_are_sums_over_the_records_of_a_run(kind: str, tmp_path: Path, r
         assert figures["run-2"] == RunStatistics(model_calls=1)
         assert list(figures) == ["run-1", "run-2", "run-1.a"]
         assert tree == {name: figures[name] for name in ("run-1", "run-1.a")}
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
+def test_totals_are_the_figures_of_all_runs_however_they_are_read(
+    kind: str, tmp_path: Path, run_async: RunAsync
+) -> None:
+    """Read stretch by stretch they add up to what one reading gives; what was removed is none of them."""
+
+    def moved(run_id: str, state: Any) -> RunStateChanged:
+        return RunStateChanged(run_id=run_id, state=state, at=2.0)
+
+    def replied(run_id: str, call: int, purpose: str = "agent") -> ModelReplied:
+        return ModelReplied(run_id=run_id, call=call, at=9.0, usage=PAID, cost=0.5, purpose=purpose, plain_tokens=40)
+
+    stretches: list[list[Record]] = [
+        [kit.started("run-1", agent="a"), kit.started("run-2", agent='b "x"')],
+        [moved("run-1", "running"), kit.called(1, {}), replied("run-1", 1), ended("read", "error", retrieval=True)],
+        [],
+        [moved("run-1", "done"), replied("run-2", 1), event("SummaryTaken", failure="x"), event("Alert")],
+        [moved("run-1", "running"), replied("run-1", 2, "summary"), kit.started("run-1.c", agent="a")],
+        [moved("run-1", "done"), moved("run-1.c", "stopped"), moved("run-2", "failed")],
+    ]
+
+    async def main() -> None:
+        async with kit.opened(kind, tmp_path) as journal:
+            upto, figures, states = 0, dict[str, RunStatistics](), Counter[Any]()
+            for records in stretches:
+                await journal.write(records)
+                new = await journal.read_totals(after=upto)
+                upto, removals = new.upto, new.removals
+                states.update(new.states)
+                for agent, more in new.figures.items():
+                    figures[agent] = figures.get(agent, RunStatistics(runs=0)) + more
+            whole = await journal.read_totals()
+            assert (whole.figures, whole.upto, removals) == (figures, upto, 0)
+            there = {key: count for key, count in states.items() if count}
+            assert there == {("a", "done"): 1, ("a", "stopped"): 1, ('b "x"', "failed"): 1}
+            assert there == {key: count for key, count in whole.states.items() if count}
+            by_run = await journal.read_statistics()
+            assert figures["a"].cost_seen == by_run["run-1"].cost_seen == 1.0
+            for name in ("tokens_seen", "tokens_billed", "model_calls", "iterations", "tool_errors", "retrievals"):
+                assert getattr(figures["a"], name) == getattr(by_run["run-1"], name) > 0
+            await journal.remove_run("run-1", at=9.0)
+            assert (await journal.read_totals(after=upto)).removals == 1
+            assert set((await journal.read_totals()).figures) == {'b "x"'}
 
     run_async(main)
 

@@ -82,6 +82,11 @@ def test_metrics_are_the_figures_of_all_runs_by_agent(short: Path, run_async: An
             assert samples["repertory_iterations_total", "clerk"] == 3
             assert samples["repertory_tool_calls_total", "clerk"] == 1
             assert samples["repertory_tokens_total", "clerk", "prompt"] == sum(each["tokens_seen"] for each in figures)
+            newest = (await client.get("/runs"))["runs"][-1]["id"]
+            assert (await client.http.delete(f"/runs/{newest}")).status_code == 204
+            text = (await client.http.get("/metrics")).text
+            assert 'repertory_runs{agent="clerk",state="done"} 1.0' in text
+            assert 'repertory_iterations_total{agent="clerk"} 2.0' in text
 
     run_async(main)
 

@@ -22,7 +22,7 @@ from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, mig
 from repertory.record.postgres_search import PostgresFullText, PostgresTables, index_slice
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
-from repertory.record.reads import Rows
+from repertory.record.reads import Rows, number_of
 from repertory.record.redaction import Redactor
 from repertory.record.removal import remove_slice
 from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text
@@ -152,7 +152,7 @@ class PostgresJournal(OwnedJournal):
         newest = self._writer.newest if isinstance(self._writer, PostgresWriter) else 0
         until = time.monotonic() + _FOLLOWING
         while True:
-            found = await self._query("numbers", "SELECT followed_up_to()", (), _one_number)
+            found = await self._query("numbers", "SELECT followed_up_to()", (), number_of)
             if found >= newest or time.monotonic() > until:
                 return found
             await anyio.sleep(_LOOK)
@@ -172,7 +172,7 @@ class PostgresJournal(OwnedJournal):
     async def last_item_position(self) -> int:
         """At least how far the log of items goes."""
         sql = f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions"
-        return max(await self._fetch("items", sql, (), _one_number), await super().last_item_position())
+        return max(await self._fetch("items", sql, (), number_of), await super().last_item_position())
 
     def _text(self, text: str) -> Value:
         return to_column(encode_text(text))
@@ -197,10 +197,6 @@ class PostgresJournal(OwnedJournal):
         finally:
             if self._writer is not None:
                 self._writer.close(self._close_timeout)
-
-
-def _one_number(rows: Rows) -> int:
-    return int(next(iter(rows))[0] or 0)
 
 
 class PostgresReader:

@@ -16,6 +16,11 @@ NO_LIMIT: Final = 2**63 - 1  # the largest number that a LIMIT takes
 OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
 
 
+def number_of(rows: Rows) -> int:
+    """The one number that was asked for; 0 where there is none."""
+    return int(next(iter(rows))[0] or 0)
+
+
 class Reads:
     """What every part of a journal that reads it stands on."""
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from repertory.errors import RunNotFound
-from repertory.record.reads import NO_LIMIT, Rows
+from repertory.record.reads import NO_LIMIT, Rows, number_of
 from repertory.record.records import RunRow, RunState
 from repertory.record.rows import Value, decode_text
 from repertory.record.run_reads import RunReads
@@ -88,7 +88,7 @@ class ListReads(RunReads):
             found = await self._with_text(f"SELECT r.run_id, r.task {source} {order}", values, wanted.text)
             count, found = len(found), found[:limit]
         else:
-            count = await self._fetch("runs", f"SELECT count(*) {source}", values, _number)
+            count = await self._fetch("runs", f"SELECT count(*) {source}", values, number_of)
             page = (*values, min(limit, NO_LIMIT))
             found = await self._fetch("runs", f"SELECT r.run_id {source} {order} LIMIT ?", page, _ids)
         return found if wanted.oldest else found[::-1], count
@@ -124,10 +124,6 @@ class ListReads(RunReads):
             return [str(run_id) for run_id, task in rows if folded in decode_text(task).casefold()]
 
         return await self._fetch("runs", sql, values, decode)
-
-
-def _number(rows: Rows) -> int:
-    return int(next(iter(rows))[0] or 0)
 
 
 def _ids(rows: Rows) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
-from repertory.record.reads import NO_LIMIT, OF_RUN, Reads, Rows
+from repertory.record.reads import NO_LIMIT, OF_RUN, Reads, Rows, number_of
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -38,10 +39,10 @@ from repertory.record.records import (
     WebhookTried,
 )
 from repertory.record.requests import RecordedRequest
-from repertory.record.rows import TABLES, Value, encode_json
+from repertory.record.rows import TABLES, Value, decode_text, encode_json
 from repertory.record.schema import LATEST_ITERATION
 from repertory.record.search import ENTRIES, search_hit
-from repertory.record.statistics import RunStatistics, statistics_sql
+from repertory.record.statistics import STATES_SQL, RunStatistics, Totals, statistics_sql, totals_sql
 
 B = TypeVar("B")
 R = TypeVar("R", bound=Record)
@@ -61,7 +62,7 @@ class RunReads(Reads):
     async def last_state_change(self) -> int:
         """The number of the newest change of state; 0 where there is none."""
         sql = "SELECT max(seq) FROM run_states"
-        return await self._fetch("states", sql, (), lambda rows: int(next(iter(rows))[0] or 0))
+        return await self._fetch("states", sql, (), number_of)
 
     async def read_webhook_position(self, url: str) -> int | None:
         """Up to which number a webhook was told of changes, or is to be told again; None where it is new."""
@@ -182,7 +183,7 @@ class RunReads(Reads):
     async def count_entries(self, run_id: str) -> int:
         """How many entries the ledger of a run has."""
         sql = "SELECT coalesce(max(position) + 1, 0) FROM entries WHERE run_id = ?"
-        return await self._fetch("entries", sql, (run_id,), lambda rows: int(next(iter(rows))[0] or 0))
+        return await self._fetch("entries", sql, (run_id,), number_of)
 
     async def _read_entries(self, which: str, run_id: str, *values: Value) -> list[Entry]:
         found = await self._records(EntryAppended, f"WHERE t.run_id = ? AND {which}", run_id, *values)
@@ -272,6 +273,36 @@ class RunReads(Reads):
             return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
 
         return await self._fetch("figures", sql, values * sql.count(where) if where else (), decode)
+
+    async def read_totals(self, *, after: int = 0) -> Totals:
+        """What the records behind a number add to the figures of all runs, by agent; 0 for all there are."""
+        removals = await self._fetch("removals", "SELECT count(*) FROM removals", (), number_of)
+        newest = " UNION ALL ".join(f"SELECT max(seq) AS seq FROM {table.name}" for table in TABLES.values())
+        last = await self._fetch("records", f"SELECT coalesce(max(seq), 0) FROM ({newest}) tables", (), number_of)
+        upto = max(after, min(last, await self._complete_below() - 1))
+        sql, names = totals_sql(), RunStatistics.__struct_fields__
+
+        def figures(rows: Rows) -> dict[str, RunStatistics]:
+            return {
+                decode_text(agent): msgspec.convert(dict(zip(names, row, strict=True)), RunStatistics)
+                for agent, *row in rows
+            }
+
+        def states(rows: Rows) -> Counter[tuple[str, RunState]]:
+            found = Counter[Any]()
+            for agent, state, was, count in rows:
+                found[decode_text(agent), state] += int(count or 0)
+                if was:
+                    found[decode_text(agent), was] -= int(count or 0)
+            return found
+
+        stretch = (after, upto)
+        return Totals(
+            upto=upto,
+            removals=removals,
+            figures=await self._fetch("figures", sql, stretch * (sql.count("?") // 2), figures),
+            states=await self._fetch("states", STATES_SQL, stretch * 2, states),
+        )
 
     async def read_spent(self, since: float) -> tuple[int, int, float]:
         """What model calls have taken that ended since a time, whatever their run: calls, tokens and US dollars."""
@@ -381,7 +412,7 @@ class RunReads(Reads):
     async def payload_version(self, run_id: str) -> int:
         """How many versions a run's payload had; 0 where it has none."""
         sql = "SELECT max(version) FROM payloads WHERE run_id = ?"
-        return await self._fetch("payloads", sql, (run_id,), lambda rows: int(next(iter(rows))[0] or 0))
+        return await self._fetch("payloads", sql, (run_id,), number_of)
 
     async def read_payloads(self, root: str) -> list[PayloadChanged]:
         """Every version of the payloads of a run and of those below it, in the order they were written."""
@@ -420,7 +451,7 @@ class RunReads(Reads):
         """The sequence number of the newest event of any run; 0 where there is none."""
         sql = "SELECT coalesce(max(seq), 0) FROM events WHERE seq < ?"
         bound = await self._complete_below()
-        return await self._fetch("events", sql, (bound,), lambda rows: next(int(row[0] or 0) for row in rows))
+        return await self._fetch("events", sql, (bound,), number_of)
 
 
 def _marks(values: Sequence[Value]) -> str:

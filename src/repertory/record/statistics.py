@@ -6,6 +6,8 @@ figures shows these.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +19,7 @@ from repertory.record.records import (
     ModelReplied,
     Record,
     RunStarted,
+    RunState,
     ToolFinished,
 )
 
@@ -154,6 +157,22 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(more, view_tokens=prompt, record_tokens=reply.plain_tokens)
 
 
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What the records of a stretch of the journal add to the figures of all runs.
+
+    Attributes:
+        upto: The number of its last record: the next stretch begins behind it.
+        removals: How many trees were removed until now, of which earlier stretches may have counted something.
+        figures: The figures that are sums, by the name of the agent.
+        states: By how many more, or fewer, runs of an agent are in a state, by both.
+    """
+
+    upto: int
+    removals: int
+    figures: Mapping[str, RunStatistics]
+    states: Mapping[tuple[str, RunState], int]
+
+
 _LARGEST: Final = frozenset({"largest_prompt", "replied_at"})
 COUNTED: Final = frozenset[object](
     {RunStarted, ModelCalled, ModelReplied, ToolFinished, DecisionMade, SUMMARY_TAKEN, SUMMARY_REFUSED}
@@ -231,3 +250,34 @@ def statistics_sql(where: str = "") -> str:
     figures = ", ".join(f"coalesce({name}, {zero}) AS {name}" for name, zero in zeros.items())
     runs = rows("s", "runs", "", "min(seq) AS first, 1 AS runs")
     return f"SELECT run_id, {figures} FROM {runs} LEFT JOIN {sources} ORDER BY first"
+
+
+_STRETCH: Final = "seq > ? AND seq <= ?"
+
+
+def totals_sql() -> str:
+    """The figures of a stretch as SQL: one row for each agent, its name and then the fields of ``RunStatistics``.
+
+    Those that are no sums are 0. It takes the bounds of the stretch once for each ``?``.
+    """
+    names, parts = RunStatistics.__struct_fields__, list[str]()
+    for table, which, figures in _SOURCES:
+        if _AND_WHERE not in which:
+            given = set(re.findall(r" AS (\w+)", figures)) - _LARGEST
+            columns = ", ".join(name if name in given else f"0 AS {name}" for name in names)
+            conditions = " AND ".join(filter(None, (_STRETCH, which)))
+            source = f"SELECT run_id, {figures} FROM {table} WHERE {conditions} GROUP BY run_id"
+            parts.append(f"SELECT run_id, {columns} FROM ({source}) s{len(parts)}")
+    sums = ", ".join(f"coalesce(sum({name}), 0) AS {name}" for name in names)
+    return f"SELECT agent, {sums} FROM ({' UNION ALL '.join(parts)}) f JOIN runs USING (run_id) GROUP BY agent"
+
+
+STATES_SQL: Final = f"""SELECT agent, state, was, count(*) FROM (
+        SELECT agent, 'running' AS state, '' AS was FROM runs WHERE {_STRETCH}
+        UNION ALL
+        SELECT r.agent, s.state, coalesce((SELECT state FROM run_states WHERE run_id = s.run_id AND seq < s.seq
+            ORDER BY seq DESC LIMIT 1), 'running')
+        FROM run_states s JOIN runs r USING (run_id)
+        WHERE s.seq > ? AND s.seq <= ?
+    ) changes GROUP BY agent, state, was"""
+"""The changes of state of a stretch: the agent, the state, the one before it ("" where a run began), and how many."""

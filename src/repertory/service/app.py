@@ -37,7 +37,7 @@ from repertory.service.access import Access, Guard
 from repertory.service.control import Control
 from repertory.service.feed import PING, Along, Follower
 from repertory.service.memories import MemoryView, read_item, read_memory
-from repertory.service.metrics import CONTENT_TYPE, read_metrics
+from repertory.service.metrics import CONTENT_TYPE, Metrics
 from repertory.service.openapi import document
 from repertory.service.overview import Overview, read_overview
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE, STATIC_FILES
@@ -149,6 +149,7 @@ class _Service:
         self._ping = ping
         self._max_followers = max_followers
         self._followers = 0
+        self._metrics = Metrics(control.journal)
         self._mcp: tuple[list[AgentView], Any] | None = None  # the server, and the agents that it offers
         self.app = Starlette(
             routes=[
@@ -203,7 +204,7 @@ class _Service:
     async def metrics(self, request: Request) -> Response:
         """The figures of all runs as Prometheus reads them."""
         machines = await self._control.supervisor.machines()
-        return Response(await read_metrics(self._control.journal, machines), media_type=CONTENT_TYPE)
+        return Response(await self._metrics.read(machines), media_type=CONTENT_TYPE)
 
     async def service(self, request: Request) -> ServiceView:
         """Who answers here."""

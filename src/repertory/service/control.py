@@ -23,6 +23,7 @@ from repertory.agents.loading import check_limits
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
+from repertory.record.run_lists import RootFilter
 from repertory.runs.log import log
 from repertory.runs.streaming import StreamReader
 from repertory.runs.waiting_calls import WaitingCall
@@ -212,10 +213,10 @@ class Control:
 
     async def newest(self) -> RunRow:
         """The root that was started last. Raises ``RunNotFound``."""
-        roots = [row for row in await self.journal.read_runs() if row.started.parent_id is None]
+        roots, _ = await self.journal.read_roots(RootFilter(), 1)
         if not roots:
             raise RunNotFound("no run is on record yet; start one")
-        return roots[-1]
+        return await self.journal.read_run(roots[-1])
 
     async def unfinished(self) -> list[RunRow]:
         """The runs, without those below them, that the record says go on but nobody runs."""

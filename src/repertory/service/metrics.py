@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import anyio
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from repertory.record.journal import Journal
-from repertory.record.records import RunRow
+from repertory.record.records import RunState
 from repertory.record.statistics import RunStatistics
 
 if TYPE_CHECKING:
@@ -41,43 +42,55 @@ _COUNTERS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
     ("summaries", "Summaries.", {"written": "summaries_written", "used": "summaries", "refused": "summaries_refused"}),
 )
 
+_NOTHING: Final = RunStatistics(runs=0)
 
-async def read_metrics(journal: Journal, machines: Sequence[Machine] = ()) -> bytes:
-    """Read the figures of every run in a journal, added up by agent. They count on over restarts.
 
-    Args:
-        journal: The database.
-        machines: The supervisors that share it; those that were lost are left out.
+class Metrics:
+    """The figures of every run in a journal, added up by agent. They count on over restarts.
+
+    What was read once is kept, so that asking again costs what has happened since, however many runs there are.
     """
-    rows, figures = await journal.read_runs(), await journal.read_statistics()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(rows, figures))
-    if machines:
-        registry.register(_Machines([each for each in machines if each.lost_at is None]))
-    return generate_latest(registry)
 
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._turn = anyio.Lock()
+        self._forget(removals=0)
 
-class _Figures:
-    def __init__(self, rows: Iterable[RunRow], figures: dict[str, RunStatistics]) -> None:
-        self._rows = rows
-        self._figures = figures
+    def _forget(self, *, removals: int) -> None:
+        self._upto, self._removals = 0, removals
+        self._figures: dict[str, RunStatistics] = {}
+        self._states = Counter[tuple[str, RunState]]()
+
+    async def read(self, machines: Sequence[Machine] = ()) -> bytes:
+        """What Prometheus reads; ``machines`` are those that share the journal, of which the lost ones are left out."""
+        async with self._turn:
+            new = await self._journal.read_totals(after=self._upto)
+            if new.removals != self._removals:  # of those runs nothing counts any more
+                self._forget(removals=new.removals)
+                new = await self._journal.read_totals()
+            self._upto = new.upto
+            self._states.update(new.states)
+            for agent, figures in new.figures.items():
+                self._figures[agent] = self._figures.get(agent, _NOTHING) + figures
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(self)
+            if machines:
+                registry.register(_Machines([each for each in machines if each.lost_at is None]))
+            return generate_latest(registry)
 
     def collect(self) -> Iterable[Metric]:
         """Each metric with its values by agent."""
-        states = Counter((row.started.agent, row.state) for row in self._rows)
         runs = GaugeMetricFamily("repertory_runs", "Runs on record, by their state.", labels=["agent", "state"])
-        for (agent, state), count in states.items():
-            runs.add_metric([agent, state], count)
+        there = [(key, count) for key, count in sorted(self._states.items()) if count]
+        for key, count in there:
+            runs.add_metric(key, count)
         yield runs
-        by_agent: dict[str, RunStatistics] = {}
-        for row in self._rows:
-            agent, own = row.started.agent, self._figures.get(row.started.run_id)
-            if own is not None:
-                by_agent[agent] = by_agent[agent] + own if agent in by_agent else own
+        agents = dict.fromkeys(agent for (agent, _), _ in there)
         for name, about, fields in _COUNTERS:
             kinds = [] if "" in fields else ["kind"]
             family = CounterMetricFamily(f"repertory_{name}", about, labels=["agent", *kinds])
-            for agent, own in by_agent.items():
+            for agent in agents:
+                own = self._figures.get(agent, _NOTHING)
                 for kind, field in fields.items():
                     family.add_metric([agent, *([kind] if kinds else [])], getattr(own, field))
             yield family
