@@ -32,6 +32,7 @@ from repertory.record.rows import TABLES, encode_records
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import SqliteWriter
 from repertory.record.waiting import Ticket
+from repertory.record.writing import Batch
 
 BODY = "x" * 300
 APPENDERS = 50
@@ -139,7 +140,7 @@ async def null_writer(folder: Path, durability: str, rows: int, batch: int) -> f
     async def append() -> None:
         for _ in range(rows // batch // APPENDERS):
             records = [EntryAppended(run_id="run-1", entry=entry(next(numbers))) for _ in range(batch)]
-            await writer.submit(encode_records(records), None).wait()
+            await writer.submit(Batch(encode_records(records))).wait()
 
     speed = await _all(append, rows)
     writer.close(10)

@@ -34,6 +34,7 @@ from repertory.record.postgres_schema import migrate
 from repertory.record.postgres_sql import FENCED, connect, escape, from_column, to_column, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
 from repertory.record.rows import encode_records, encode_text
+from repertory.record.writing import Batch
 
 
 def event(number: int, run_id: str = "r") -> EventLogged:
@@ -64,7 +65,7 @@ def writer_of(uri: str, patience: float = 30.0, guard: Guard | None = None) -> P
 
 def submit(writer: PostgresWriter, *records: EventLogged) -> Any:
     """Queue a batch."""
-    return writer.submit(encode_records(records), None)
+    return writer.submit(Batch(encode_records(records)))
 
 
 # --- text -------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from repertory.record.search import index_slice
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import SqliteWriter
 from repertory.record.waiting import Ticket, Waiter, wake_all
-from repertory.record.writing import GROUP
+from repertory.record.writing import GROUP, Batch
 
 
 def new_writer(path: Path) -> SqliteWriter:
@@ -54,7 +54,7 @@ def test_what_is_queued_meanwhile_is_one_commit(tmp_path: Path) -> None:
     """Group commit: many batches, one transaction; at most 512 records, unless one batch alone has more."""
     writer = new_writer(tmp_path / "j.db")
     stopped = Stopped(writer)
-    one = [writer.submit(encode_records([kit.appended("a", n)]), None) for n in range(100)]
+    one = [writer.submit(Batch(encode_records([kit.appended("a", n)]))) for n in range(100)]
     stopped.go.set()
     one[-1].wait_sync()
     assert writer.commits == 2
@@ -62,7 +62,7 @@ def test_what_is_queued_meanwhile_is_one_commit(tmp_path: Path) -> None:
     stopped = Stopped(writer)
     sizes = [GROUP - 1, 1, 300, 300, GROUP + 100, 1]  # commits: (511+1), (300), (300), (612), (1)
     many = [
-        writer.submit(encode_records([kit.appended(f"b{index}", n) for n in range(size)]), None)
+        writer.submit(Batch(encode_records([kit.appended(f"b{index}", n) for n in range(size)])))
         for index, size in enumerate(sizes)
     ]
     before = writer.commits
@@ -78,9 +78,9 @@ def test_a_job_takes_its_turn_among_batches(tmp_path: Path) -> None:
     """It sees what was queued before it and nothing of what was queued behind it."""
     writer = new_writer(tmp_path / "j.db")
     stopped = Stopped(writer)
-    writer.submit(encode_records([kit.appended("a", 0)]), None)
+    writer.submit(Batch(encode_records([kit.appended("a", 0)])))
     job = writer.start_job(lambda connection: connection.execute("SELECT count(*) FROM entries").fetchone()[0])
-    writer.submit(encode_records([kit.appended("a", 1)]), None)
+    writer.submit(Batch(encode_records([kit.appended("a", 1)])))
     stopped.go.set()
     writer.close(10)
     assert anyio.run(job.result) == 1
@@ -129,7 +129,7 @@ def test_a_mistake_in_a_job_is_its_askers_alone(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         anyio.run(writer.start_job(work).result)
     assert anyio.run(writer.start_job(index_slice).result) == (0, 0)
-    writer.submit(encode_records([kit.appended("a", 0)]), None).wait_sync()
+    writer.submit(Batch(encode_records([kit.appended("a", 0)]))).wait_sync()
     writer.close(10)
 
 
@@ -138,7 +138,7 @@ def test_a_full_disk_in_a_job_stops_the_journal(tmp_path: Path) -> None:
     writer = new_writer(tmp_path / "j.db")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         anyio.run(writer.start_job(lambda connection: connection.execute("SELECT * FROM missing")).result)
-    writer.submit([], None).wait_sync()
+    writer.submit(Batch([])).wait_sync()
 
     def fill(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA max_page_count = 1").fetchall()
@@ -147,7 +147,7 @@ def test_a_full_disk_in_a_job_stops_the_journal(tmp_path: Path) -> None:
     with pytest.raises(JournalWriteFailed, match="make room, then start again"):
         anyio.run(writer.start_job(fill).result)
     with pytest.raises(JournalWriteFailed):
-        writer.submit([], None)
+        writer.submit(Batch([]))
     writer.close(10)
 
 
@@ -164,7 +164,7 @@ def test_a_busy_file_is_waited_for_and_the_log_says_so(tmp_path: Path, caplog: p
     writer = SqliteWriter(open_to_write(str(path), "process"), str(path), busy_notice=0.0)
     for many in (1, 2):
         foreign = held(path)
-        batch = writer.submit(encode_records([kit.appended("a", n * many) for n in range(many, 2 * many)]), None)
+        batch = writer.submit(Batch(encode_records([kit.appended("a", n * many) for n in range(many, 2 * many)])))
         job = writer.start_job(index_slice)
         caplog.clear()
         while not caplog.records:
@@ -205,7 +205,7 @@ def test_a_hook_that_raises_stops_the_journal_and_nobody_hangs(tmp_path: Path) -
     def hook() -> None:
         raise ZeroDivisionError
 
-    batches = [writer.submit(encode_records([kit.appended("a", 0)]), hook), writer.submit([], None)]
+    batches = [writer.submit(Batch(encode_records([kit.appended("a", 0)]), [hook])), writer.submit(Batch([]))]
     stopped.go.set()
     for batch in batches:
         with pytest.raises(JournalWriteFailed) as caught:
@@ -218,11 +218,11 @@ def test_a_disk_that_does_not_answer_does_not_hold_the_end_for_ever(tmp_path: Pa
     """Closing gives up after its time, and says how much is not written."""
     writer = new_writer(tmp_path / "j.db")
     stopped = Stopped(writer)
-    writer.submit([], None)
+    writer.submit(Batch([]))
     with pytest.raises(JournalWriteFailed, match=r"did not finish writing within 0\.01 s: about \d batches"):
         writer.close(0.01)
     with pytest.raises(JournalClosed):
-        writer.submit([], None)
+        writer.submit(Batch([]))
     stopped.go.set()
     writer.close(10)
 
@@ -307,8 +307,8 @@ def test_the_sequence_goes_on_where_it_was(tmp_path: Path, run_async: RunAsync) 
 def test_the_words_are_indexed_in_slices(tmp_path: Path) -> None:
     """A search over much that is new lets appends in between; long texts make shorter slices."""
     writer = new_writer(tmp_path / "j.db")
-    writer.submit(encode_records([kit.appended("a", n) for n in range(300)]), None)
-    writer.submit(encode_records([kit.appended("b", n, "long words " * 30_000) for n in range(3)]), None)
+    writer.submit(Batch(encode_records([kit.appended("a", n) for n in range(300)])))
+    writer.submit(Batch(encode_records([kit.appended("b", n, "long words " * 30_000) for n in range(3)])))
     slices = []
     while not slices or slices[-1][0] < slices[-1][1]:
         slices.append(anyio.run(writer.start_job(index_slice).result))

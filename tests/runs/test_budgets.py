@@ -15,9 +15,8 @@ from msgspec import structs
 import repertory as rp
 from repertory.errors import LimitExceeded, RunFailed
 from repertory.llm import with_prices
-from repertory.llm.budgets import Reservation
 from repertory.llm.messages import Text, ToolResult
-from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Usage
+from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Reservation, Usage
 from repertory.llm.profiles import OFFLINE, Amount
 from repertory.runs import live
 from repertory.runs.accounting import Spending, Tally

@@ -70,7 +70,7 @@ async def test_a_plain_line_has_the_facts() -> None:
     """Whoever only calls ``basicConfig`` sees which run did what, each event in one line and from where it came."""
     with written(logging.Formatter("%(levelname)s %(filename)s %(message)s")) as lines:
         run_id = await one_run()
-    assert lines[0].startswith(f"INFO log.py run.spawned run={run_id} agent=clerk iteration=0 ")
+    assert lines[0].startswith(f"INFO event_hub.py run.spawned run={run_id} agent=clerk iteration=0 ")
     assert r'task="Say \"go\"\nnow."' in lines[0]
     assert "state=done" in lines[-1]
     assert not [line for line in lines if "\n" in line]

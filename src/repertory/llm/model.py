@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -11,7 +12,7 @@ import msgspec
 from repertory._frozen import freeze_fields
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import Amount, ModelProfile
 from repertory.llm.profiles import Usage as Usage  # noqa: PLC0414 - a response has one, so it is named here too
 
 CacheTtl: TypeAlias = Literal["5m", "1h"]
@@ -190,6 +191,31 @@ class BrokenOff(msgspec.Struct, frozen=True):
 
 
 StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStarted | Retrying | BrokenOff
+
+
+class Reservation:
+    """The room of one model call under the limits of its run: reserved before it begins, settled after.
+
+    Attributes:
+        at_most: What one attempt can take.
+        lost: What those attempts can have taken that broke off: they are billed as a rule, and nobody says how much.
+    """
+
+    def __init__(self, at_most: Amount) -> None:
+        self.at_most = at_most
+        self.lost = Amount()
+
+    def broke_off(self) -> None:
+        """Count an attempt that broke off; another one may follow."""
+        self.lost += self.at_most
+
+
+class Budget(Protocol):
+    """What a run may still take."""
+
+    def reserved(self, call: int, at_most: Amount, *, wait: bool) -> AbstractAsyncContextManager[Reservation]:
+        """Make a model call of the run; raises ``LimitExceeded`` where there is no room, and it is not to wait."""
+        ...
 
 
 @runtime_checkable

@@ -1,12 +1,14 @@
-"""The loop of one run: show, ask, append, act; again, until there is an answer."""
+"""The loop of one run: show, ask, append, act; again, until there is an answer. And the actor whose task it is, below
+that of the run which delegated to it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import anyio
 
-from repertory.actors import ActorRef
+from repertory.actors import Accepts, ActorContext, ActorRef, handler
 from repertory.errors import (
     ContextError,
     JournalError,
@@ -19,14 +21,14 @@ from repertory.errors import (
     RecordRefused,
     RunError,
     ToolAbort,
+    ToolSetUnavailable,
 )
-from repertory.llm.budgets import Reservation
 from repertory.llm.features import is_server_tool
 from repertory.llm.messages import Json, Text, text_of, tool_uses
-from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent
+from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Reservation, Retrying, StreamEvent
 from repertory.llm.profiles import Amount, ModelProfile
 from repertory.loop.open_calls import OpenCall, open_calls, read_intents
-from repertory.loop.teams import Team
+from repertory.loop.teams import SubRuns, Team
 from repertory.loop.tool_calls import Caller
 from repertory.record import Draft, Entry
 from repertory.record.entries import EntryKind
@@ -34,9 +36,9 @@ from repertory.runs.events import ModelRetrying, RunResumed
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import compactor_log
 from repertory.shortening.compactors import on_compactor_failure
+from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 from repertory.views.answers import PAUSED, Answer, check_response, is_part, read_answer
-from repertory.views.results import CUT_OFF_RESULT
-from repertory.views.turns import find_answer, last_asked
+from repertory.views.results import CUT_OFF_RESULT, find_answer, last_asked
 from repertory.views.view import ContextView
 
 _CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
@@ -135,12 +137,11 @@ class Loop:
                 await live.change_state("running")
         if live.wish in ("stop", "close"):
             return False
-        said = live.take_inbox() if not self._paused_by_server() else []  # its tools' results come first
-        if said:
+        if live.inbox.has_unread and not self._paused_by_server():  # its tools' results come first
             live.repeats.clear()
             if self._form is not None:
                 self._form.forget()
-            await self._ledger.append(*said)
+            await self._ledger.append(*live.inbox.take(iteration=live.iteration))
             live.asked = last_asked(self._ledger.snapshot())
             live.wake()  # whoever waits for the answer to what was said before
         return True
@@ -152,7 +153,8 @@ class Loop:
             ResultInvalid: It does not fit the type asked for, and it was the last that may not.
             LimitExceeded: Too many turns in a row brought nothing.
         """
-        answer, last = self._answer(), self._last()
+        snapshot = self._ledger.snapshot()
+        answer, last = find_answer(snapshot, self._form), snapshot[-1]
         if answer is not None or last.role != "assistant" or tool_uses(last.content):
             return answer
         if self._paused_by_server():
@@ -306,3 +308,73 @@ def _refusal(answer: Answer, extra: Json) -> str:
     kind = f" ({category})" if category else ""
     said_why = str(why)[:500] or "it gave no reason"
     return f"the model refused to go on{kind}: {said_why}; resume the run with another model or with a message"
+
+
+# --- the actor --------------------------------------------------------------------------------------------
+
+
+class _Runs(SubRuns, Protocol):
+    """How runs begin and end."""
+
+    async def end_run(self, live: LiveRun, end: RunEnd) -> None: ...
+
+
+class AgentActor:
+    """Runs the loop of one run, and hears what the summarizer has for it meanwhile.
+
+    A crash of the loop is a crash of the actor: its supervisor starts a fresh one, whose loop goes on from the
+    last durable iteration.
+    """
+
+    receives: Accepts[ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed]
+
+    def __init__(self, runs: _Runs, live: LiveRun) -> None:
+        self._runs = runs
+        self._live = live
+        self._finished = anyio.Event()
+        self._loop: Loop | None = None
+
+    def started(self, ctx: ActorContext) -> None:
+        """Begin, or go on from the record."""
+        self._live.ref, self._live.actor = ctx.ref, ctx
+        self._live.opened(None)
+        self._team = Team(self._live, self._runs, ctx)
+        ctx.start_soon(self._run, ctx)
+
+    async def _run(self, ctx: ActorContext) -> None:
+        try:
+            end = await self._play(ctx)
+            if end is not None:
+                await self._team.end(answered=end.state == "done")
+                await self._runs.end_run(self._live, end)
+        except JournalError as error:
+            try:
+                await self._runs.end_run(self._live, RunEnd.failed(error))
+            except JournalError:  # not even that can be recorded: the supervisor ends
+                self._live.lost = error
+        self._finished.set()
+        ctx.stop()
+
+    async def _play(self, ctx: ActorContext) -> RunEnd | None:
+        """Run the loop with everything open that it needs; what cannot be opened ends the run."""
+        live = self._live
+        with live.shared.telemetry.run(live) as ended:
+            try:
+                async with live.shared.tool_sets.open(live.agent) as live.opened_tools:
+                    self._loop = Loop(live, Caller(live, self._team.tools()), self._team, ctx.ref)
+                    end = await self._loop.run()
+            except ToolSetUnavailable as error:
+                end = RunEnd.failed(error)
+            ended(end.error if end is not None else None)
+        return end
+
+    async def stopping(self, ctx: ActorContext) -> None:
+        """Let the loop come to its next boundary; the drain time bounds the wait."""
+        self._live.wish_for("close")
+        await self._finished.wait()
+
+    @handler
+    def heard(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
+        """Hand it to the view, which keeps it until it is wanted."""
+        if self._loop is not None:  # else an earlier incarnation asked; the record has it
+            self._loop.view.heard(message)

@@ -45,7 +45,7 @@ class Permitted(msgspec.Struct, frozen=True):
 
 def needs_permission(live: LiveRun, tool: Tool) -> bool:
     """Whether anybody has something to say about a tool's calls."""
-    return tool.approval != "never" or any(_layers(live))
+    return tool.approval != "never" or bool(live.approvals)
 
 
 async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
@@ -73,7 +73,7 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
         return Permitted(arguments)
     digest = arguments_digest(tool.name, use.input)
     if request is None:
-        timeouts = [layer.approval_timeout for _, layer in _layers(live) if layer.approval_timeout is not None]
+        timeouts = [layer.approval_timeout for _, layer in live.approvals if layer.approval_timeout is not None]
         event = live.event(
             ApprovalRequested,
             call_id=call_id,
@@ -158,16 +158,9 @@ def _check(
                 )
 
 
-def _layers(live: LiveRun) -> list[tuple[str, Approvals]]:
-    """Who has rules for a run, and which."""
-    above = [(f"agent {agent.name}", agent.approvals) for agent in live.definitions()]
-    rules = [("the supervisor", live.shared.approvals), *reversed(above)]
-    return [(who, layer) for who, layer in rules if layer is not None]
-
-
 def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
     """What the rules say of a call, and whose word it is."""
-    layers = _layers(live)
+    layers = live.approvals
     said: list[tuple[Verdict, str]] = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
     if tool.own_name:
         # What forbids a tool holds, too, where another one of its name has come. As if it were harmless: ``unsafe`` was

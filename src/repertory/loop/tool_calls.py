@@ -23,7 +23,7 @@ from repertory.loop.kept_results import Results
 from repertory.loop.open_calls import CLOSED, INTERRUPTED, NOT_MADE, OpenCall, calls_of, error_result, tool_result
 from repertory.loop.outside import EndedWaiting, wait_for_result
 from repertory.loop.permission import Permitted, Refused, ask_permission, edit_note, needs_permission
-from repertory.loop.reading import Reading
+from repertory.loop.sharing import Reading
 from repertory.loop.teams import Unfinished
 from repertory.memory.payload import Payload
 from repertory.record import Draft, Entry, Snapshot
@@ -58,7 +58,7 @@ from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
 from repertory.tools.output import to_output
 from repertory.views.answers import Answer
 from repertory.views.policies import enabled, layered_policy, tools_of
-from repertory.views.turns import result_form
+from repertory.views.results import result_form
 
 _LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
 _RECENT = 2  # iterations for which a result is taken to stay as it is
@@ -197,7 +197,7 @@ class Caller:
         use, waits = call.use, self._live.waits
         tool = self.tools.get(use.name)
         try:
-            if waits.newest(use.id) is not None or use.id in waits.given:  # it was made, in an earlier process
+            if use.id in waits.newest or use.id in waits.given:  # it was made, in an earlier process
                 await self._bring_in(call, iteration, limiter)
             elif call.fate == "interrupted":
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
@@ -210,12 +210,12 @@ class Caller:
                 # Who waits for a sub-agent is no tool at work; how many of those work at once, their lead says.
                 async with nullcontext() if use.name in REPORTING else limiter:
                     await self._repeat_or_make(call, tool, permitted, iteration)
-                if waits.newest(use.id) is not None:
+                if use.id in waits.newest:
                     await self._bring_in(call, iteration, limiter)
         except Refused as refused:
             await self._results.keep(error_result(use, str(refused), iteration), "error")
         except EndedWaiting:
-            if waits.newest(use.id) is not None:
+            if use.id in waits.newest:
                 await self._results.keep(error_result(use, CLOSED, iteration), "interrupted")
             else:
                 await self._results.keep(error_result(use, NOT_MADE, iteration), "error")
@@ -233,7 +233,7 @@ class Caller:
         """Wait for what comes from elsewhere: go on with it, or keep it like any result."""
         use, waits, tool = call.use, self._live.waits, self.tools.get(call.use.name)
         while True:
-            awaited = waits.newest(use.id)
+            awaited = waits.newest.get(use.id)
             given = waits.given.get(use.id if awaited is None else waiting_id(awaited))
             if given is None:
                 assert awaited is not None
@@ -255,7 +255,7 @@ class Caller:
             )
             async with limiter:
                 await self._go_on(call, tool, answer, awaited.round, iteration)
-            if waits.newest(use.id) is awaited:
+            if waits.newest.get(use.id) is awaited:
                 return
         cap = DEFAULT_OUTPUT_CAP if tool is None else tool.output_cap
         output = to_output(await self._value_of(given), name=use.name, cap=cap)
@@ -390,7 +390,7 @@ class Caller:
         live, later = self._live, output.later
         assert later is not None
         expires_at = None if later.timeout is None else live.shared.clock() + later.timeout
-        earlier = live.waits.newest(use.id)
+        earlier = live.waits.newest.get(use.id)
         awaited = live.event(
             ResultAwaited,
             call_id=use.id,
@@ -407,7 +407,7 @@ class Caller:
             records = [to_record(awaited), *output.records, *changes, *map(to_record, conflicts)]
             ticket = self._journal.submit(self._journal.redact(records))
             live.adopt_payload(changes)
-        live.waits.awaited[waiting_id(awaited)] = awaited
+        live.waits.leave_open(awaited)
         await ticket.wait()
         told: list[AnyEvent] = [awaited, *conflicts]
         for event in told:

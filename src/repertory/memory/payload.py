@@ -14,7 +14,7 @@ from functools import reduce
 from hashlib import blake2b
 from itertools import takewhile
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
 
@@ -137,6 +137,9 @@ class PayloadScope(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+_NO_SCOPE: Final = PayloadScope()
+
+
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that are to be committed together.
 
@@ -169,7 +172,7 @@ class Payload:
         self._type = None if value is None else ValueType(type(value) if kind is None else kind, "Payload: kind")
         self._document: Any = None if self._type is None else _canonical(self._type, _json(value, ()))
         self._base, self._version = self._document, 0
-        self._scope = PayloadScope()
+        self._scope = _NO_SCOPE
         self._brought: list[Staged] = []
         self._is_read_only = False
 
@@ -291,7 +294,7 @@ class PayloadState:
 
     def __init__(self, kind: ValueType, scope: PayloadScope | None = None) -> None:
         self.type = kind
-        self.scope = PayloadScope() if scope is None else scope
+        self.scope = _NO_SCOPE if scope is None else scope
         self.version = self.base = 0
         self.document: Any = None
         self.first: Any = None

@@ -6,6 +6,7 @@ This is how it is written; its parts that read are ``RunReads``, ``ItemReads`` a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 from repertory.record.contents import StoredBody
@@ -13,9 +14,10 @@ from repertory.record.items import ItemReads
 from repertory.record.queue import QueueReads
 from repertory.record.records import Record
 from repertory.record.redaction import Redactor
-from repertory.record.rows import EncodedRecord, encode_records
+from repertory.record.rows import encode_records
 from repertory.record.run_lists import ListReads
 from repertory.record.waiting import Ticket
+from repertory.record.writing import Batch
 
 T = TypeVar("T")
 
@@ -56,14 +58,8 @@ class Journal(ListReads, ItemReads, QueueReads):
         """Write what is queued, then close. Safe to call twice."""
         raise NotImplementedError
 
-    def _insert(
-        self,
-        rows: Sequence[EncodedRecord],
-        on_commit: Callable[[], None] | None,
-        after: Ticket | None,
-        emptied: Sequence[int] = (),
-    ) -> Ticket:
-        """Queue the rows of a batch; with it go the bodies of the contents of these numbers."""
+    def _insert(self, batch: Batch) -> Ticket:
+        """Queue a batch."""
         raise NotImplementedError
 
     async def _remove_slice(self, run_id: str, at: float) -> bool:
@@ -91,21 +87,23 @@ class Journal(ListReads, ItemReads, QueueReads):
             JournalClosed: After ``aclose``.
             JournalWriteFailed: An earlier batch could not be written.
         """
-        records = self.redact(records)
-        return self._insert(encode_records(records), self._announce(records, on_commit), after)
+        return self._insert(self._batch_of(records, on_commit, after))
 
-    def _announce(self, records: Sequence[Record], on_commit: Callable[[], None] | None) -> Callable[[], None] | None:
-        observers, batch = self._observers, tuple(records)
-        if not observers or not batch:
-            return on_commit
-
-        def committed() -> None:
-            for observer in observers:
-                observer(batch)
-            if on_commit is not None:
-                on_commit()
-
-        return committed
+    def _batch_of(
+        self,
+        records: Sequence[Record],
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+        emptied: Sequence[int] = (),
+    ) -> Batch:
+        """The rows of some records; with them go the bodies of the contents of these numbers."""
+        records = tuple(self.redact(records))
+        told: list[Callable[[], object]] = []
+        for observer in self._observers if records else ():
+            told.append(partial(observer, records))
+        if on_commit is not None:
+            told.append(on_commit)
+        return Batch(encode_records(records), told, after, emptied)
 
     def redact(self, value: T) -> T:
         """The value as it would be recorded: without the secrets that the journal was told of; else the very same."""
@@ -164,5 +162,4 @@ class Journal(ListReads, ItemReads, QueueReads):
 
     async def delete_bodies(self, bodies: Iterable[StoredBody], *, also: Sequence[Record] = ()) -> None:
         """Empty stored contents, and write further records, in one transaction. Their citations stay listed."""
-        records, numbers = self.redact(also), [body.number for body in bodies]
-        await self._insert(encode_records(records), self._announce(records, None), None, numbers).wait()
+        await self._insert(self._batch_of(also, emptied=[body.number for body in bodies])).wait()

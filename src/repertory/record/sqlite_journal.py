@@ -23,7 +23,7 @@ from repertory.record.reads import Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
 from repertory.record.removal import SqliteTables, remove_slice
-from repertory.record.rows import EncodedRecord, Value
+from repertory.record.rows import Value
 from repertory.record.schema import migrate
 from repertory.record.search import SearchIndex, index_slice
 from repertory.record.sqlite_damage import find_damage
@@ -99,20 +99,13 @@ class MemoryJournal(Journal):
         self._lock = threading.Lock()
         self._closed = False
 
-    def _insert(
-        self,
-        rows: Sequence[EncodedRecord],
-        on_commit: Callable[[], None] | None,
-        after: Ticket | None,
-        emptied: Sequence[int] = (),
-    ) -> Ticket:
-        batch = Batch(rows, on_commit, after, emptied)
+    def _insert(self, batch: Batch) -> Ticket:
         with self._lock:
             if self._closed:
                 raise JournalClosed("the journal is closed; nothing was written")
             self._inserter.insert_alone(batch)
-            if batch.failure is None and on_commit is not None:
-                on_commit()
+            for tell in batch.told if batch.failure is None else ():
+                tell()
             batch.end()
         return batch
 
@@ -160,16 +153,10 @@ class OwnedJournal(Journal):
         """The error of every write to a journal that was opened to look only."""
         raise NotImplementedError
 
-    def _insert(
-        self,
-        rows: Sequence[EncodedRecord],
-        on_commit: Callable[[], None] | None,
-        after: Ticket | None,
-        emptied: Sequence[int] = (),
-    ) -> Ticket:
+    def _insert(self, batch: Batch) -> Ticket:
         if self._writer is None:
             raise self._not_writable()
-        return self._writer.submit(rows, on_commit, after, emptied)
+        return self._writer.submit(batch)
 
     async def _settle(self) -> None:
         if self._writer is not None:

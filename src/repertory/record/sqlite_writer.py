@@ -144,7 +144,7 @@ class SqliteWriter(Writer):
 
     def start_job(self, work: Callable[[sqlite3.Connection], T]) -> Job[T]:
         """Queue a transaction of another kind."""
-        return self._put(Job(work))
+        return self.submit(Job(work))
 
     def _waits_for(self) -> str:
         return "another program holds the file" if self._busy else ""
@@ -214,22 +214,21 @@ class SqliteWriter(Writer):
         elif statements:
             # A statement by itself is a transaction. Two calls into SQLite less are four times less that this
             # thread gives the GIL away and must win it back from a busy event loop.
-            self._checked(lambda: self._patiently(execute))
+            self._patiently(*statements[0])
+            self._committed()
 
     def _transact(self, work: Callable[[], object]) -> None:
-        def transaction() -> None:
-            self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
-            work()
-            self._connection.execute("COMMIT")
+        self._patiently("BEGIN IMMEDIATE")
+        work()
+        self._connection.execute("COMMIT")
+        self._committed()
 
-        self._checked(transaction)
-
-    def _patiently(self, begin: Callable[[], object]) -> None:
-        """Do what takes SQLite's lock for writing, and wait for another program that holds it, however long."""
+    def _patiently(self, sql: str, values: Sequence[Value] = ()) -> None:
+        """Execute what takes SQLite's lock for writing, and wait for another program that holds it, however long."""
         since, notice = time.monotonic(), self._busy_notice
         while True:
             try:
-                begin()
+                self._connection.execute(sql, values)
                 self._busy = False
                 return
             except sqlite3.OperationalError as error:
@@ -248,8 +247,7 @@ class SqliteWriter(Writer):
                     "acknowledged meanwhile",
                 )
 
-    def _checked(self, commit: Callable[[], object]) -> None:
-        commit()
+    def _committed(self) -> None:
         self._opened.check()  # before anybody is told that it is durable
         self.commits += 1
 

@@ -27,23 +27,23 @@ class Batch(Ticket):
 
     Attributes:
         rows: What they are in the file.
-        on_commit: Called once that is durable, before anybody who waits goes on.
+        told: What is called once that is durable, in order, before anybody who waits goes on.
         after: The batch without which this one makes no sense.
         emptied: The numbers of the contents whose bodies go with it.
     """
 
-    __slots__ = ("after", "emptied", "on_commit", "rows")
+    __slots__ = ("after", "emptied", "rows", "told")
 
     def __init__(
         self,
         rows: Sequence[EncodedRecord],
-        on_commit: Callable[[], None] | None,
-        after: Ticket | None,
+        told: Sequence[Callable[[], object]] = (),
+        after: Ticket | None = None,
         emptied: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.rows = rows
-        self.on_commit = on_commit
+        self.told = told
         self.after = after
         self.emptied = emptied
 
@@ -57,7 +57,7 @@ class Batch(Ticket):
 
     def end(self, failure: Failure | None = None) -> list[Waiter]:
         """Have those who wait go on; ``failure`` is that of all batches, if they failed."""
-        self.after = None  # or the whole history of a ledger would stay in memory
+        self.after, self.told = None, ()  # or the whole history of a ledger would stay in memory
         if self.failure is None:
             self.rows = ()
         return self.finish(self.failure or failure)
@@ -117,17 +117,8 @@ class Writer:
 
     # --- the queue ----------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        rows: Sequence[EncodedRecord],
-        on_commit: Callable[[], None] | None,
-        after: Ticket | None = None,
-        emptied: Sequence[int] = (),
-    ) -> Ticket:
-        """Queue a batch; never blocks."""
-        return self._put(Batch(rows, on_commit, after, emptied))
-
-    def _put(self, item: L) -> L:
+    def submit(self, item: L) -> L:
+        """Queue a batch, or other work; never blocks."""
         with self._lock:
             if self._forked:
                 raise in_a_fork(self._path)
@@ -209,8 +200,8 @@ class Writer:
             try:
                 self._write_group(group)
                 for batch in group:
-                    if batch.failure is None and batch.on_commit is not None:
-                        batch.on_commit()
+                    for tell in batch.told if batch.failure is None else ():
+                        tell()
             except BaseException as error:  # noqa: BLE001 - this thread's supervisor: whatever it was stops the journal
                 self._fail(error)
         failure = self._failed if self._failure is not None else None

@@ -13,8 +13,7 @@ import anyio
 from repertory._ids import is_below, is_in_tree, root_of, unit_of
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
-from repertory.llm.budgets import Reservation
-from repertory.llm.model import Usage
+from repertory.llm.model import Reservation, Usage
 from repertory.llm.profiles import Amount, ModelProfile, cost_of
 from repertory.record import Journal, Record, RunStatistics
 from repertory.record.records import EventLogged, ModelCalled, ModelReplied

@@ -1,7 +1,9 @@
-"""Where the events of all runs pass by, and who reads along."""
+"""Where the events of all runs pass by: into the log of the application, and to those who read along."""
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import deque
 from collections.abc import Callable, Container
 from typing import Final, Self
@@ -10,7 +12,32 @@ from weakref import WeakSet
 import anyio
 import msgspec
 
-from repertory.runs.events import AnyEvent, Event, EventsMissed
+from repertory.runs.events import (
+    Alert,
+    AnyEvent,
+    ContextEdited,
+    Event,
+    EventsMissed,
+    IterationStarted,
+    ModelRetrying,
+    RunResumed,
+    RunSpawned,
+    StateChanged,
+    SummaryRefused,
+)
+from repertory.runs.log import log
+
+_LEVELS: Final[dict[type[Event], int]] = {
+    RunSpawned: logging.INFO,
+    RunResumed: logging.INFO,
+    StateChanged: logging.INFO,
+    IterationStarted: logging.INFO,  # the size of the context, iteration by iteration
+    ContextEdited: logging.INFO,
+    Alert: logging.WARNING,
+    ModelRetrying: logging.WARNING,
+    SummaryRefused: logging.WARNING,
+}
+_WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 _MOST: Final = 20_000  # events
 # Of all texts in those together. So many usual events have some 8 MiB, and what a model writes into a file is in one.
@@ -63,7 +90,7 @@ class EventHub:
         return _Newest(*self._bounds)
 
     def publish(self, event: AnyEvent) -> None:
-        """Add an event and wake the readers who want it. Never blocks."""
+        """Add an event, wake the readers who want it, and log it. Never blocks."""
         size, parts = 0, [*msgspec.structs.astuple(event)]
         while parts:
             part = parts.pop()
@@ -78,6 +105,9 @@ class EventHub:
         for reader in self._readers:
             reader.put(self.count, size, event)
         self.count += 1
+        level = _LEVELS.get(type(event), logging.DEBUG)
+        if log.is_on(level):
+            _log(event, level)
 
     def forget_ended(self, going: Container[str]) -> None:
         """Let go of the oldest events, up to one of the runs still going; a few stay for readers who come late."""
@@ -113,6 +143,13 @@ class EventHub:
                 reader.put(number, size, event)
         self._readers.add(reader)
         return reader
+
+
+def _log(event: AnyEvent, level: int) -> None:
+    """Log an event of a run under its dotted name: ``ToolEnded`` is ``tool.ended``."""
+    facts = msgspec.to_builtins(event)
+    del facts["event"], facts["at"]
+    log(level, _WORD.sub(".", type(event).__name__).lower(), run=facts.pop("run_id"), **facts)
 
 
 class EventReader:

@@ -21,10 +21,16 @@ class Said(NamedTuple):
 
 
 class Inbox:
-    """What was said to one run, by message id."""
+    """What was said to one run, by message id.
 
-    def __init__(self, run_id: str) -> None:
+    Args:
+        run_id: The run.
+        lead: The name of the agent above it, for what that one says.
+    """
+
+    def __init__(self, run_id: str, *, lead: str = "the lead") -> None:
         self._run_id = run_id
+        self._lead = lead
         self._said: dict[str, Said] = {}
         self._unread: list[str] = []
 
@@ -63,19 +69,14 @@ class Inbox:
         body = {"message_id": message_id, **said._asdict()}
         return EventLogged(run_id=self._run_id, type=SAID, body=body, at=at, iteration=iteration)
 
-    def take(self, *, iteration: int, lead: str) -> list[Draft]:
-        """What was said since the last boundary, as it goes into the ledger.
-
-        Args:
-            iteration: The one that has just ended.
-            lead: The name of the agent above it, for what that one says.
-        """
+    def take(self, *, iteration: int) -> list[Draft]:
+        """What was said since the last boundary, as it goes into the ledger; ``iteration`` is that which has ended."""
         ids, self._unread = self._unread, []
         drafts: list[Draft] = []
         for message_id in ids:
             said = self._said[message_id]
             # A sub-agent hears users and its lead; that it is the lead who speaks is said in front of the lead's words.
-            from_lead = f"[from {lead}, the agent that gave you this task, not from the user]\n"
+            from_lead = f"[from {self._lead}, the agent that gave you this task, not from the user]\n"
             text = f"{from_lead}{said.text}" if said.sender else said.text
             kind: EntryKind = "lead-input" if said.sender else "user-input"
             drafts.append(

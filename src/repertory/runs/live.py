@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -22,7 +23,7 @@ from repertory.errors import JournalError, LimitExceeded, RunError
 from repertory.llm.model import Model
 from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
-from repertory.record import Draft, Ledger, RunStatistics
+from repertory.record import Ledger, RunStatistics
 from repertory.record.records import (
     EventLogged,
     PayloadChanged,
@@ -41,12 +42,12 @@ from repertory.runs.events import (
 )
 from repertory.runs.fan_out import Head, Line, Place, worth_warming
 from repertory.runs.inbox import Inbox, Said
-from repertory.runs.log import log, log_event
+from repertory.runs.log import log
 from repertory.runs.shared import Shared
 from repertory.runs.streaming import Stream
 from repertory.runs.telemetry import Trace
 from repertory.runs.waiting_calls import WaitingCalls
-from repertory.tools import Tool, ToolCallCache
+from repertory.tools import Approvals, Tool, ToolCallCache
 
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
 
@@ -171,7 +172,8 @@ class LiveRun:
         self.ended = anyio.Event()
         self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
         self._payload_lock = anyio.Lock(fast_acquire=True)
-        self.inbox = Inbox(self.run_id)
+        lead = next((above.name for above in islice(self.definitions(), 1, None)), "the lead")
+        self.inbox = Inbox(self.run_id, lead=lead)
         self.waits = WaitingCalls()
         self._view: _EditsView | None = None
         self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
@@ -209,13 +211,19 @@ class LiveRun:
         yield from (run.agent for run in self.lineage())
         yield from self.root.leads
 
-    @property
+    @cached_property
     def model(self) -> Model:
         """The model that it calls: its agent's, else its parent's, else the supervisor's."""
-        wanted = self.agent.model
-        if wanted is None:
-            wanted = next((agent.model for agent in self.definitions() if agent.model is not None), None)
-        return self.shared.models.get(wanted)
+        return self.shared.models.get(
+            next((agent.model for agent in self.definitions() if agent.model is not None), None)
+        )
+
+    @cached_property
+    def approvals(self) -> Sequence[tuple[str, Approvals]]:
+        """Who has rules for its tool calls, and which: the supervisor first, its own agent last."""
+        above = [(f"agent {agent.name}", agent.approvals) for agent in self.definitions()]
+        rules = [("the supervisor", self.shared.approvals), *reversed(above)]
+        return [(who, layer) for who, layer in rules if layer is not None]
 
     # --- who watches it ---
 
@@ -235,7 +243,6 @@ class LiveRun:
     def show(self, event: AnyEvent) -> None:
         """Let everybody know who watches."""
         self.shared.hub.publish(event)
-        log_event(event)
 
     def publish(self, kind: type[AnyEvent], /, **fields: Any) -> None:
         """Make an event, show it and keep it in the journal."""
@@ -478,11 +485,6 @@ class LiveRun:
     def said_record(self, message_id: str, said: Said) -> EventLogged:
         """The record of a message."""
         return self.inbox.record(message_id, said, at=self.shared.clock(), iteration=self.iteration)
-
-    def take_inbox(self) -> list[Draft]:
-        """What was said since the last boundary, as it goes into the ledger."""
-        lead = next((agent.name for agent in islice(self.definitions(), 1, None)), "the lead")
-        return self.inbox.take(iteration=self.iteration, lead=lead)
 
     def opened(self, view: _EditsView | None) -> None:
         """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""

@@ -1,42 +1,17 @@
-"""What happens to runs, in the log of the application; ``repertory._log`` says in what form."""
+"""The log of the application, and what is kept out of it; ``repertory._log`` says in what form it is written."""
 
 from __future__ import annotations
 
 import logging
-import re
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-import msgspec
-
 from repertory._log import Log, LogEvent
-from repertory.runs.events import AnyEvent
 
 log: Final = Log("repertory")
 _ROOMS: Final = ("actors", "journal", "mcp", "service", "tools")  # with loggers of their own
-_LEVELS = {
-    "RunSpawned": logging.INFO,
-    "RunResumed": logging.INFO,
-    "StateChanged": logging.INFO,
-    "IterationStarted": logging.INFO,  # the size of the context, iteration by iteration
-    "ContextEdited": logging.INFO,
-    "Alert": logging.WARNING,
-    "ModelRetrying": logging.WARNING,
-    "SummaryRefused": logging.WARNING,
-}
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
-
-
-def log_event(event: AnyEvent) -> None:
-    """Log an event of a run under its dotted name: ``ToolEnded`` is ``tool.ended``."""
-    kind = type(event).__name__
-    level = _LEVELS.get(kind, logging.DEBUG)
-    if log.is_on(level):
-        facts = msgspec.to_builtins(event)
-        del facts["event"], facts["at"]
-        log(level, _WORD.sub(".", kind).lower(), run=facts.pop("run_id"), **facts)
 
 
 def compactor_log(run_id: str) -> Callable[[str, Exception], None]:

@@ -6,7 +6,6 @@ All of it is in the record as events, so a run that is read back has the same ca
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -73,6 +72,7 @@ class WaitingCalls:
         requested: Approvals that were asked for, by call id.
         decided: What was decided, by call id.
         awaited: Results that are to come from elsewhere, by ``waiting_id``.
+        newest: What each call waits for, or waited for last, by call id.
         given: Those that came, by the same.
         making: Calls whose body is at work; one may have its result given before it says that it comes later.
         held: How many calls the loop of this process holds.
@@ -82,6 +82,7 @@ class WaitingCalls:
         self.requested: dict[str, ApprovalRequested] = {}
         self.decided: dict[str, ApprovalDecided] = {}
         self.awaited: dict[str, ResultAwaited] = {}
+        self.newest: dict[str, ResultAwaited] = {}
         self.given: dict[str, ResultGiven] = {}
         self.making: set[str] = set()
         self.held = 0
@@ -98,13 +99,17 @@ class WaitingCalls:
             case ApprovalDecided():
                 self.decided[event.call_id] = event
             case ResultAwaited():
-                self.awaited[waiting_id(event)] = event
+                self.leave_open(event)
             case ResultGiven():
                 self.given[waiting_id(event)] = event
             case _:
                 return
         if event.call_id in answered:
             self.close(event.call_id)
+
+    def leave_open(self, event: ResultAwaited) -> None:
+        """Have a call wait for its result; in the order in which it does, where it does so several times."""
+        self.awaited[waiting_id(event)] = self.newest[event.call_id] = event
 
     def close(self, call_id: str) -> None:
         """Note that a call has its result."""
@@ -132,11 +137,6 @@ class WaitingCalls:
     @staticmethod
     def _key(event: FromOutside) -> tuple[str, type[FromOutside]]:
         return (waiting_id(event) if isinstance(event, ResultGiven) else event.call_id), type(event)
-
-    def newest(self, call_id: str) -> ResultAwaited | None:
-        """What a call waits for, or waited for last; None where it has never waited for a result."""
-        rounds = (each for each in self.awaited.values() if each.call_id == call_id)
-        return max(rounds, key=attrgetter("round"), default=None)
 
     def is_open(self, call_id: str) -> bool:
         """Whether a call has no result yet."""

@@ -12,9 +12,17 @@ import msgspec
 from repertory._error_texts import name_error
 from repertory.context.projector import BREAKPOINTS
 from repertory.errors import ModelError
-from repertory.llm.budgets import Reservation
 from repertory.llm.messages import Json, canonical_json
-from repertory.llm.model import BrokenOff, Model, ModelRequest, ModelResponse, StreamEvent, encode_request, server_of
+from repertory.llm.model import (
+    BrokenOff,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    Reservation,
+    StreamEvent,
+    encode_request,
+    server_of,
+)
 from repertory.llm.profiles import amount_at_most, cost_of
 from repertory.record import Journal
 from repertory.record.records import ModelCalled, ModelReplied

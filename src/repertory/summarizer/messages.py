@@ -8,9 +8,8 @@ import msgspec
 
 from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
-from repertory.llm.budgets import Budget
 from repertory.llm.messages import Json
-from repertory.llm.model import Model, ModelRequest
+from repertory.llm.model import Budget, Model, ModelRequest
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
 

@@ -29,8 +29,7 @@ from repertory.summarizer import GetSummary
 from repertory.supervisor.asking import say
 from repertory.supervisor.runtime import Runtime
 from repertory.views.listing import ViewEntry, list_view
-from repertory.views.results import read_result
-from repertory.views.turns import answer_to, result_form
+from repertory.views.results import answer_to, read_result, result_form
 
 _MESSAGE_ID = re.compile(r"[!-~]{1,200}")
 

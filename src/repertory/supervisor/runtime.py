@@ -26,7 +26,7 @@ from repertory.errors import (
     RunNotFound,
 )
 from repertory.llm.messages import Json
-from repertory.loop.agent_actor import AgentActor
+from repertory.loop.loop import AgentActor
 from repertory.loop.open_calls import close_calls
 from repertory.loop.permission import check_rules
 from repertory.loop.sharing import first_drafts

@@ -17,11 +17,10 @@ from repertory.context import Decision, Planner, Projector, apply, decode_decisi
 from repertory.context.decisions import priced
 from repertory.context.tokens import Calibration
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
-from repertory.llm.budgets import Reservation
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
-from repertory.llm.model import ModelRequest, ToolSchema, Usage, server_of
+from repertory.llm.model import ModelRequest, Reservation, ToolSchema, Usage, server_of
 from repertory.llm.profiles import Amount, amount_at_most, cost_of
 from repertory.llm.validation import Validator
 from repertory.record import Entry
