@@ -19,7 +19,7 @@ from backends import RunAsync
 from repertory.errors import JournalDamaged, JournalError, JournalUnreadable, RunNotFound
 from repertory.record import Journal, ModelCallRow, RunRow, SearchHit, SqliteJournal, ToolCallRow, open_journal
 from repertory.record.records import ContentStored
-from repertory.record.rows import TABLES, Table
+from repertory.record.rows import TABLES
 from repertory.record.sqlite_damage import find_damage
 
 RUNS = ("run-1", "run-2")
@@ -297,12 +297,7 @@ def test_the_columns_are_of_the_kinds_that_the_file_knows(sound: tuple[Path, dic
         for table in TABLES.values():
             declared = {name: kind for _, name, kind, *_ in database.execute(f"PRAGMA table_info({table.name})")}
             assert list(declared) == ["seq", *table.columns, "checksum"]
-            assert [declared[name] for name in own_columns(table)] == [
-                names[kind] for kind in table.kinds[: len(own_columns(table))]
+            assert [declared[name] for name in table.columns] == [
+                names[kind] for kind in table.kinds[: len(table.columns)]
             ]
     database.close()
-
-
-def own_columns(table: Table) -> tuple[str, ...]:
-    """The columns without ``more``."""
-    return table.columns[:-1]

@@ -30,10 +30,11 @@ from repertory.errors import (
     RecordRefused,
 )
 from repertory.record import EventLogged, Journal, open_journal
-from repertory.record.postgres_schema import migrate
+from repertory.record.postgres_schema import migrate, schema_version
 from repertory.record.postgres_sql import FENCED, connect, escape, from_column, to_column, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
 from repertory.record.rows import encode_records, encode_text
+from repertory.record.schema import VERSION
 from repertory.record.writing import Batch
 
 
@@ -190,7 +191,7 @@ def test_a_database_that_is_no_journal_is_left_alone(run_async: RunAsync, postgr
         async with open_journal(uri) as journal:
             await journal.write([event(1)])
         with postgres.connect(uri) as connection:
-            connection.execute("INSERT INTO migrations VALUES (99, 'later', 1.0, 'x')")
+            connection.execute("INSERT INTO migrations VALUES (99, 1.0, 'x')")
         await refused(JournalSchemaTooNew, "has schema 99")
         await refused(JournalSchemaTooNew, "has schema 99", readonly=True)
         await refused(JournalUnreadable, "does not exist", where=postgres.uri("nobody_made_this"))
@@ -201,19 +202,34 @@ def test_a_database_that_is_no_journal_is_left_alone(run_async: RunAsync, postgr
 def test_several_processes_may_make_the_tables_at_once(postgres: PostgresServer) -> None:
     """One does, and the others wait for it."""
     address = PostgresAddress(postgres.new_database())
-    versions: list[tuple[int, int]] = []
+    versions: list[int] = []
 
     def make() -> None:
         with connect(address) as connection:
-            versions.append(migrate(connection, address))
+            migrate(connection, address)
+            versions.append(schema_version(connection, address))
 
     threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(versions) == 4
-    assert {after for _, after in versions} == {max(after for _, after in versions)}
+    assert versions == [VERSION] * 4
+
+
+def test_an_older_database_gets_what_it_lacks(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Columns, indexes and views, as in a file."""
+    address = PostgresAddress(postgres.new_journal())
+    columns = """SELECT c.relname, a.attname FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid
+        WHERE c.relnamespace = current_schema()::regnamespace AND NOT coalesce(a.attisdropped, false) ORDER BY 1, 2"""
+    with connect(address) as connection:
+        made = connection.execute(columns).fetchall()
+        for old in ("VIEW cost_by_purpose", "TABLE payloads CASCADE", "INDEX runs_by_id"):
+            connection.execute(f"DROP {old}")
+        connection.execute("ALTER TABLE run_states DROP COLUMN reason")
+        migrate(connection, address, version=VERSION + 1)
+        assert schema_version(connection, address, latest=9) == VERSION + 1
+        assert connection.execute(columns).fetchall() == made
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import journal_kit as kit
-from repertory.errors import RecordRefused
+from repertory.errors import JournalDamaged, RecordRefused
 from repertory.llm import Text, ToolResult, ToolUse
 from repertory.record import Record
 from repertory.record.rows import MAX_TEXT, TABLES, Table, Value, decode_json, encode_json, encode_records
@@ -105,21 +105,33 @@ class Inner(msgspec.Struct, frozen=True):
     """What a record is made of."""
 
     known: int = 0
-    new: str = ""
+    maybe: str | None = None
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A record that has grown fields without columns."""
+    """A record that has grown a field since its table was made."""
 
     run_id: str
     inner: Inner = Inner()
-    later: tuple[int, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    later: tuple[int, ...] = (7,)
 
 
-def test_a_field_without_a_column_is_kept_all_the_same() -> None:
-    """A record that has grown a field since the table was made loses nothing."""
-    table = Table("grown", Grown, "run_id inner.known", inner=Inner)
-    record = Grown("r", Inner(1, "x"), (1, 2))
-    ((_, row, _),) = table.encode(record)  # type: ignore[arg-type]
-    assert row[-1] == '{"inner.new":"x","later":[1,2]}'
-    assert table.decode(row) == record
+class Before(msgspec.Struct, frozen=True):
+    """The same before."""
+
+    run_id: str
+    inner: Inner = Inner()
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+def test_a_row_from_before_a_field_has_its_default() -> None:
+    """The column is empty in old rows, and their checksums hold."""
+    old, new = Table("grown", Before, inner=Inner), Table("grown", Grown, inner=Inner)
+    assert new.columns == (*old.columns, "later")
+    ((_, row, checksum),) = old.encode(Before("r", Inner(1, "x"), ((1, 2),)))  # type: ignore[arg-type]
+    assert new.read((5, *row, None, checksum ^ 5)) == (5, Grown("r", Inner(1, "x"), ((1, 2),)))
+    ((_, row, checksum),) = new.encode(Grown("r", later=(8,)))  # type: ignore[arg-type]
+    assert new.read((5, *row, checksum ^ 5)) == (5, Grown("r", later=(8,)))
+    with pytest.raises(JournalDamaged, match="checksum"):
+        new.read((5, *row[:-1], None, checksum ^ 5))

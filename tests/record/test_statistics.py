@@ -21,7 +21,6 @@ from repertory.llm import Usage
 from repertory.llm.profiles import Amount
 from repertory.record import EventLogged, Record, RunStatistics, open_journal
 from repertory.record.records import DecisionMade, ModelReplied, OutcomeStatus, RunStateChanged, ToolFinished
-from repertory.record.schema import MIGRATIONS, migrate
 from repertory.record.statistics import count_in
 
 PAID = Usage(1, 2, cache_read_tokens=4, cache_write_tokens=8, cache_write_1h_tokens=16)
@@ -282,22 +281,3 @@ def test_the_views_for_accounting_add_up(tmp_path: Path, run_async: RunAsync) ->
         ("run-1", "agent", 3, 58, 4, 1.0),
         ("run-1", "summary", 1, 29, 2, 0.5),
     ]
-
-
-def test_a_file_from_before_the_views_is_read_as_it_is(tmp_path: Path, run_async: RunAsync) -> None:
-    """They are for users alone: who looks does not need them, and who writes makes them."""
-    path = tmp_path / "old.db"
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    migrate(connection, str(path), migrations=MIGRATIONS[:1])
-    connection.close()
-
-    async def main() -> None:
-        async with open_journal(path, readonly=True) as journal:
-            assert await journal.read_statistics() == {}
-        assert query(path, "PRAGMA user_version") == [(1,)]
-        async with open_journal(path):
-            pass
-
-    run_async(main)
-    assert query(path, "SELECT count(*) FROM tool_usage") == [(0,)]

@@ -93,8 +93,8 @@ LEFT_ALONE: Final = f"""SELECT o.run_id, o.machine_id IS NULL, s.state FROM owne
 CLAIM_ENDED: Final = """INSERT INTO ownership
     SELECT r.run_id, $1, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events
                WHERE run_id = r.run_id AND type = 'RunClaimed'), 0) + 1, 'resumed', r.agent, r.client, r.agent_ref,
-           r.agent_digest, ARRAY(SELECT value FROM json_each(json_extract(r.more, '$.labels'))), r.at, $1,
-           r.agent_ref <> '' AND coalesce(json_extract(r.more, '$.has_context'), '0') = '0'
+           r.agent_digest, ARRAY(SELECT value FROM json_each(r.labels)), r.at, $1,
+           r.agent_ref <> '' AND r.has_context = 0
     FROM runs r WHERE r.run_id = $2 FOR UPDATE OF r
     ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why"""
 MINE: Final = "SELECT run_id, fence, why FROM ownership WHERE machine_id = $1 AND why <> 'entering'"
@@ -146,13 +146,12 @@ class Guard:
                 yield LET_GO_RUN, (self._machine_id, run_id, state)
 
     def _row(self, run: dict[str, Any], *, queued: bool) -> list[Value]:
-        more = msgspec.json.decode(str(run["more"]))
-        labels, portable = encode_json(more.get("labels", [])), run["agent_ref"] and not more.get("has_context")
+        portable = run["agent_ref"] and not run["has_context"]
         texts = [to_column(run[name]) for name in ("agent", "client", "agent_ref", "agent_digest")]
         owner = None if queued else self._machine_id
         why = "queued" if queued else "started"
         place = run["at"] - AGEING * run["priority"]
-        return [run["run_id"], owner, why, *texts, labels, place, self._machine_id, str(bool(portable))]
+        return [run["run_id"], owner, why, *texts, run["labels"], place, self._machine_id, str(bool(portable))]
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
-from repertory.record.schema import MIGRATIONS, OLDEST_READABLE, Migration
+from repertory.record.schema import SHARED, VERSION, VIEWS, changes
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -34,21 +34,23 @@ _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _NO_TEXT: Final = rf"{_UNESCAPED}(?:\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
 
 _FUNCTIONS: Final = (
-    "CREATE FUNCTION instr(whole text, part text) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT strpos($1, $2)'",
-    rf"""CREATE FUNCTION readable_json(body text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    """CREATE OR REPLACE FUNCTION instr(whole text, part text) RETURNS integer LANGUAGE sql IMMUTABLE AS
+       'SELECT strpos($1, $2)'""",
+    rf"""CREATE OR REPLACE FUNCTION readable_json(body text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
         SELECT CASE WHEN $1 ~ '\\u(0000|[dD][89a-fA-F])' THEN regexp_replace($1, '{_NO_TEXT}', '\1\\ufffd', 'g')
                ELSE $1 END::json $$""",
-    """CREATE FUNCTION json_extract(body text, path text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    """CREATE OR REPLACE FUNCTION json_extract(body text, path text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
         SELECT CASE json_typeof(found)
             WHEN 'null' THEN NULL
             WHEN 'boolean' THEN CASE found::text WHEN 'true' THEN '1' ELSE '0' END
             WHEN 'string' THEN found #>> '{}'
             ELSE found::text END
         FROM (SELECT readable_json($1) #> string_to_array(substr($2, 3), '.') AS found) looked_up $$""",
-    """CREATE FUNCTION json_each(body text) RETURNS TABLE (key bigint, value text) LANGUAGE sql IMMUTABLE AS $$
+    """CREATE OR REPLACE FUNCTION json_each(body text) RETURNS TABLE (key bigint, value text)
+       LANGUAGE sql IMMUTABLE AS $$
         SELECT number - 1, item #>> '{}'
         FROM json_array_elements(readable_json($1)) WITH ORDINALITY AS items (item, number) $$""",
-    """CREATE FUNCTION json_array_length(body text, path text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    """CREATE OR REPLACE FUNCTION json_array_length(body text, path text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
         SELECT CASE json_typeof(found) WHEN 'array' THEN json_array_length(found) ELSE 0 END
         FROM (SELECT readable_json($1) #> string_to_array(substr($2, 3), '.') AS found) looked_up
         WHERE found IS NOT NULL $$""",
@@ -60,7 +62,7 @@ _NUMBERS: Final = (
     # Below which number nothing can be written any more: what a transaction takes next is above the floor that it holds
     # a lock on, and what nobody has taken yet is above the last value. Both are looked at outside of any snapshot; so
     # the floors first would miss a transaction that takes its number in between.
-    f"""CREATE FUNCTION followed_up_to() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+    f"""CREATE OR REPLACE FUNCTION followed_up_to() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
         DECLARE newest bigint; lowest bigint;
         BEGIN
             SELECT last_value INTO newest FROM record_seq;
@@ -103,7 +105,7 @@ _MACHINES: Final = (
     """CREATE TABLE duties (name text COLLATE "C" PRIMARY KEY, machine_id uuid NOT NULL)""",
     # Whoever takes a machine over locks its row FOR UPDATE, so that it waits for a transaction that has passed here;
     # and those that come later find it lost. A renewal changes no key, so that neither waits for the other.
-    """CREATE FUNCTION guard_machine(machine uuid, written text[]) RETURNS void LANGUAGE plpgsql AS $$
+    """CREATE OR REPLACE FUNCTION guard_machine(machine uuid, written text[]) RETURNS void LANGUAGE plpgsql AS $$
         DECLARE others text[];
         BEGIN
             PERFORM 1 FROM machines WHERE machine_id = machine AND lost_at IS NULL FOR KEY SHARE;
@@ -139,11 +141,11 @@ _LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
     SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
            (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
                 SELECT c.seq, c.call, c.base_call, CASE WHEN c.base_call IS NULL THEN 0 ELSE
-                       c.shared_messages * 1000000 + CAST(json_extract(c.more, '$.shared_blocks') AS BIGINT) END,
+                       c.shared_messages * 1000000 + c.shared_blocks END,
                        CAST(1e15 AS BIGINT)
                 UNION ALL
                 SELECT b.seq, b.call, b.base_call, CASE WHEN b.base_call IS NULL THEN 0 ELSE
-                       b.shared_messages * 1000000 + CAST(json_extract(b.more, '$.shared_blocks') AS BIGINT) END,
+                       b.shared_messages * 1000000 + b.shared_blocks END,
                        least(bound, start)
                 FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
                     SELECT max(seq) FROM model_calls WHERE run_id = c.run_id AND call = base)
@@ -172,25 +174,19 @@ _LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
            to_char(to_timestamp(c.at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') AS created_at
     FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
 
-# What PostgreSQL is told before the statements of a migration, and after them.
-_BEFORE: Final = {"records": _FUNCTIONS}
-_AFTER: Final = {"records": (*_NUMBERS, *_WORDS, *_MACHINES), "model calls with their messages": (_LLM_CALLS,)}
-
 # Sorted and compared by their bytes, as SQLite does, whatever the language of the database.
 _KINDS: Final = {"INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION", "TEXT": 'TEXT COLLATE "C"'}
 _KIND: Final = re.compile(rf"\b({'|'.join(_KINDS)})\b")
 
 
-def statements_of(migration: Migration) -> list[str]:
-    """What PostgreSQL is told for one step of the schema."""
-    shared = [
-        _KIND.sub(lambda match: _KINDS[match[0]], sql) if sql.lstrip().startswith("CREATE TABLE") else sql
-        for sql in migration.statements
-    ]
-    return [*_BEFORE.get(migration.name, ()), *shared, *_AFTER.get(migration.name, ())]
+def _translated(sql: str) -> str:
+    return _KIND.sub(lambda match: _KINDS[match[0]], sql) if sql.startswith(("CREATE TABLE", "ALTER TABLE")) else sql
 
 
-def schema_version(connection: Connection, address: PostgresAddress, *, latest: int = len(MIGRATIONS)) -> int:
+_DECLARED: Final = (*_FUNCTIONS, *SHARED, *_NUMBERS, *_WORDS, *_MACHINES, *VIEWS, _LLM_CALLS)
+
+
+def schema_version(connection: Connection, address: PostgresAddress, *, latest: int = VERSION) -> int:
     """Read which version a database is at; 0 for one without a journal.
 
     Raises:
@@ -215,23 +211,23 @@ def schema_version(connection: Connection, address: PostgresAddress, *, latest: 
     return int(version)
 
 
-def migrate(
-    connection: Connection, address: PostgresAddress, *, migrations: tuple[Migration, ...] = MIGRATIONS
-) -> tuple[int, int]:
-    """Bring a database to the latest schema, one process at a time; returns its version before and after."""
-    before = schema_version(connection, address, latest=len(migrations))
-    if before == len(migrations):
-        return before, before  # without the lock: who opens waits for nobody
+def migrate(connection: Connection, address: PostgresAddress, *, version: int = VERSION) -> None:
+    """Make the tables of a new journal, or bring an older one up to date; one process at a time."""
+    if schema_version(connection, address, latest=version) == version:
+        return  # without the lock: who opens waits for nobody
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [_LOCK])
-        before = schema_version(connection, address, latest=len(migrations))
-        for version, migration in enumerate(migrations[before:], before + 1):
-            with connection.pipeline():
-                for statement in statements_of(migration):
-                    connection.execute(statement)
-                values = (version, migration.name, time.time(), __version__)
-                connection.execute("INSERT INTO migrations VALUES ($1, $2, $3, $4)", values)
-    return before, len(migrations)
+        if schema_version(connection, address, latest=version) == version:
+            return
+        there = connection.execute(
+            """SELECT c.relname, a.attname FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid
+               WHERE c.relnamespace = current_schema()::regnamespace"""
+        ).fetchall()
+        with connection.pipeline():
+            for statement in changes(_DECLARED, there):
+                connection.execute(_translated(statement))
+            values = (version, time.time(), __version__)
+            connection.execute("INSERT INTO migrations VALUES ($1, $2, $3)", values)
 
 
 def check_readable(connection: Connection, address: PostgresAddress) -> None:
@@ -244,8 +240,8 @@ def check_readable(connection: Connection, address: PostgresAddress) -> None:
     version = schema_version(connection, address)
     if version == 0:
         raise JournalUnreadable(f"there is no journal at {address}")
-    if version < OLDEST_READABLE:
+    if version < VERSION:
         raise JournalUnreadable(
-            f"{address} has schema {version} and {OLDEST_READABLE} is expected; open it once to write, which brings it "
-            "up to date"
+            f"{address} has schema {version} and {VERSION} is expected; open it once to write, which brings it up to "
+            "date"
         )

@@ -25,7 +25,7 @@ from repertory.record.journal import Durability
 from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import FENCED, Statement, check_server, connect, driver, explain, is_away, to_column
 from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, encode_json
-from repertory.record.schema import MIGRATIONS
+from repertory.record.schema import SHARED
 from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
 
@@ -55,8 +55,7 @@ _UNIQUE: Final = re.compile(r"CREATE UNIQUE INDEX (\w+) ON (\w+) \((.*)\)")
 # What SQLite says where a value is there already, by the name of the index that PostgreSQL names.
 _TWICE: Final = {
     name: "UNIQUE constraint failed: " + ", ".join(f"{table}.{column}" for column in columns.split(", "))
-    for migration in MIGRATIONS
-    for sql in migration.statements
+    for sql in SHARED
     for name, table, columns in _UNIQUE.findall(sql)
 }
 

@@ -30,9 +30,7 @@ _USED: Final = """SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
                + cache_write_1h_tokens + tokens_lost AS tokens
         FROM model_replies WHERE at >= ?
         UNION ALL
-        SELECT run_id, CAST(json_extract(more, '$.cost_at_most') AS DOUBLE PRECISION),
-               CAST(json_extract(more, '$.tokens_at_most') AS BIGINT)
-        FROM model_calls c WHERE at >= ? AND NOT EXISTS (
+        SELECT run_id, cost_at_most, tokens_at_most FROM model_calls c WHERE at >= ? AND NOT EXISTS (
             SELECT 1 FROM model_replies m WHERE m.run_id = c.run_id AND m.call = c.call)) u
     JOIN runs r ON r.run_id = substr(u.run_id, 1, instr(u.run_id || '.', '.') - 1)
     GROUP BY r.agent, r.client"""

@@ -10,16 +10,17 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from inspect import get_annotations
+from functools import partial
 from operator import attrgetter
-from typing import Any, Final, cast, get_type_hints
+from types import NoneType
+from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from repertory.errors import JournalDamaged, RecordRefused
-from repertory.llm.messages import decode_block, encode_block
+from repertory.llm.messages import Block, Json, decode_block, encode_block
 from repertory.llm.model import Usage
-from repertory.record.entries import Entry, Retrieved
+from repertory.record.entries import Entry
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -28,9 +29,7 @@ from repertory.record.records import (
     ItemWritten,
     ModelCalled,
     ModelReplied,
-    PayloadChange,
     PayloadChanged,
-    PayloadConflict,
     Record,
     RunStarted,
     RunStateChanged,
@@ -130,31 +129,26 @@ def _decode_blocks(text: Value) -> Any:
     return tuple(decode_block(raw) for raw in decode_json(text))
 
 
-def _decode_retrieved(text: Value) -> Retrieved | None:
-    return None if text is None else msgspec.convert(decode_json(text), Retrieved)
+def _decode_as(kind: Any, text: Value) -> Any:
+    return msgspec.convert(decode_json(text), kind)
 
 
-_Codec = tuple[Callable[[Any], Value], Callable[[Value], Any]]
-# By what a field is annotated with.
-_CODECS: Final[dict[str, _Codec]] = {
-    "Json": (encode_json, decode_json),
-    "tuple[Block, ...]": (_encode_blocks, _decode_blocks),
-    "tuple[str, ...]": (encode_json, lambda text: tuple(decode_json(text))),
-    "tuple[PayloadChange, ...]": (
-        encode_json,
-        lambda text: msgspec.convert(decode_json(text), tuple[PayloadChange, ...]),
-    ),
-    "tuple[PayloadConflict, ...]": (
-        encode_json,
-        lambda text: msgspec.convert(decode_json(text), tuple[PayloadConflict, ...]),
-    ),
-    "bool": (int, bool),
-    "Retrieved | None": (lambda value: None if value is None else encode_json(value), _decode_retrieved),
-}
+_Codec: TypeAlias = tuple[Callable[[Any], Value], Callable[[Value], Any]]
 
 
-def _kind(annotation: str) -> type[Any]:
-    return float if annotation.startswith("float") else int if annotation.startswith(("int", "bool")) else str
+def _column(hint: Any) -> tuple[type[Any], _Codec | None]:
+    """What the column of a field holds, and how it is written there and read where that is another type."""
+    if get_origin(hint) is Literal:
+        return str, None
+    if hint in (str, int, float):
+        return hint, None
+    if hint is bool:
+        return int, (int, bool)
+    if hint == Json:
+        return str, (encode_json, decode_json)
+    if hint == tuple[Block, ...]:
+        return str, (_encode_blocks, _decode_blocks)
+    return str, (encode_json, partial(_decode_as, hint))
 
 
 def decode_text(value: Value) -> str:
@@ -174,10 +168,17 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
+def _sum(row: Sequence[Value], seed: int) -> int:
+    end = len(row)
+    while end and row[end - 1] is None:  # such as the columns of fields that there were none of when it was written
+        end -= 1
+    return zlib.crc32(_pack(row if end == len(row) else row[:end]), seed)
+
+
 def _checksum(row: Sequence[Value], seed: int, number: Value) -> int | None:
     """The checksum that a row with this number has in the file, or None for what was never written so."""
     try:
-        return zlib.crc32(_pack(row), seed) ^ number if isinstance(number, int) else None
+        return _sum(row, seed) ^ number if isinstance(number, int) else None
     except UnicodeEncodeError:
         return None
 
@@ -185,22 +186,15 @@ def _checksum(row: Sequence[Value], seed: int, number: Value) -> int | None:
 # --- tables -----------------------------------------------------------------------------------------------
 
 
-def _annotations(struct: type[Any]) -> dict[str, str]:
-    found: dict[str, Any] = {}
-    for base in reversed(struct.__mro__):
-        found |= get_annotations(base)
-    return {name: str(found[name]) for name in struct.__struct_fields__}
-
-
 class Table:
-    """How one type of record is kept: its name, and the fields that have a column of their own, in order.
+    """How one type of record is kept: each of its fields has a column, in their order. The schema is made of it.
 
-    A file's checksums are over its columns in this order. The schema is made of it.
+    A file's checksums are over the columns in this order, so a field that comes after a release has to have its column
+    behind the others, where older rows have nothing. What a row has nothing of is read as the field's default.
 
     Attributes:
-        columns: Those after ``seq``. The last one, ``more``, holds as JSON whatever fields of the record
-            have no column of their own, so that a new field is kept from the day it exists.
-        kinds: What each of them holds: text, whole numbers or fractions; the side column's comes before the last.
+        columns: Those after ``seq``.
+        kinds: What each of them holds: text, whole numbers or fractions; the side column's comes last.
         side: A second table for the one large field that must not swell this one's rows; None for most.
         side_expires: Its rows may be deleted once their time is over, or never be written; the field then reads as "".
         layout: All columns of the table, and of its side table.
@@ -210,46 +204,55 @@ class Table:
         self,
         name: str,
         record: type[Any],
-        fields: str,
         *,
+        last: str = "",
         side: str | None = None,
         side_expires: bool = False,
         **nested: type[Any],
     ) -> None:
+        """Make the table of a type of record.
+
+        Args:
+            name: The table's.
+            record: The type.
+            last: The field that may be large; it stands behind the others, so that they are read without it.
+            side: The table that it stands in.
+            side_expires: Whether it may be missing there.
+            nested: The fields whose own fields have the columns, with their types.
+        """
         self.name = name
         self.record = record
         self.side = side
         self.side_expires = side_expires
         # The table counts in a checksum too, so that no row passes for one of another table.
         self._seed, self._side_seed = zlib.crc32(name.encode()), zlib.crc32((side or "").encode())
-        annotations: dict[str, str] = {}
-        for outer, annotation in _annotations(record).items():
-            inner = _annotations(nested[outer]) if outer in nested else {}
-            annotations |= {f"{outer}.{field}": kind for field, kind in inner.items()} or {outer: annotation}
-        paths = fields.split()
-        types = {"": get_type_hints(record)} | {outer: get_type_hints(struct) for outer, struct in nested.items()}
-        self._more = {  # with what each is annotated
-            path: types[outer][field]
-            for path in annotations
-            if path not in paths
-            for outer, _, field in [path.rpartition(".")]
-        }
-        self._get = attrgetter(*paths)
-        self._get_more = attrgetter(*self._more, paths[0])  # of two or more fields, so that it makes a tuple
-        codecs = {index: _CODECS[annotations[path]] for index, path in enumerate(paths) if annotations[path] in _CODECS}
-        self._encoders = [(index, encode) for index, (encode, _) in codecs.items()]
-        self._decoders = [(index, decode) for index, (_, decode) in codecs.items()]
+        hints: dict[str, Any] = {}
+        for field, hint in _hints(record).items():
+            inner = {f"{field}.{each}": its for each, its in _hints(nested[field]).items()} if field in nested else {}
+            hints |= inner or {field: hint}
+        if last:
+            hints[last] = hints.pop(last)
+        self._get = attrgetter(*hints)
+        self.kinds: list[type[Any]] = []
+        self._optional: set[int] = set()
+        self._codecs: list[tuple[int, Callable[[Any], Value], Callable[[Value], Any]]] = []
         self._nested = nested
         self._places: dict[str, list[tuple[str, int]]] = {outer: [] for outer in ("", *nested)}
-        for index, path in enumerate(paths):
+        for index, (path, hint) in enumerate(hints.items()):
+            of_it = [each for each in get_args(hint) if each is not NoneType]
+            if NoneType in get_args(hint):
+                self._optional.add(index)
+            kind, codec = _column(of_it[0] if index in self._optional else hint)
+            self.kinds.append(kind)
+            if codec is not None:
+                self._codecs.append((index, *codec))
             outer, _, field = path.rpartition(".")
             self._places[outer].append((field, index))
-        self._unread = "{}" if len(paths) - 1 in codecs else ""  # for a side column that was not selected
-        columns = [path.rpartition(".")[2] for path in paths]
-        self.kinds: list[type[Any]] = [*(_kind(annotations[path]) for path in paths), str]
+        self._unread = "{}" if hints[[*hints][-1]] == Json else ""  # for a side column that was not selected
+        columns = [path.rpartition(".")[2] for path in hints]
         # The side table's column comes last in every row, and is not one of this table's own.
         self.side_column = columns.pop() if side else ""
-        self.columns: tuple[str, ...] = (*columns, "more")
+        self.columns: tuple[str, ...] = tuple(columns)
         self.layout: dict[str, tuple[str, ...]] = {name: ("seq", *self.columns, "checksum")}
         if side:
             self.layout[side] = ("seq", self.side_column, "checksum")
@@ -257,13 +260,12 @@ class Table:
     def encode(self, record: Record) -> EncodedRecord:
         """Turn a record into its row, and the row of its side table."""
         values: list[Any] = list(self._get(record))
-        for index, encode in self._encoders:
-            values[index] = encode(values[index])
+        for index, encode, _ in self._codecs:
+            if values[index] is not None or index not in self._optional:
+                values[index] = encode(values[index])
         long = 0
-        for index, (value, kind) in enumerate(zip(values, self.kinds, strict=False)):
+        for index, (value, kind) in enumerate(zip(values, self.kinds, strict=True)):
             # What needs no care is recognized here: this loop runs for every column of every record.
-            if value is None:
-                continue
             if type(value) is kind:
                 if kind is str:
                     if len(value) < _SHORT:
@@ -276,21 +278,18 @@ class Table:
                         continue
                 elif value and not math.isnan(value):
                     continue
+            elif value is None and index in self._optional:
+                continue
             values[index] = _encode_column(value, kind)
         if long > MAX_TEXT:
             raise ValueError(f"texts of {long} characters are longer than {MAX_TEXT}")
-        more = encode_json(dict(zip(self._more, self._get_more(record), strict=False))) if self._more else None
         if self.side is None:
-            row = (*values, more)
-            return ((self.name, row, zlib.crc32(_pack(row), self._seed)),)
-        row, body = (*values[:-1], more), (values[-1],)
-        own = (self.name, row, zlib.crc32(_pack(row), self._seed))
+            return ((self.name, tuple(values), _sum(values, self._seed)),)
+        body = (values.pop(),)
+        own = (self.name, tuple(values), _sum(values, self._seed))
         if self.side_expires and not body[0]:
             return (own,)
-        return (
-            own,
-            (self.side, body, zlib.crc32(_pack(body), self._side_seed)),
-        )
+        return own, (self.side, body, _sum(body, self._side_seed))
 
     def select(self, alias: str, side: str = "") -> str:
         """The columns that ``read`` reads, for a SELECT over the table, and its side table if that has an alias."""
@@ -330,10 +329,9 @@ class Table:
         return row[-1] == _checksum(row[1:-1], seed, row[0])
 
     def _damaged(self, row: Sequence[Value], fact: str) -> JournalDamaged:
-        names = {"run_id", "scope_id", "position", "iteration", "call", "call_id", "content_id"}
-        where = ", ".join(
-            f"{name} {value!r:.60}" for name, value in zip(self.columns, row[1:], strict=False) if name in names
-        )
+        names = ("run_id", "scope_id", "call", "call_id", "content_id", "position", "iteration")
+        values = dict(zip(self.columns, row[1:], strict=False))
+        where = ", ".join(f"{name} {values[name]!r:.60}" for name in names if values.get(name) is not None)
         return JournalDamaged(
             f"record {row[0]!r} in {self.name} ({where}) {fact}; restore the journal from a backup, and see "
             "repertory doctor --deep for all that is damaged"
@@ -342,93 +340,47 @@ class Table:
     def decode(self, row: Sequence[Value]) -> Any:
         """Turn a row (``columns``, then the side column) back into its record."""
         values: list[Any] = list(row)
-        more = values.pop() if self.side is None else values.pop(-2)
         for index, value in enumerate(values):
             if type(value) is bytes:
                 values[index] = value.decode("utf-8", "surrogatepass")
-        for index, decode in self._decoders:
-            values[index] = decode(values[index])
-        found = {outer: {name: values[index] for name, index in places} for outer, places in self._places.items()}
-        if more is not None:
-            for path, value in decode_json(more).items():
-                outer, _, name = path.rpartition(".")
-                found[outer][name] = msgspec.convert(value, self._more[path])
+        for index, _, decode in self._codecs:
+            if values[index] is not None:
+                values[index] = decode(values[index])
+        found = {
+            outer: {name: values[index] for name, index in places if values[index] is not None}
+            for outer, places in self._places.items()
+        }
         fields = found[""]
         for name, struct in self._nested.items():
             fields[name] = struct(**found[name])
         return self.record(**fields)
 
 
+def _hints(struct: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(struct)
+    return {field: hints[field] for field in struct.__struct_fields__}
+
+
 TABLES: Final[dict[type[Any], Table]] = {
     table.record: table
     for table in (
-        Table(
-            "runs",
-            RunStarted,
-            "run_id agent task model agent_digest agent_ref parent_id parent_call_id depth scope_id priority client at "
-            "options",
-        ),
-        Table("run_states", RunStateChanged, "run_id state at iteration result error"),
-        Table(
-            "entries",
-            EntryAppended,
-            "run_id entry.position entry.iteration entry.role entry.kind entry.tool entry.tool_call_id "
-            "entry.content_id entry.original_length entry.url entry.step_id entry.stop_reason entry.message_id "
-            "entry.deduplicated_from entry.retrieved entry.covered entry.created_at entry.tokens entry.facts "
-            "entry.metadata entry.content",
-            entry=Entry,
-        ),
-        Table("decisions", DecisionMade, "run_id iteration kind at covers body"),
-        Table(
-            "tool_intents",
-            ToolIntended,
-            "run_id call_id tool effect arguments_digest idempotency_key iteration at arguments",
-        ),
-        Table(
-            "tool_outcomes",
-            ToolFinished,
-            "run_id call_id tool status at duration deduplicated_from retrieval covered characters shown",
-        ),
-        Table(
-            "model_calls",
-            ModelCalled,
-            "run_id call iteration model purpose position digest base_call shared_messages prompt_estimate "
-            "expected_tokens at body",
-            side="request_bodies",
-        ),
-        Table(
-            "model_replies",
-            ModelReplied,
-            "run_id call at purpose usage.input_tokens usage.output_tokens usage.cache_read_tokens "
-            "usage.cache_write_tokens usage.cache_write_1h_tokens cost cost_lost tokens_lost plain_tokens plain_cost "
-            "stop_reason error duration content",
-            usage=Usage,
-        ),
-        Table(
-            "contents",
-            ContentStored,
-            "content_id run_id source_type source url format length at expires_at retention metadata body",
-            side="content_bodies",
-            side_expires=True,
-        ),
-        Table(
-            "summaries",
-            SummaryStored,
-            "run_id summary_id first last strategy model tokens replaced_tokens at content",
-        ),
-        Table("scopes", ScopeOpened, "scope_id owner mode at parent_id position"),
-        Table("scope_merges", ScopeMerged, "scope_id at position open"),
-        Table(
-            "items",
-            ItemWritten,
-            "scope_id item_id position type format media_type size digest source at deleted tags related_to metadata "
-            "content",
-            side="item_bodies",
-        ),
-        Table("payloads", PayloadChanged, "run_id version author base call_id source at conflicts changes"),
-        Table("events", EventLogged, "run_id type iteration at elapsed body"),
-        Table("schedules", ScheduleSettled, "schedule due outcome run_id rule reason count at"),
-        Table("webhook_attempts", WebhookTried, "run_id url change outcome attempt at status error next_at"),
+        Table("runs", RunStarted),
+        Table("run_states", RunStateChanged),
+        Table("entries", EntryAppended, last="entry.content", entry=Entry),
+        Table("decisions", DecisionMade, last="body"),
+        Table("tool_intents", ToolIntended, last="arguments"),
+        Table("tool_outcomes", ToolFinished),
+        Table("model_calls", ModelCalled, last="body", side="request_bodies"),
+        Table("model_replies", ModelReplied, last="content", usage=Usage),
+        Table("contents", ContentStored, last="body", side="content_bodies", side_expires=True),
+        Table("summaries", SummaryStored, last="content"),
+        Table("scopes", ScopeOpened),
+        Table("scope_merges", ScopeMerged),
+        Table("items", ItemWritten, last="content", side="item_bodies"),
+        Table("payloads", PayloadChanged, last="changes"),
+        Table("events", EventLogged, last="body"),
+        Table("schedules", ScheduleSettled),
+        Table("webhook_attempts", WebhookTried),
     )
 }
 _COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}

@@ -318,9 +318,8 @@ class RunReads(Reads):
     async def read_open_calls(self, run_id: str) -> dict[tuple[str, int], Amount]:
         """The most that each model call without a reply can have taken, of a run and of those below it."""
         answered = "SELECT 1 FROM model_replies r WHERE r.run_id = c.run_id AND r.call = c.call"
-        sql = f"""SELECT run_id, call, CAST(json_extract(more, '$.cost_at_most') AS DOUBLE PRECISION),
-                CAST(json_extract(more, '$.tokens_at_most') AS NUMERIC)
-            FROM model_calls c WHERE {OF_TREE} AND NOT EXISTS ({answered})"""
+        sql = f"""SELECT run_id, call, cost_at_most, tokens_at_most FROM model_calls c
+                  WHERE {OF_TREE} AND NOT EXISTS ({answered})"""
 
         def decode(rows: Rows) -> dict[tuple[str, int], Amount]:
             return {

@@ -1,17 +1,16 @@
-"""The journal's tables, and how a file comes to have them.
+"""The journal's tables, indexes and views, and how a file comes to have them.
 
-Migrations are only ever added to the end. Each runs in one transaction with its own record, so a file is always
-at exactly one version, whenever the process died.
+They are declared once, as they are now. A file of an older version gets what it lacks of them, in one transaction with
+the version, so that it is always at exactly one: records are never rewritten, and new columns are empty in old rows.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
-
-import msgspec
 
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
@@ -19,22 +18,8 @@ from repertory.record.rows import TABLES, Table
 from repertory.record.statistics import SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
 
 APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
-
-
-class Migration(msgspec.Struct, frozen=True):
-    """One step of the schema; its version is its place in ``MIGRATIONS``, from 1.
-
-    Attributes:
-        statements: In the SQL that SQLite and PostgreSQL share, with SQLite's types of columns.
-        sqlite: What SQLite alone is told after them; for PostgreSQL see ``repertory.record.postgres_schema``.
-        for_users: It only makes views for users, so a file without it can be read all the same.
-    """
-
-    name: str
-    statements: tuple[str, ...]
-    sqlite: tuple[str, ...] = ()
-    for_users: bool = False
-
+VERSION: Final = 1
+"""Of what follows; whoever changes it once there is a release counts it up."""
 
 # Of the newest call of a run's loop; calls are numbered, so this is one look into an index.
 LATEST_ITERATION: Final = """(SELECT iteration FROM model_calls WHERE run_id = r.run_id AND purpose = 'agent'
@@ -46,75 +31,79 @@ LATEST_ITERATION: Final = """(SELECT iteration FROM model_calls WHERE run_id = r
 _KINDS: Final = {str: "TEXT", int: "INTEGER", float: "REAL"}
 
 
-def _create(table: Table) -> Iterator[str]:
-    columns = (*table.columns[:-1], *([table.side_column] if table.side else []), "more")
+def _definitions(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
+    columns = (*table.columns, *([table.side_column] if table.side else []))
     kinds = {column: _KINDS[kind] for column, kind in zip(columns, table.kinds, strict=True)}
     kinds |= {"seq": "INTEGER PRIMARY KEY", "checksum": "INTEGER"}
     for name, own in table.layout.items():
-        yield f"CREATE TABLE {name} ({', '.join(f'{column} {kinds[column]}' for column in own)})"
+        yield name, {column: f"{column} {kinds[column]}" for column in own}
 
 
-_FIRST = Migration(
-    "records",
-    (
-        "CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT, at REAL, repertory TEXT)",
-        *(statement for table in TABLES.values() for statement in _create(table)),
-        "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
-        "CREATE INDEX runs_of_roots ON runs (seq) WHERE parent_id IS NULL",
-        # Unique, so that two ledgers of one run can never both be believed.
-        "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
-        # Few entries bring something back; who cleans up looks whether a run has any.
-        "CREATE INDEX retrievals_by_run ON entries (run_id) WHERE retrieved IS NOT NULL",
-        # With the number, or PostgreSQL looks for the newest of a run among those of all runs, from the end.
-        "CREATE INDEX run_states_by_run ON run_states (run_id, seq)",
-        # Of the states of all runs, those that the queue is read from.
-        "CREATE INDEX run_states_queued ON run_states (state) WHERE state = 'queued'",
-        "CREATE INDEX decisions_by_run ON decisions (run_id)",
-        "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
-        "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
-        "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
-        "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
-        # What was used since midnight is asked for whenever a quota is looked at.
-        "CREATE INDEX model_calls_by_time ON model_calls (at)",
-        "CREATE INDEX model_replies_by_time ON model_replies (at)",
-        "CREATE INDEX contents_by_id ON contents (content_id)",
-        "CREATE INDEX contents_by_run ON contents (run_id)",
-        "CREATE INDEX summaries_by_run ON summaries (run_id)",
-        "CREATE INDEX scopes_by_id ON scopes (scope_id)",
-        "CREATE INDEX scopes_by_parent ON scopes (parent_id)",
-        "CREATE INDEX scopes_by_owner ON scopes (owner)",
-        "CREATE INDEX scope_merges_by_scope ON scope_merges (scope_id)",
-        "CREATE INDEX items_by_scope ON items (scope_id, position)",
-        # With what a scope's size is counted from, so that counting reads nothing but the index.
-        "CREATE INDEX items_by_id ON items (scope_id, item_id, position, deleted, size)",
-        # Unique, as entries are.
-        "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
-        "CREATE INDEX events_by_run ON events (run_id)",
-        "CREATE INDEX schedules_by_name ON schedules (schedule)",
-        "CREATE INDEX webhook_attempts_by_run ON webhook_attempts (run_id)",
-        "CREATE INDEX webhook_attempts_by_url ON webhook_attempts (url, change)",
-        f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
-        # What left the journal: how many records, and how far their numbers and the positions of items had gone, as
-        # neither is given out again.
-        """CREATE TABLE removals (run_id TEXT PRIMARY KEY, at REAL, finished INTEGER, records INTEGER, newest INTEGER,
+_COLUMNS: Final = {name: columns for table in TABLES.values() for name, columns in _definitions(table)}
+
+# In the SQL that SQLite and PostgreSQL share, with SQLite's types of columns.
+SHARED: Final = (
+    "CREATE TABLE migrations (version INTEGER PRIMARY KEY, at REAL, repertory TEXT)",
+    *(f"CREATE TABLE {name} ({', '.join(columns.values())})" for name, columns in _COLUMNS.items()),
+    "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
+    "CREATE INDEX runs_of_roots ON runs (seq) WHERE parent_id IS NULL",
+    # Unique, so that two ledgers of one run can never both be believed.
+    "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
+    # Few entries bring something back; who cleans up looks whether a run has any.
+    "CREATE INDEX retrievals_by_run ON entries (run_id) WHERE retrieved IS NOT NULL",
+    # With the number, or PostgreSQL looks for the newest of a run among those of all runs, from the end.
+    "CREATE INDEX run_states_by_run ON run_states (run_id, seq)",
+    # Of the states of all runs, those that the queue is read from.
+    "CREATE INDEX run_states_queued ON run_states (state) WHERE state = 'queued'",
+    "CREATE INDEX decisions_by_run ON decisions (run_id)",
+    "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
+    "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
+    "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
+    "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
+    # What was used since midnight is asked for whenever a quota is looked at.
+    "CREATE INDEX model_calls_by_time ON model_calls (at)",
+    "CREATE INDEX model_replies_by_time ON model_replies (at)",
+    "CREATE INDEX contents_by_id ON contents (content_id)",
+    "CREATE INDEX contents_by_run ON contents (run_id)",
+    "CREATE INDEX summaries_by_run ON summaries (run_id)",
+    "CREATE INDEX scopes_by_id ON scopes (scope_id)",
+    "CREATE INDEX scopes_by_parent ON scopes (parent_id)",
+    "CREATE INDEX scopes_by_owner ON scopes (owner)",
+    "CREATE INDEX scope_merges_by_scope ON scope_merges (scope_id)",
+    "CREATE INDEX items_by_scope ON items (scope_id, position)",
+    # With what a scope's size is counted from, so that counting reads nothing but the index.
+    "CREATE INDEX items_by_id ON items (scope_id, item_id, position, deleted, size)",
+    # Unique, as entries are.
+    "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
+    "CREATE INDEX events_by_run ON events (run_id)",
+    "CREATE INDEX schedules_by_name ON schedules (schedule)",
+    "CREATE INDEX webhook_attempts_by_run ON webhook_attempts (run_id)",
+    "CREATE INDEX webhook_attempts_by_url ON webhook_attempts (url, change)",
+    f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
+    # What left the journal: how many records, and how far their numbers and the positions of items had gone, as
+    # neither is given out again.
+    """CREATE TABLE removals (run_id TEXT PRIMARY KEY, at REAL, finished INTEGER, records INTEGER, newest INTEGER,
                                  position INTEGER)""",
-        "CREATE TABLE search_progress (entries INTEGER, items INTEGER)",
-        # Of a journal that came from elsewhere: up to which number, and how many records those were.
-        "CREATE TABLE moved (upto INTEGER, records INTEGER)",
-        "INSERT INTO search_progress VALUES (0, 0)",
-        f"""CREATE VIEW run_status AS
+    "CREATE TABLE search_progress (entries INTEGER, items INTEGER)",
+    # Of a journal that came from elsewhere: up to which number, and how many records those were.
+    "CREATE TABLE moved (upto INTEGER, records INTEGER)",
+    "INSERT INTO search_progress VALUES (0, 0)",
+)
+
+VIEWS: Final = (
+    f"""CREATE VIEW run_status AS
            SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,
                   coalesce(s.state, 'running') AS state, coalesce(s.at, r.at) AS updated_at,
                   (SELECT max(n) FROM (SELECT coalesce(s.iteration, 0) AS n
                                        UNION ALL SELECT coalesce({LATEST_ITERATION}, 0)) both_say) AS iteration,
                   s.result, s.error
            FROM runs r LEFT JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)""",
-        """CREATE VIEW tool_calls AS
+    """CREATE VIEW tool_calls AS
            SELECT i.run_id, i.iteration, i.call_id, i.tool, i.effect, i.arguments, i.at AS intended_at, o.status,
                   o.at AS finished_at, o.duration, o.deduplicated_from
            FROM tool_intents i LEFT JOIN tool_outcomes o ON o.seq = (
                SELECT max(seq) FROM tool_outcomes WHERE run_id = i.run_id AND call_id = i.call_id)""",
-        """CREATE VIEW context_growth AS
+    """CREATE VIEW context_growth AS
            SELECT c.run_id, c.iteration, c.call, c.purpose, c.model, c.position AS entries, c.prompt_estimate,
                   c.expected_tokens,
                   r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens
@@ -124,27 +113,10 @@ _FIRST = Migration(
                   r.output_tokens, r.cost, r.plain_tokens, r.plain_cost, r.duration, r.stop_reason, r.error, c.at
            FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call
            ORDER BY c.seq""",
-        f"""CREATE VIEW run_statistics AS
+    f"""CREATE VIEW run_statistics AS
            SELECT r.parent_id, r.agent, r.model, s.* FROM ({statistics_sql()}) s JOIN runs r ON r.run_id = s.run_id""",
-    ),
-    sqlite=(
-        # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
-        # is brought up to date, in slices, when somebody searches; `search_progress` says how far it is.
-        """CREATE VIRTUAL TABLE entry_search
-           USING fts5(words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
-        # By position in the item log. Scopes and labels (tags, types, …) stand in it as numbers, so that one look finds
-        # the newest items of a scope with given labels and words, among however many.
-        """CREATE VIRTUAL TABLE item_search
-           USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
-    ),
-)
-
-# Views alone: the rows stay as they are, so an older file can be read without them.
-_VIEWS = Migration(
-    "views for accounting",
-    (
-        # The last call of an iteration counts for what was expected: a refused prompt is planned again, smaller.
-        """CREATE VIEW tokens_by_iteration AS
+    # The last call of an iteration counts for what was expected: a refused prompt is planned again, smaller.
+    """CREATE VIEW tokens_by_iteration AS
            SELECT run_id, iteration, count(*) AS model_calls, sum(prompt_tokens) AS prompt_tokens,
                   max(CASE WHEN call = newest THEN expected_tokens ELSE 0 END) AS expected_tokens,
                   sum(plain_tokens) AS plain_tokens,
@@ -153,13 +125,13 @@ _VIEWS = Migration(
            FROM (SELECT *, max(call) OVER (PARTITION BY run_id, iteration) AS newest
                  FROM context_growth WHERE purpose = 'agent') calls
            GROUP BY run_id, iteration""",
-        """CREATE VIEW tool_usage AS
+    """CREATE VIEW tool_usage AS
            SELECT run_id, tool, count(*) AS calls, count(*) FILTER (WHERE status = 'error') AS errors,
                   count(*) FILTER (WHERE status = 'interrupted') AS interrupted, sum(retrieval) AS retrievals,
                   count(deduplicated_from) AS deduplicated, sum(duration) AS duration,
                   sum(characters) AS characters, sum(shown) AS shown
            FROM tool_outcomes GROUP BY run_id, tool""",
-        """CREATE VIEW decision_log AS
+    """CREATE VIEW decision_log AS
            SELECT seq, run_id, iteration, at, kind, json_extract(body, '$.reason') AS reason,
                   CAST(json_extract(body, '$.arithmetic.prompt_before') AS NUMERIC) AS tokens_before,
                   CAST(json_extract(body, '$.arithmetic.prompt_after') AS NUMERIC) AS tokens_after,
@@ -168,8 +140,8 @@ _VIEWS = Migration(
                   CAST(json_extract(body, '$.arithmetic.saving_per_call') AS DOUBLE PRECISION) AS saving_per_call,
                   json_array_length(body, '$.edits') AS edits
            FROM decisions""",
-        # A path is written as JSON has it: ["findings", 0, "title"]. A change in conflict was not made.
-        """CREATE VIEW payload_history AS
+    # A path is written as JSON has it: ["findings", 0, "title"]. A change in conflict was not made.
+    """CREATE VIEW payload_history AS
            SELECT p.run_id, p.version, p.author, p.call_id, p.source, p.at, json_extract(c.value, '$.path') AS path,
                   json_extract(c.value, '$.op') AS op, json_extract(c.value, '$.value') AS value, NULL AS conflicts_with
            FROM payloads p, json_each(p.changes) c
@@ -178,8 +150,8 @@ _VIEWS = Migration(
                   json_extract(c.value, '$.change.op'), json_extract(c.value, '$.change.value'),
                   CAST(json_extract(c.value, '$.version') AS NUMERIC)
            FROM payloads p, json_each(p.conflicts) c""",
-        # What waits still has neither a decision nor an outcome: the run was ended, or goes on waiting.
-        """CREATE VIEW approvals AS
+    # What waits still has neither a decision nor an outcome: the run was ended, or goes on waiting.
+    """CREATE VIEW approvals AS
            SELECT q.run_id, json_extract(q.body, '$.call_id') AS call_id, json_extract(q.body, '$.tool') AS tool,
                   json_extract(q.body, '$.arguments') AS arguments, json_extract(q.body, '$.reason') AS asked_because,
                   q.at AS asked_at, CAST(json_extract(q.body, '$.expires_at') AS DOUBLE PRECISION) AS expires_at,
@@ -192,7 +164,7 @@ _VIEWS = Migration(
                 AND json_extract(d.body, '$.call_id') = json_extract(q.body, '$.call_id')
            LEFT JOIN tool_outcomes o ON o.run_id = q.run_id AND o.call_id = json_extract(q.body, '$.call_id')
            WHERE q.type = 'ApprovalRequested'""",
-        """CREATE VIEW results_from_elsewhere AS
+    """CREATE VIEW results_from_elsewhere AS
            SELECT a.run_id, json_extract(a.body, '$.call_id') AS call_id,
                   CAST(json_extract(a.body, '$.round') AS NUMERIC) AS round, json_extract(a.body, '$.tool') AS tool,
                   json_extract(a.body, '$.note') AS note, a.at AS asked_at,
@@ -204,29 +176,23 @@ _VIEWS = Migration(
                 AND json_extract(g.body, '$.round') = json_extract(a.body, '$.round')
            LEFT JOIN tool_outcomes o ON o.run_id = a.run_id AND o.call_id = json_extract(a.body, '$.call_id')
            WHERE a.type = 'ResultAwaited'""",
-        """CREATE VIEW cost_by_purpose AS
+    """CREATE VIEW cost_by_purpose AS
            SELECT run_id, purpose, count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
                   coalesce(sum(output_tokens), 0) AS output_tokens, coalesce(sum(cost), 0.0) AS cost
            FROM context_growth GROUP BY run_id, purpose""",
-    ),
-    for_users=True,
 )
 
 # A block's place in a request is one number: a million for each message before its own, and its place there. What a
 # request has of a call that it builds on, directly or by others, lies before the place where each of them went its own
 # way. See ``repertory.record.requests`` for what may stand in place of a block.
-_LLM_CALLS = Migration(
-    "model calls with their messages",
-    (),
-    sqlite=(
-        """CREATE VIEW llm_calls AS
+_LLM_CALLS: Final = """CREATE VIEW llm_calls AS
            SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
                   (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
                        SELECT c.seq, c.call, c.base_call, iif(c.base_call IS NULL, 0,
-                              c.shared_messages * 1000000 + json_extract(c.more, '$.shared_blocks')), 1e15
+                              c.shared_messages * 1000000 + c.shared_blocks), 1e15
                        UNION ALL
                        SELECT b.seq, b.call, b.base_call, iif(b.base_call IS NULL, 0,
-                              b.shared_messages * 1000000 + json_extract(b.more, '$.shared_blocks')), min(bound, start)
+                              b.shared_messages * 1000000 + b.shared_blocks), min(bound, start)
                        FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
                            SELECT max(seq) FROM model_calls WHERE run_id = c.run_id AND call = base)
                        WHERE start > 0),
@@ -251,16 +217,50 @@ _LLM_CALLS = Migration(
                       AS prompt_tokens,
                   coalesce(r.output_tokens, 0) AS completion_tokens,
                   strftime('%Y-%m-%d %H:%M:%f', c.at, 'unixepoch') AS created_at
-           FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call""",
-    ),
-    for_users=True,
+           FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
+
+# What SQLite alone is told; for PostgreSQL see ``repertory.record.postgres_schema``.
+_SQLITE: Final = (
+    # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
+    # is brought up to date, in slices, when somebody searches; `search_progress` says how far it is.
+    """CREATE VIRTUAL TABLE entry_search
+           USING fts5(words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
+    # By position in the item log. Scopes and labels (tags, types, …) stand in it as numbers, so that one look finds
+    # the newest items of a scope with given labels and words, among however many.
+    """CREATE VIRTUAL TABLE item_search
+           USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
 )
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _VIEWS, _LLM_CALLS)
-OLDEST_READABLE: Final = max(version for version, step in enumerate(MIGRATIONS, 1) if not step.for_users)
+
+_NAMED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|VIEW|SEQUENCE) (\w+)")
 
 
-def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = len(MIGRATIONS)) -> int:
+def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    """What makes of a journal one that has all that is declared; views and functions are made anew.
+
+    Args:
+        declared: In order. What names neither a relation nor a function is for a new journal alone.
+        there: The relations that there are, with each of their columns.
+    """
+    columns: dict[str, set[str | None]] = {}
+    for relation, column in there:
+        columns.setdefault(relation, set()).add(column)
+    if "migrations" not in columns:
+        yield from declared
+        return
+    views = [name for name in re.findall(r"CREATE VIEW (\w+)", "\n".join(declared)) if columns.pop(name, None)]
+    yield from (f"DROP VIEW {name}" for name in reversed(views))
+    for sql in declared:
+        named = _NAMED.match(sql)
+        if sql.startswith("CREATE OR REPLACE") or (named is not None and named[1] not in columns):
+            yield sql
+        elif named is not None and named[1] in _COLUMNS:
+            for column, definition in _COLUMNS[named[1]].items():
+                if column not in columns[named[1]]:
+                    yield f"ALTER TABLE {named[1]} ADD COLUMN {definition}"
+
+
+def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = VERSION) -> int:
     """Read which version a file is at; 0 for an empty one.
 
     Raises:
@@ -285,24 +285,22 @@ def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = l
     return int(version)
 
 
-def migrate(
-    connection: sqlite3.Connection, path: str, *, migrations: tuple[Migration, ...] = MIGRATIONS
-) -> tuple[int, int]:
-    """Bring a file to the latest schema; returns its version before and after."""
-    before = schema_version(connection, path, latest=len(migrations))
-    for version, migration in enumerate(migrations[before:], before + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for statement in (*migration.statements, *migration.sqlite):
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO migrations VALUES (?, ?, ?, ?)", (version, migration.name, time.time(), __version__)
-            )
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {version}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-    return before, len(migrations)
+def migrate(connection: sqlite3.Connection, path: str, *, version: int = VERSION) -> None:
+    """Make the tables of a new file, or bring an older one up to date."""
+    if schema_version(connection, path, latest=version) == version:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        there = connection.execute(
+            "SELECT m.name, c.name FROM sqlite_master m LEFT JOIN pragma_table_info(m.name) c"
+        ).fetchall()
+        for statement in changes((*SHARED, *_SQLITE, *VIEWS, _LLM_CALLS), there):
+            connection.execute(statement)
+        connection.execute("INSERT INTO migrations VALUES (?, ?, ?)", (version, time.time(), __version__))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
