@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from context_histories import PICTURE, Story, long_story, planned, profile
 
+from context_histories import PICTURE, Story, long_story, planned, profile
 from repertory.context import EMPTY, ContextPolicy, Decision, Projector, apply, project
 from repertory.context.plan import CoverRange
 from repertory.context.projector import sent_body
