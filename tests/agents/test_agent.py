@@ -40,8 +40,9 @@ def look() -> str:
             {"name": "a", "tools": [look, lambda: None]},
             "tool name '<lambda>' must be 1 to 128",
         ),
-        ({"name": "a", "tools": [rp.context_tools()]}, r"tools\[0\] is \[Tool\(.*; unpack it with \*"),
-        ({"name": "a", "tools": look}, r"tools must be a list, got Tool\("),
+        ({"name": "a", "tools": [rp.context_tools()]}, r"tools\[0\] is \[<Tool .*; unpack it with \*"),
+        ({"name": "a", "tools": [rp.memory_tools]}, r"tools\[0\] is <function memory_tools .*; call it, and list"),
+        ({"name": "a", "tools": look}, r"tools must be a list, got <Tool look>"),
         ({"name": "a", "tools": "look"}, "tools must be a list, got 'look'"),
         ({"name": "a", "team": ["b"]}, r"agent a: team\[0\] is 'b'; name an Agent"),
         ({"name": "a", "tools": [look, look]}, "tools must have different names, got look more than once"),
@@ -193,3 +194,12 @@ def test_an_option_that_is_no_option_is_refused(options: Any, words: str) -> Non
     """Another model there would be paid for and not be counted; what is no JSON would end the run at its first call."""
     with pytest.raises(ConfigurationError, match=f"agent a: .*{words}"):
         rp.Agent("a", options=options)
+
+
+def test_an_agent_is_shown_by_what_was_said_of_it() -> None:
+    """Defaults and the insides of tools do not stand in the way, so that one can be printed."""
+    agent = rp.Agent("clerk", instructions="Look.", tools=[look, *rp.context_tools()], limits=rp.Limits(cost=2))
+    shown = repr(agent)
+    assert "name='clerk', instructions='Look.', tools=(<Tool look>, <Tool context_retrieve>," in shown
+    assert "limits=Limits(cost=2)" in shown
+    assert "delegation" not in shown

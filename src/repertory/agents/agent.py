@@ -24,7 +24,7 @@ from repertory.llm.model import Model
 from repertory.memory import MemoryMode, PayloadScope
 from repertory.record.rows import encode_json
 from repertory.tools import Approvals, Tool, tool
-from repertory.tools.decorator import is_plain_function
+from repertory.tools.decorator import how_to_list, is_plain_function
 from repertory.tools.tool_sets import ToolSet
 
 if sys.version_info >= (3, 13):
@@ -39,7 +39,7 @@ ResultT = TypeVar("ResultT", default=str)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Bounds on one run and on the runs below it. A run that reaches one ends with ``LimitExceeded``.
 
     They count what is on record, in whichever process it happened, and are reserved before anything begins. A run below
@@ -90,7 +90,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"limits.{name} must be above 0, or None for no bound, got 0")
 
 
-class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
+class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=True):
     """A definition: instructions, tools, team and policies. Spawn it with a supervisor, any number of times.
 
     An ``Agent[Report]`` gives a ``Report``, and one without ``output`` is an ``Agent[str]``.
@@ -316,7 +316,7 @@ def _check_members(where: str, members: Any, kind: Any, advice: str) -> None:
         raise ConfigurationError(f"{where} must be a list, got {repr(members)[:200]}")
     for index, member in enumerate(members):
         if not isinstance(member, kind):
-            how = "unpack it with *" if isinstance(member, list | tuple) else advice
+            how = how_to_list(member, advice)
             raise ConfigurationError(f"{where}[{index}] is {repr(member)[:200]}; {how}")
     names = [member.name for member in members]
     repeated = sorted({name for name in names if names.count(name) > 1})

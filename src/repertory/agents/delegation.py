@@ -24,7 +24,7 @@ OnFailure: TypeAlias = Literal["collect", "fail_fast", "retry"]
 Share: TypeAlias = Literal["summary", "trail"]
 
 
-class Delegation(msgspec.Struct, frozen=True, kw_only=True):
+class Delegation(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """How an agent works with its team.
 
     Attributes:

@@ -23,7 +23,7 @@ _PRESETS = {"small": (30_000, 4), "medium": (50_000, 6), "large": (80_000, 10)}
 _STRICT_SUMMARY = 500
 
 
-class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """How the view of an agent is kept small. ``context=None`` on an agent means a plain loop instead.
 
     Attributes:

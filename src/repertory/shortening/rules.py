@@ -90,7 +90,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     retrieval: bool = True
 
 
-class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What one layer says about a tool's results. None leaves the matter to the layer below.
 
     The layers, the strongest first: the run, the agent's entry for the tool, the tool's own default, what the agent

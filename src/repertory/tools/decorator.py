@@ -86,6 +86,9 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
         """The tool as a model request carries it."""
         return ToolSchema(self.name, self.description, self.input_schema, self.provider_type)
 
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, without checks, deadline or bounds."""
         return self.function(*args, **kwargs)
@@ -220,13 +223,26 @@ def made_tools(given: Iterable[Any], where: str) -> tuple[Tool, ...]:
     made = tuple(tool(each) if is_plain_function(each) else each for each in given)
     for index, each in enumerate(made):
         if not isinstance(each, Tool):
-            raise ConfigurationError(f"{where}[{index}] is {each!r:.200}; name a function or a Tool")
+            how = how_to_list(each, "name a function or a Tool")
+            raise ConfigurationError(f"{where}[{index}] is {each!r:.200}; {how}")
     return made
 
 
+def how_to_list(member: object, otherwise: str) -> str:
+    """What to write where a list has a member that does not belong there."""
+    if isinstance(member, list | tuple):
+        return "unpack it with *"
+    return "call it, and list what it gives" if inspect.isroutine(member) else otherwise
+
+
 def is_plain_function(value: object) -> bool:
-    """Whether something is a function, a method or a ``functools.partial`` of one, of which ``tool`` makes a tool."""
-    return inspect.isroutine(value.func if isinstance(value, functools.partial) else value)
+    """Whether something is a function, a method or a ``functools.partial`` of one, of which ``tool`` makes a tool.
+
+    Those of this room, such as ``memory_tools``, are none: whoever names one forgot to call it.
+    """
+    routine = value.func if isinstance(value, functools.partial) else value
+    home = getattr(routine, "__module__", None) or ""
+    return inspect.isroutine(routine) and not home.startswith("repertory.tools.")
 
 
 def _check_options(
