@@ -298,6 +298,12 @@ def test_run_sync_answers_from_plain_code() -> None:
     assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."]), backend="asyncio") == "Gone."
 
 
+async def test_where_a_loop_runs_already_it_is_said_what_to_write_instead() -> None:
+    """As in a cell of a notebook: that is no place for a second loop."""
+    with pytest.raises(ConfigurationError, match=r"runs in this thread already.*await instead"):
+        rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."]))
+
+
 class Mute(Exception):
     """An error that cannot say what it is."""
 

@@ -274,12 +274,25 @@ def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None =
         uvloop: Use uvloop; it needs ``backend="asyncio"`` and the extra ``repertory[uvloop]``.
 
     Raises:
-        ConfigurationError: There is no such event loop.
+        ConfigurationError: There is no such event loop, or one runs in this thread already.
     """
+    if _is_in_a_loop():
+        raise ConfigurationError(
+            "an event loop runs in this thread already, as it does in a notebook, so repertory.run and run_sync cannot "
+            "start one; await instead: async with open_supervisor(…) as supervisor, then await supervisor.spawn(…)"
+        )
     named = backend or os.environ.get("REPERTORY_BACKEND") or "trio"
     check_choice("backend, or REPERTORY_BACKEND", named, Backend)
     options = {"use_uvloop": True} if uvloop else {}
     return anyio.run(main, *args, backend=named, backend_options=options)
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        anyio.get_current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 def run_sync(
