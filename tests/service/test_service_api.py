@@ -217,7 +217,7 @@ MISTAKES: list[tuple[str, str, bytes, int, str]] = [
     ("GET", "/runs/run-none/stop", b"", 405, "Method Not Allowed"),
     ("DELETE", "/runs", b"", 405, "Method Not Allowed"),
     ("OPTIONS", "/runs", b"", 405, "Method Not Allowed"),
-    ("POST", "/runs", b"", 400, "truncated"),
+    ("POST", "/runs", b"", 400, "missing required field `agent`"),
     ("POST", "/runs", b"{", 400, "truncated"),
     ("POST", "/runs", b'{"agent": "clerk"}', 400, "missing required field `task`"),
     ("POST", "/runs", b'{"agent": "clerk", "task": 7}', 400, "$.task"),

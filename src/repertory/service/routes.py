@@ -205,6 +205,6 @@ async def _read_body(request: Request, kind: type[T], *, most: int) -> T:
     """The body as a struct. Raises ``HTTPException`` as ``read_bytes``, and where it is not what was expected."""
     body = await read_bytes(request, most=most)
     try:
-        return msgspec.convert(_DECODER.decode(body or (b"{}" if kind is Nothing else b"")), kind)
+        return msgspec.convert(_DECODER.decode(body or b"{}"), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"the body is not what was expected: {error}") from error
