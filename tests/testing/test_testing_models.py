@@ -76,7 +76,7 @@ def test_a_run_that_asks_too_often_fails(run_async: RunAsync) -> None:
     async def main() -> None:
         model = ScriptedModel([])
         model.assert_complete()
-        with pytest.raises(AssertionError, match=r"has 0 steps, and was asked for step 1.*'why\?'"):
+        with pytest.raises(AssertionError, match=r"is over after its 0 steps.*'why\?'"):
             await model.complete(request("why?"))
 
     run_async(main)

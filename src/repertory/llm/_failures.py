@@ -118,7 +118,7 @@ def _meaning(place: Place, status: int, said: str, told: str) -> tuple[ModelErro
         }[status]
         return ModelAuthenticationError(f"{told}; {todo}"), False
     if status == 404:
-        local = ", that the server has loaded it, and that ANTHROPIC_BASE_URL ends without /v1" if place.local else ""
+        local = ", that the server has loaded it, and that its base_url ends without /v1" if place.local else ""
         what = f"no model {place.model!r}, or no Messages API, at {place.url}: {told}; check the model's name{local}"
         return UnknownModel(what), False
     if status in _PASSING or status >= 500:

@@ -108,8 +108,8 @@ class ScriptedModel(_Fake):
         number = len(self.requests)  # taken before the first await: two calls at once get two steps
         if number > len(self._steps):
             raise AssertionError(
-                f"the script of model {self.name!r} has {len(self._steps)} steps, and was asked for step {number}; "
-                f"the request ends with: {text_of(request.messages[-1].content)[-200:]!r}"
+                f"the script of model {self.name!r} is over after its {len(self._steps)} steps, and nothing answers "
+                f"the request that ends with: {text_of(request.messages[-1].content)[-200:]!r}"
             )
         await anyio.lowlevel.checkpoint()
         return await _play(self._steps[number - 1], request, on_event, self._prompts)
