@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import repertory as rp
 from repertory.errors import ConfigurationError, ContextMissing, JournalClosed
 from repertory.llm.messages import text_of
 from repertory.service import Control
+from repertory.service.app import OPERATIONS
+from repertory.service.routes import Nothing
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 
@@ -249,6 +253,34 @@ def test_mistakes_are_told_and_change_nothing(short: Path, run_async: Any) -> No
             assert (await client.get("/runs"))["runs"] == []
 
     run_async(main)
+
+
+async def test_an_error_does_not_repeat_all_that_was_sent(short: Path) -> None:
+    """Wherever a long text stands in a request: the answer says what is wrong with its beginning alone."""
+    long = "x" * 5000
+    async with open_client(short, ScriptedModel(["Done."])) as client:
+        run_id = await client.start("Count.")
+        await client.wait_for(run_id, "done")
+        for each in OPERATIONS:
+            paths = [each.path.replace("{run_id}", run_id), re.sub(r"{\w+(:path)?}", long, each.path)]
+            path = re.sub(r"{\w+(:path)?}", "1", paths[0])
+            asked: list[tuple[str, dict[str, str], bytes]] = [(one, {}, b"{}") for one in paths]
+            asked.append((f"{path}?{long}=1", {}, b"{}"))
+            for field in msgspec.structs.fields(each.takes("query") or Nothing):
+                asked.append((f"{path}?{field.encode_name}={long}", {}, b"{}"))
+            for field in msgspec.structs.fields(each.takes("headers") or Nothing):
+                asked.append((path, {field.encode_name: long}, b"{}"))
+            for field in msgspec.structs.fields(each.takes("body") or Nothing):
+                body = {"task": "x", "agent": "clerk", "reason": "x", "text": "x", "iteration": 1, "change": 1}
+                known = {one.encode_name for one in msgspec.structs.fields(each.takes("body"))}
+                sent = {name: value for name, value in body.items() if name in known} | {field.encode_name: long}
+                asked.append((path, {}, msgspec.json.encode(sent)))
+            for where, headers, content in asked:
+                sending = {"headers": JSON | headers, "content": content if each.method == "POST" else b""}
+                async with client.http.stream(each.method, where, **sending) as answer:
+                    if answer.status_code >= 400:
+                        error = json.loads(await answer.aread())["error"]
+                        assert len(error) < 1000, (each.method, where[:100], error)
 
 
 @pytest.mark.parametrize(

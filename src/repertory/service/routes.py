@@ -19,6 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from repertory._cutting import clip
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_BODY: Final = 2**20  # bytes
@@ -135,14 +137,19 @@ def _read_query(request: Request, kind: type[T]) -> T:
     values: dict[str, Any] = {}
     for name, text in given:
         if name not in known:
-            raise HTTPException(400, f"nothing is known of {name[:40]!r} here; there is {', '.join(known)}")
+            raise HTTPException(400, f"nothing is known of {clip(name, 40)!r} here; there is {', '.join(known)}")
         if name in values:
             raise HTTPException(400, f"{name} came more than once")
         values[name] = _number(text, name) if _is_number(known[name]) else text
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise HTTPException(400, f"the query is not what was expected: {error}") from error
+        raise HTTPException(400, f"the query is not what was expected: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """What is wrong, without all that was sent: it may be as long as a request."""
+    return clip(str(error), 300)
 
 
 def _is_number(kind: Any) -> bool:
@@ -151,7 +158,7 @@ def _is_number(kind: Any) -> bool:
 
 def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        raise HTTPException(400, f"{name} must be a number of at most {_DIGITS} digits, got {text[:40]!r}")
+        raise HTTPException(400, f"{name} must be a number of at most {_DIGITS} digits, got {clip(text, 40)!r}")
     return int(text)
 
 
@@ -167,7 +174,7 @@ def _read_headers(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise HTTPException(400, f"a header is not what was expected: {error}") from error
+        raise HTTPException(400, f"a header is not what was expected: {_said(error)}") from error
 
 
 async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
@@ -207,4 +214,4 @@ async def _read_body(request: Request, kind: type[T], *, most: int) -> T:
     try:
         return msgspec.convert(_DECODER.decode(body or b"{}"), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not what was expected: {error}") from error
+        raise HTTPException(400, f"the body is not what was expected: {_said(error)}") from error
