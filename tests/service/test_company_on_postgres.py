@@ -320,6 +320,53 @@ def test_another_company_does_not_end_a_schedule_that_it_does_not_know(
     run_async(main)
 
 
+def test_a_schedule_that_left_the_file_while_no_machine_ran_ends_with_the_next_that_begins(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """If it is this company's, and no machine that lives still has it."""
+    uri = postgres.emptied_journal()
+    now = [START]
+    days = Schedule(name="days", agent="clerk", task="Sort.", cron="0 0 * * *")
+    nights, weeks = (msgspec.structs.replace(days, name=name) for name in ("nights", "weeks"))
+
+    async def until(journal: rp.Journal, wanted: set[str], *places: Place) -> None:
+        """Wait until the schedules stand so; meanwhile each place looks what it can take over."""
+        while {f"{each.schedule} {each.outcome}" for each in (await journal.read_settled()).values()} != wanted:
+            for place in places:
+                await place.duties.look()
+            await anyio.sleep(0.005)
+
+    def begin(supervisor: rp.Supervisor, tasks: anyio.abc.TaskGroup, company: str, *plan: Schedule) -> Place:
+        """A machine of a company."""
+        place = Place(supervisor, now, days)
+        place.scheduler.plan(plan, company=company)
+        tasks.start_soon(place.scheduler.run)
+        return place
+
+    async def main() -> None:
+        async with rp.open_supervisor(uri, labels=()) as one, anyio.create_task_group() as tasks:
+            place = begin(one, tasks, "mail", days, weeks)
+            await until(one.journal, {"days began", "weeks began"}, place)
+            tasks.cancel_scope.cancel()
+        async with (
+            rp.open_supervisor(uri, labels=()) as one,
+            rp.open_supervisor(uri, labels=()) as two,
+            rp.open_supervisor(uri, labels=()) as three,
+            anyio.create_task_group() as tasks,
+        ):
+            first = begin(one, tasks, "mail", weeks)  # its file has lost one of them
+            while not first.duties.held("schedule", "weeks"):
+                await first.duties.look()
+            second = begin(two, tasks, "mail")  # this one both
+            third = begin(three, tasks, "post", nights)  # and another company knows none of them
+            await until(three.journal, {"days ended", "weeks began", "nights began"}, third, first, second)
+            first.scheduler.plan([], company="mail")
+            await until(three.journal, {"days ended", "weeks ended", "nights began"}, third, first, second)
+            tasks.cancel_scope.cancel()
+
+    run_async(main)
+
+
 def test_one_machine_at_a_time_removes_what_is_old(postgres: PostgresServer, run_async: RunAsync) -> None:
     """The next one goes on once it drains."""
     uri = postgres.emptied_journal()

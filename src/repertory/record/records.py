@@ -516,6 +516,7 @@ class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
         rule: What the due times follow from: cron's five fields and the timezone.
         reason: Why it was skipped, or began anew.
         count: How many due times, up to this one.
+        company: The name of the company whose schedule it is; "" where nobody said.
     """
 
     schedule: str
@@ -526,6 +527,7 @@ class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = ""
     reason: str = ""
     count: int = 1
+    company: str = ""
 
 
 class WebhookTried(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,12 +187,19 @@ class Scheduler:
         # A due time that comes while another machine takes over is no missed one.
         self._grace = _GRACE + duties.take_over
         self._schedules: Mapping[str, Schedule] | None = None  # None where nobody has said: then none of them ends
+        self._company = ""
         self._latest: dict[str, ScheduleSettled] = {}  # of those that this process settles
         self._changed = anyio.Event()
 
-    def plan(self, schedules: Sequence[Schedule]) -> None:
-        """Have these schedules from now on, and no others."""
+    def plan(self, schedules: Sequence[Schedule], *, company: str = "") -> None:
+        """Have these schedules from now on, and no others.
+
+        Args:
+            schedules: Those of the company.
+            company: Its name: what another has planned in the same journal is not ended by this one.
+        """
         self._schedules = {schedule.name: schedule for schedule in schedules}
+        self._company = company
         self._wake()
 
     def _wake(self) -> None:
@@ -221,8 +228,10 @@ class Scheduler:
         """Settle what is due, whenever it is, until cancelled."""
         while self._schedules is None:
             await self._changed.wait()
-        if self._duties.alone:  # else what another company has planned is not ended by one that does not know it
-            self._latest = await self._journal.read_settled()
+        self._duties.want("schedule", self._schedules)
+        settled = await self._journal.read_settled()
+        alone, own = self._duties.alone, self._company
+        self._latest = {name: last for name, last in settled.items() if alone or (own and last.company == own)}
         while True:
             changed = self._changed
             wait = await self._look()
@@ -232,12 +241,15 @@ class Scheduler:
     async def _look(self) -> float:
         """Settle what is due now; seconds until something is again."""
         planned = self._schedules or {}
-        for name, known in list(self._latest.items()):
-            if name not in planned and known.outcome != "ended":
-                await self._settle(name, known.rule, self._clock(), "ended")
-        self._duties.want("schedule", planned)
+        left = {name for name, last in self._latest.items() if name not in planned and last.outcome != "ended"}
+        # What no file of a machine that lives has any more is ended by whoever can take it over; as long as one has it,
+        # that one does it.
+        self._duties.want("schedule", [*planned, *left])
+        for name in [name for name in left if self._duties.held("schedule", name)]:
+            await self._settle(name, self._latest[name].rule, self._clock(), "ended")
+            left.remove(name)
         mine = [schedule for name, schedule in planned.items() if self._duties.held("schedule", name)]
-        await self._read_settled({schedule.name for schedule in mine})
+        await self._read_settled({schedule.name for schedule in mine} | left)
         wait = _LOOK
         for schedule in mine:
             last = self._latest.get(schedule.name)
@@ -337,6 +349,7 @@ class Scheduler:
             reason=reason,
             count=count,
             at=self._clock(),
+            company=self._company,
         )
         await self._journal.write([settled])
         self._latest[name] = settled
