@@ -27,6 +27,7 @@ from repertory.context.binding import Compaction, wanted_compaction
 from repertory.context.course import LEAST_CLEARED, TRAIL_SHARE, Course, Moment, Wish
 from repertory.context.decisions import Decision
 from repertory.context.edits import best_summary, joined
+from repertory.context.fitting import Fitting
 from repertory.context.live import Live
 from repertory.context.once import ShownOnce
 from repertory.context.plan import EMPTY, Edit, Plan, StubResult
@@ -177,8 +178,9 @@ class Planner:
                 reason = "a longer prompt costs more for every token"
                 return self._fitted(now, cliff, "forced", reason, due)
         if size > self._comfort:
-            reason = "a longer view costs the model's attention"
-            return self._fitted(now, self._comfort, "comfort", reason, due) or decided
+            edits = Fitting(course, now, self._comfort, due=due, summary=self._ready_summary(now)).gently()
+            if edits:
+                return course.decided(now, Wish("comfort", "a longer view costs the model's attention", edits))
         return decided
 
     def _due(self, now: Moment) -> list[Edit]:
@@ -253,19 +255,8 @@ class Planner:
     def _fitted(
         self, now: Moment, limit: int, kind: str, reason: str, due: Sequence[Edit]
     ) -> tuple[Decision, Live] | None:
-        live = now.live
-        edits = self._course.editor.make_fit(
-            live,
-            now.snapshot,
-            head=self._course.head,
-            calibration=now.calibration,
-            limit=limit,
-            bound=self._bound if limit == self._limit else "the server refused a longer one",
-            edge=live.end_at_turn(now.iteration - self._course.policy.window),
-            summary=self._ready_summary(now),
-            due=due,
-            gently=kind == "comfort",
-        )
+        fitting = Fitting(self._course, now, limit, due=due, summary=self._ready_summary(now))
+        edits = fitting.whatever_it_takes(self._bound if limit == self._limit else "the server refused a longer one")
         return self._course.decided(now, Wish(kind, reason, edits)) if edits else None
 
     def _wanted_compaction(self, now: Moment, limit: int) -> Compaction | None:
