@@ -865,6 +865,51 @@ def test_decisions_and_summaries_keep_their_order(check: Check) -> None:
     check(body)
 
 
+def test_a_summary_is_found_by_what_it_was_made_from(check: Check) -> None:
+    """The newest with the key, in the tree of a root and nowhere else; of a stretch or of one result."""
+
+    def stored(run_id: str, name: str, key: str) -> SummaryStored:
+        return SummaryStored(
+            run_id=run_id, summary_id=name, first=0, last=0, strategy="s", content=(), tokens=0, at=0.0, key=key
+        )
+
+    def of_result(run_id: str, text: str, kind: str = "ResultSummarized", **more: Any) -> EventLogged:
+        return EventLogged(run_id=run_id, type=kind, body={"text": text, **more}, at=0.0)
+
+    async def body(journal: Journal) -> None:
+        await journal.write([stored("r", "1", "k"), stored("r.a", "2", "k"), stored("r-b", "3", "k")])
+        await journal.write([stored("r.a", "4", "other"), stored("r", "5", "")])
+        await journal.write([of_result("r.a", "one", key="k"), of_result("r2", "two", key="k"), of_result("r", "x")])
+        await journal.write([of_result("r", "three", "Another", key="k")])
+        found = await journal.find_summary("r", "k")
+        assert found is not None
+        assert found.summary_id == "2"
+        assert await journal.find_summary("r", "none") is None
+        assert await journal.find_summary("other", "k") is None
+        assert await journal.find_result_summary("r", "k") == "one"
+        assert await journal.find_result_summary("r", "none") is None
+
+    check(body)
+
+
+def test_roots_that_ended_before_a_time_are_found(check: Check) -> None:
+    """By their last state; those that go on, ended later, or stand below another run are not."""
+
+    async def body(journal: Journal) -> None:
+        for number, states in enumerate(["done", "failed", "stopped", "paused", "done running", "done done"]):
+            run_id = f"r{number}"
+            await journal.write([kit.started(run_id), kit.started(f"{run_id}.a", parent_id=run_id)])
+            for at, state in enumerate(states.split(), 1):
+                await journal.write(
+                    [RunStateChanged(run_id=each, state=state, at=10.0 * at) for each in (run_id, f"{run_id}.a")]  # type: ignore[arg-type]
+                )
+        assert await journal.read_ended_roots(15.0) == ["r0", "r1", "r2"]
+        assert await journal.read_ended_roots(10.0) == []
+        assert await journal.read_ended_roots(99.0) == ["r0", "r1", "r2", "r5"]
+
+    check(body)
+
+
 # --- the end ----------------------------------------------------------------------------------------------
 
 

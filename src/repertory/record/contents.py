@@ -42,7 +42,8 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 STORED: Final = "JOIN content_bodies b ON b.seq = t.seq"
-_FINAL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
+FINAL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
+"""The states of runs that have ended, for SQL."""
 
 
 def due(whose: str) -> str:
@@ -52,7 +53,7 @@ def due(whose: str) -> str:
     return f"""{STORED}
         LEFT JOIN run_states s ON s.seq = (
             SELECT max(seq) FROM run_states WHERE run_id = substr(t.run_id, 1, instr(t.run_id || '.', '.') - 1))
-            AND s.state IN ({_FINAL})
+            AND s.state IN ({FINAL})
         WHERE {whose} (t.expires_at <= ? OR s.at + t.retention <= ? OR (
             t.expires_at IS NULL AND t.retention IS NULL AND s.at BETWEEN ? AND ?
             AND EXISTS (SELECT 1 FROM entries e WHERE e.run_id = t.run_id AND e.retrieved IS NOT NULL)))

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from repertory.errors import RunNotFound
+from repertory.record.contents import FINAL
 from repertory.record.reads import NO_LIMIT, Rows, number_of
 from repertory.record.records import RunRow, RunState
 from repertory.record.rows import Value, decode_text
@@ -99,6 +100,13 @@ class ListReads(RunReads):
         tree = """SELECT t.seq FROM json_each(?) k JOIN runs t ON t.run_id >= k.value AND t.run_id < k.value || '/'
             WHERE t.run_id = k.value OR substr(t.run_id, length(k.value) + 1, 1) = '.'"""
         return await self._read_runs(f"WHERE r.seq IN ({tree})", self._list(roots)) if roots else []
+
+    async def read_ended_roots(self, before: float) -> list[str]:
+        """The ids of the roots that ended before a time, in seconds since 1970, and did not go on since."""
+        sql = f"""SELECT r.run_id FROM runs r
+            JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)
+            WHERE r.parent_id IS NULL AND r.at < ? AND s.at < ? AND s.state IN ({FINAL}) ORDER BY r.seq"""
+        return await self._fetch("runs", sql, (before, before), _ids)
 
     async def _place_of_root(self, run_id: str) -> int:
         sql = "SELECT seq FROM runs WHERE run_id = ? AND parent_id IS NULL"

@@ -42,7 +42,7 @@ from repertory.record.requests import RecordedRequest
 from repertory.record.rows import TABLES, Value, decode_text, encode_json
 from repertory.record.schema import LATEST_ITERATION
 from repertory.record.search import ENTRIES, search_hit
-from repertory.record.statistics import STATES_SQL, RunStatistics, Totals, statistics_sql, totals_sql
+from repertory.record.statistics import RESULT_SUMMARIZED, STATES_SQL, RunStatistics, Totals, statistics_sql, totals_sql
 
 B = TypeVar("B")
 R = TypeVar("R", bound=Record)
@@ -354,6 +354,19 @@ class RunReads(Reads):
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:
         """Every summary of the run, in the order they were stored."""
         return await self._of_run(SummaryStored, run_id)
+
+    async def find_summary(self, root: str, key: str) -> SummaryStored | None:
+        """The newest summary with this key of a root and of the runs below it."""
+        rest = f"WHERE t.key = ? AND {OF_TREE} ORDER BY t.seq DESC LIMIT 1"
+        found = await self._records(SummaryStored, rest, key, root, root, root)
+        return found[0] if found else None
+
+    async def find_result_summary(self, root: str, key: str) -> str | None:
+        """The newest summary of a single result with this key, of a root and of the runs below it."""
+        keyed = f"t.type = '{RESULT_SUMMARIZED}' AND json_extract(t.body, '$.key') = ?"
+        rest = f"WHERE {keyed} AND {OF_TREE} ORDER BY t.seq DESC LIMIT 1"
+        found = await self._records(EventLogged, rest, key, root, root, root)
+        return found[0].body["text"] if found else None
 
     async def read_content(self, content_id: str, *, root: str | None = None) -> ContentStored | None:
         """One stored content, its body from the ledger where that holds it; None where there never was one.

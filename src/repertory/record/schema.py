@@ -15,7 +15,7 @@ from typing import Final
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
 from repertory.record.rows import TABLES, Table
-from repertory.record.statistics import SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
+from repertory.record.statistics import RESULT_SUMMARIZED, SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
 
 APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
 VERSION: Final = 1
@@ -66,6 +66,9 @@ SHARED: Final = (
     "CREATE INDEX contents_by_id ON contents (content_id)",
     "CREATE INDEX contents_by_run ON contents (run_id)",
     "CREATE INDEX summaries_by_run ON summaries (run_id)",
+    # What was summarized once in a tree is not paid for again.
+    "CREATE INDEX summaries_by_key ON summaries (key)",
+    f"""CREATE INDEX events_by_key ON events (json_extract(body, '$.key')) WHERE type = '{RESULT_SUMMARIZED}'""",
     "CREATE INDEX scopes_by_id ON scopes (scope_id)",
     "CREATE INDEX scopes_by_parent ON scopes (parent_id)",
     "CREATE INDEX scopes_by_owner ON scopes (owner)",

@@ -25,6 +25,8 @@ from repertory.record.records import (
 
 SUMMARY_TAKEN: Final = "SummaryTaken"
 SUMMARY_REFUSED: Final = "SummaryRefused"
+RESULT_SUMMARIZED: Final = "ResultSummarized"
+"""The type of the event that holds a result's summary: ``position``, ``text``, and ``key``, as in ``SummaryStored``."""
 
 
 class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ from typing import Final
 import anyio
 
 from repertory.errors import JournalError, RunError
-from repertory.record.records import FINAL_STATES
 from repertory.service.duties import Duties
 from repertory.supervisor import Supervisor
 
@@ -25,15 +24,13 @@ async def remove_finished(
     A run that goes on meanwhile stays.
     """
     removed: list[str] = []
-    for row in await supervisor.journal.read_runs(states=sorted(FINAL_STATES)):
-        run_id = row.started.run_id
-        if row.started.parent_id is None and row.updated_at < now - days * _DAY:
-            try:
-                await supervisor.remove(run_id)
-            except RunError:  # somebody has just said something to it, or removed it
-                continue
-            removed.append(run_id)
-            tell(run_id)
+    for run_id in await supervisor.journal.read_ended_roots(now - days * _DAY):
+        try:
+            await supervisor.remove(run_id)
+        except RunError:  # somebody has just said something to it, or removed it
+            continue
+        removed.append(run_id)
+        tell(run_id)
     return removed
 
 

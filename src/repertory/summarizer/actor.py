@@ -10,24 +10,23 @@ import anyio
 import msgspec
 
 from repertory._error_texts import name_error
-from repertory._ids import new_id
+from repertory._ids import new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.context.tokens import text_tokens
 from repertory.errors import ActorStopped, JournalError, LimitExceeded, MailboxFull, ModelError
-from repertory.llm.messages import Json, Text
+from repertory.llm.messages import Json, Text, text_of
 from repertory.llm.model import encode_request
 from repertory.record import Journal
 from repertory.record.records import EventLogged, SummaryStored
 from repertory.record.requests import request_digest
+from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.shortening.trail import bounded_trail
 from repertory.summarizer.calls import RecordedCalls
 from repertory.summarizer.frames import Written, sendable
-from repertory.summarizer.kept import KeptSummaries
 from repertory.summarizer.messages import (
     EXTRACTIVE,
     MODEL,
     PROVIDER,
-    RESULT_SUMMARIZED,
     GetSummary,
     ResultNotSummarized,
     ResultSummarized,
@@ -83,7 +82,6 @@ class SummarizerActor:
         self._queue_limit = queue_limit
         self._queue: list[_Job] = []
         self._running: set[str] = set()
-        self._kept = KeptSummaries(journal)
 
     # --- messages -----------------------------------------------------------------------------------------
 
@@ -185,7 +183,6 @@ class SummarizerActor:
             key=written.key,
         )
         await self._journal.write([summary])
-        self._kept.add(job.run_id, written)
         return SummaryReady(summary, failure=failure)
 
     async def _summarize_result(
@@ -201,8 +198,16 @@ class SummarizerActor:
             run_id=job.run_id, type=RESULT_SUMMARIZED, body=body, at=self._clock(), iteration=job.iteration
         )
         await self._journal.write([event])
-        self._kept.add(job.run_id, written)
         return ResultSummarized(run_id=job.run_id, position=job.position, text=written.text)
+
+    async def _find(self, job: _Job, key: str) -> Written | None:
+        """What was written of the same by the same prompt, for the run or another one of its tree."""
+        root = root_of(job.run_id)
+        if isinstance(job, SummarizeResult):
+            text = await self._journal.find_result_summary(root, key)
+            return None if text is None else Written(text, key=key)
+        stored = await self._journal.find_summary(root, key)
+        return None if stored is None else Written(text_of(stored.content), stored.model, key=key)
 
     async def _write(
         self, job: _Job, summary: StretchSummary | ProviderSummary | ResultSummary, calls: RecordedCalls
@@ -214,7 +219,7 @@ class SummarizerActor:
                 try:
                     request = summary.request(model)
                     key = "" if signed else request_digest(encode_request(request))
-                    if key and (kept := await self._kept.find(job.run_id, key)):
+                    if key and (kept := await self._find(job, key)):
                         return kept, ""
                     with anyio.fail_after(self._timeout):
                         response = await calls.complete(model, request)

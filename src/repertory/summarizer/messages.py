@@ -16,10 +16,6 @@ from repertory.record.records import SummaryStored
 EXTRACTIVE, MODEL, PROVIDER = "extractive", "model", "provider"
 """Who wrote a summary, as ``SummaryStored.strategy`` says: the program, from the record; a model; the provider."""
 
-RESULT_SUMMARIZED = "ResultSummarized"
-"""The type of the journal's event that holds a result's summary: ``position``, ``text``, and ``key``, as in
-``SummaryStored``."""
-
 
 class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     """Summarize the entries ``first`` to ``upto``, not included, of a snapshot. Answered by a later message.

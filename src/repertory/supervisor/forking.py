@@ -41,10 +41,10 @@ from repertory.record.records import (
     SummaryStored,
 )
 from repertory.record.rows import encode_json
+from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import RunForked, to_record
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
-from repertory.summarizer.messages import RESULT_SUMMARIZED
 from repertory.supervisor.runtime import Runtime
 
 _OWN: Final = ("assistant", "action-result", "sub-agent-result")  # what an iteration is made of

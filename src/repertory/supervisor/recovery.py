@@ -12,6 +12,7 @@ from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory
 from repertory.record import Ledger
 from repertory.record.records import RunRow
+from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import IterationStarted
 from repertory.runs.inbox import SAID, Said
 from repertory.runs.live import LiveRun
@@ -20,7 +21,6 @@ from repertory.runs.payloads import payload_on_record
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import TRACED
 from repertory.runs.waiting_calls import WAITING_EVENTS
-from repertory.summarizer.messages import RESULT_SUMMARIZED
 from repertory.supervisor.retention import Retention
 
 _NEEDED: Final = (SAID, TRACED, RESULT_SUMMARIZED, *sorted(WAITING_EVENTS))  # of the many events of a long run
