@@ -14,6 +14,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import fields
 
+import repertory
 from offline_environment import offline_environment
 from pages import END_OF_BLOCK, Block, blocks_of
 from patience import PATIENCE
@@ -119,6 +120,31 @@ def test_the_python_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tm
             assert unlike(block.source, printed) == [], f"line {block.line} shows what was not printed:\n{printed}"
 
 
+@pytest.mark.nightly
+def test_the_python_of_the_pages_has_types(tmp_path: Path) -> None:
+    """Who copies a program into a house that checks types strictly has nothing to mend."""
+    pytest.importorskip("mypy")
+    for page in filter(has_python, PAGES):
+        joined = [""]  # a page is one program, unless one of its files or a second ``import repertory`` begins another
+        for block in blocks(page):
+            if block.title and block.language in ("python", "py"):
+                (tmp_path / block.title).write_text(block.source, encoding="utf-8")
+            elif block.language == "python":
+                joined.extend([""] if block.source.startswith("import repertory") else [])
+                joined[-1] += block.source + "\n\n"
+        for number, source in enumerate(joined):
+            (tmp_path / f"{page.stem}_{number}.py").write_text(source, encoding="utf-8")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / ".cache"), str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_the_commands_of_a_page_exist(page: Path) -> None:
     """Nobody copies a command line that is refused for how it is written."""
@@ -157,8 +183,21 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_room_has_a_reference_page() -> None:
     """A new room cannot stay undocumented."""
     rooms = {path.parent.name for path in (ROOT / "src/repertory").glob("*/__init__.py")} - {"cli"}
-    pages = {path.stem for path in (ROOT / "docs/reference").glob("*.md")}
-    assert pages == rooms | {"index", "errors"}
+    folder = ROOT / "docs/reference"
+    assert {path.stem for path in folder.glob("*.md")} == rooms | {"index", "errors"}
+    for room in rooms | {"errors"}:
+        assert re.search(rf"^::: repertory\.{room}$", (folder / f"{room}.md").read_text("utf-8"), re.M), room
+
+
+def test_the_reference_says_from_which_room_each_name_of_the_root_comes() -> None:
+    """The first table of the reference lists every room, and every name of the root package once."""
+    table = (ROOT / "docs/reference/index.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[`repertory\.(\w+)`\]\(\1\.md\) \|(.*)\|$", table, re.M)
+    said = {room: re.findall(r"`(\w+)`", names) for room, names in rows}
+    assert said.keys() | {"index"} == {path.stem for path in (ROOT / "docs/reference").glob("*.md")}
+    assert sorted(name for names in said.values() for name in names) == sorted(set(repertory.__all__) - {"__version__"})
+    for room, names in said.items():
+        assert all(hasattr(import_module(f"repertory.{room}"), name) for name in names), room
 
 
 def test_a_name_that_a_module_shadows_has_an_entry_of_its_own() -> None:
