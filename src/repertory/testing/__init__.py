@@ -6,16 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from repertory.testing.models import FunctionModel, ScriptedModel, call
+    from repertory.testing.models import Answer, FunctionModel, ScriptedModel, Step, call
     from repertory.testing.server import MessagesServer, open_messages_server
 
-__all__ = ["FunctionModel", "MessagesServer", "ScriptedModel", "call", "open_messages_server"]
+__all__ = ["Answer", "FunctionModel", "MessagesServer", "ScriptedModel", "Step", "call", "open_messages_server"]
 
 # Where each public name lives; loaded when first named, so that a test pays for what it uses.
 _HOMES = {
+    "Answer": "repertory.testing.models",
     "FunctionModel": "repertory.testing.models",
     "MessagesServer": "repertory.testing.server",
     "ScriptedModel": "repertory.testing.models",
+    "Step": "repertory.testing.models",
     "call": "repertory.testing.models",
     "open_messages_server": "repertory.testing.server",
 }

@@ -33,7 +33,11 @@ from repertory.llm.model import (
 from repertory.llm.profiles import OFFLINE, ModelProfile
 
 Answer: TypeAlias = ModelResponse | str | Block | Sequence[Block]
+"""What a function that plays a model returns: a text, a tool call (see ``call``), several blocks, a whole response."""
+
 Step: TypeAlias = Answer | BaseException | Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
+"""What a script has: an answer, an error to raise, or a function of the request. Annotate a list of them as
+``list[Step]``: without, type checkers take one of texts and calls for a list of objects."""
 
 
 def call(tool: str, /, *, call_id: str = "", **arguments: Any) -> ToolUse:
