@@ -25,6 +25,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import Entry, Snapshot
+from repertory.record.requests import RequestRecorder
 from repertory.shortening import ResultPolicy
 from repertory.shortening.shaping import shape_result
 
@@ -95,6 +96,7 @@ class Iteration(NamedTuple):
 def live(entries: list[Entry], policy: ContextPolicy, profile: ModelProfile) -> tuple[list[Iteration], Plan]:
     """Go through a record as an agent does."""
     planner = Planner(policy=policy, profile=profile, head_tokens=1_400)
+    recorder = RequestRecorder()
     projector = Projector(profile=profile, system=SYSTEM)
     calibration, plan = Calibration(), EMPTY
     found: list[Iteration] = []
@@ -109,7 +111,7 @@ def live(entries: list[Entry], policy: ContextPolicy, profile: ModelProfile) -> 
         plan = outcome.plan
         request = projector.project(snapshot, plan)
         planned = time.thread_time()
-        projector.record(request, run_id="run", call=number, iteration=number, position=len(snapshot), at=0.0)
+        recorder.record(request, snapshot, run_id="run", call=number, iteration=number, position=len(snapshot), at=0.0)
         recorded = time.thread_time()
         calibration = calibration.observe(estimate=outcome.estimate, real=outcome.estimate)
         took = 1e6 * (planned - begun), 1e6 * (recorded - planned)

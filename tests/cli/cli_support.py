@@ -22,6 +22,7 @@ from repertory.llm.messages import Text, ToolResult, ToolUse
 from repertory.llm.model import ToolSchema, Usage
 from repertory.record import ContentStored, Draft, Ledger, RunStarted, open_journal
 from repertory.record.records import DecisionMade, ModelReplied, RunStateChanged
+from repertory.record.requests import RequestRecorder
 from terminal import Terminal
 
 RUN = "run-01kb3v8x2c-aaaaaa"
@@ -86,6 +87,7 @@ async def make_database(path: Path) -> None:
         ledger = Ledger(journal, RUN, clock=lambda: float(next(times)))
         started = RunStarted(run_id=RUN, agent="lead", task=f"Find {EVIL}", at=1.7e9, model=profile.name)
         await ledger.append(Draft(role="user", kind="task", content=(Text(started.task),)), also=[started])
+        recorder = RequestRecorder()
         projector = Projector(
             profile=profile,
             system=(Text("You lead."),),
@@ -112,8 +114,14 @@ async def make_database(path: Path) -> None:
                 body = encode_decision(decision)
                 await journal.write([DecisionMade(run_id=RUN, iteration=iteration, kind="pays", body=body, at=1.7e9)])
             request = projector.project(ledger.snapshot(), plan)
-            called = projector.record(
-                request, run_id=RUN, call=iteration, iteration=iteration, position=ledger.position, at=1.7e9
+            called = recorder.record(
+                request,
+                ledger.snapshot(),
+                run_id=RUN,
+                call=iteration,
+                iteration=iteration,
+                position=ledger.position,
+                at=1.7e9,
             )
             await journal.write([called])
             use = ToolUse(f"call-{iteration}", "search", {"query": f"tides {EVIL}"})

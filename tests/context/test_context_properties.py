@@ -37,7 +37,7 @@ from repertory.llm.profiles import ModelProfile, Target
 from repertory.llm.validation import validate
 from repertory.record import Entry, Snapshot
 from repertory.record.records import SummaryStored
-from repertory.record.requests import RecordedRequest, request_digest
+from repertory.record.requests import RecordedRequest, RequestRecorder, request_digest
 from repertory.shortening.shaping import shape_result
 from repertory.testing.rules import check_body
 
@@ -184,6 +184,7 @@ def test_the_incremental_planner_and_projector_equal_the_pure_ones(
     story: Story, policy: ContextPolicy, model: ModelProfile
 ) -> None:
     """Keeping state between calls changes the cost and nothing else, and the journal's form is the whole request."""
+    recorder = RequestRecorder()
     projector = Projector(profile=model, system=SYSTEM, max_tokens=1024)
     before, calls = EMPTY, {}
     for call, (snapshot, outcome, request) in enumerate(outcomes(story, policy, model, summaries=False), 1):
@@ -200,7 +201,7 @@ def test_the_incremental_planner_and_projector_equal_the_pure_ones(
         assert (pure.plan, pure.decisions, pure.estimate) == (outcome.plan, outcome.decisions, outcome.estimate)
         kept = projector.project(snapshot, outcome.plan)
         assert canonical_json(encode_request(kept)) == canonical_json(encode_request(request))
-        record = projector.record(kept, run_id="r", call=call, iteration=1, position=len(snapshot), at=0.0)
+        record = recorder.record(kept, snapshot, run_id="r", call=call, iteration=1, position=len(snapshot), at=0.0)
         calls[call] = record
         whole = RecordedRequest(calls, call).whole(snapshot)
         assert record.digest == request_digest(whole)

@@ -7,13 +7,12 @@ import msgspec
 from context_histories import PICTURE, Story, long_story, planned, profile
 from repertory.context import EMPTY, ContextPolicy, Decision, Projector, apply, project
 from repertory.context.plan import CoverRange
-from repertory.context.projector import sent_body
 from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, canonical_json, text_of
 from repertory.llm.model import Breakpoint, ToolSchema, encode_request
 from repertory.llm.profiles import CacheRules
 from repertory.llm.validation import validate
 from repertory.record.records import ModelCalled
-from repertory.record.requests import RecordedRequest
+from repertory.record.requests import RecordedRequest, RequestRecorder, sent_body
 
 TOOL = ToolSchema("read", "Read a file.", {"type": "object"})
 MODEL = profile()
@@ -135,11 +134,14 @@ def test_options_and_betas_go_along() -> None:
 def test_a_recorded_request_repeats_nothing_and_loses_nothing() -> None:
     """Each record holds only new messages; with its markers put back it is the request that was sent."""
     story = long_story(10)
+    recorder = RequestRecorder()
     projector = Projector(profile=MODEL, system=[Text("S")], tools=[TOOL], options={"thinking": {"type": "disabled"}})
     calls: dict[int, ModelCalled] = {}
     for call, (snapshot, outcome) in enumerate(planned(story, ContextPolicy(), MODEL), 1):
         request = projector.project(snapshot, outcome.plan)
-        record = projector.record(request, run_id="r", call=call, iteration=call, position=len(snapshot), at=1.0)
+        record = recorder.record(
+            request, snapshot, run_id="r", call=call, iteration=call, position=len(snapshot), at=1.0
+        )
         calls[call] = record
         assert record.base_call == (call - 1 or None)
         assert len(record.body["messages"]) <= 3
@@ -150,13 +152,14 @@ def test_a_recorded_request_repeats_nothing_and_loses_nothing() -> None:
 def test_a_summary_that_is_added_is_recorded_without_those_before_it() -> None:
     """What an edit leaves alone is repeated neither by messages nor by the blocks of the one that it changed."""
     story = long_story(10)
+    recorder = RequestRecorder()
     projector = Projector(profile=MODEL)
     plan = apply(EMPTY, cover(0, 6, 12, 0))
     calls = {}
     for call, position in enumerate((12, 20), 1):
         snapshot = story.snapshot(position)
         request = projector.project(snapshot, plan)
-        calls[call] = projector.record(request, run_id="r", call=call, iteration=1, position=position, at=1.0)
+        calls[call] = recorder.record(request, snapshot, run_id="r", call=call, iteration=1, position=position, at=1.0)
         plan = apply(plan, cover(7, 14, 20, 7))
     assert (calls[2].shared_messages, calls[2].shared_blocks) == (3, 0)  # the task, the first stretch's call and text
     whole = RecordedRequest(calls, 2).whole(snapshot)["messages"]
@@ -169,7 +172,7 @@ def test_betas_are_recorded_but_are_no_field_of_the_body() -> None:
     """Headers are part of what was sent; they are kept apart from the body."""
     projector = Projector(profile=MODEL, betas=["compact-1"], tools=[TOOL])
     request = projector.project(Story().snapshot())
-    record = projector.record(request, run_id="r", call=1, iteration=1, position=1, at=1.0)
+    record = RequestRecorder().record(request, (), run_id="r", call=1, iteration=1, position=1, at=1.0)
     assert record.body["betas"] == ["compact-1"]
     body = RecordedRequest({1: record}, 1).whole(Story().snapshot())
     assert canonical_json(sent_body(body)) == canonical_json(encode_request(request))

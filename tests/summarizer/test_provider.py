@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from summarizer_scenes import open_scene
 
-from repertory.context.projector import sent_body
 from repertory.errors import ModelUnavailable
 from repertory.llm import Message, ModelRequest, ModelResponse, Text, Usage
 from repertory.llm.messages import RawBlock
 from repertory.llm.model import Breakpoint, encode_request
+from repertory.record.requests import sent_body
 from repertory.summarizer import SummaryFailed, SummaryReady
 from repertory.testing import FunctionModel
 

@@ -1,4 +1,4 @@
-"""Projection: from a snapshot and a plan to the request, and to its record. Deterministic, byte-stable.
+"""Projection: from a snapshot and a plan to the request. Deterministic, byte-stable.
 
 What stands for a stretch is shown as one call of ``context_trail`` with its result: text that came out of tools stays
 in the frame of a result. What was kept of the stretch stands before it, each in its own role: what users said as
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -29,21 +28,15 @@ from repertory.llm.messages import (
     Text,
     ToolResult,
     ToolUse,
-    canonical_json,
-    encode_message,
-    equal_items,
     text_of,
     tool_uses,
 )
-from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
+from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile, canonical_name
 from repertory.record.entries import Entry
-from repertory.record.records import ModelCalled
-from repertory.record.requests import EntryBlocks
 
 FRAME = "context_trail"
 """The name of the call whose result stands for a stretch. No tool has it: the runtime calls it."""
-BREAKPOINTS = "prompt_cache"  # sorts after "messages": what changes at every call stays behind the hashed prefix
 _RESTATED = "[Still in force, word for word, from before the summary:]"
 
 
@@ -118,9 +111,6 @@ class Projector:
         self._restated: tuple[Block, ...] = ()  # what a provider's summary covers and stays in view verbatim
         self._restated_at = -1
         self._verbatim: dict[int, tuple[Block, ...]] = {}  # of entries that nothing covers
-        self._known = 0  # entries below have their blocks in ``_blocks``
-        self._blocks = EntryBlocks()
-        self._recorder = _Recorder(self._request, self._blocks)
 
     def project(self, snapshot: Sequence[Entry], plan: Plan = EMPTY) -> ModelRequest:
         """Make the request that the plan shows of the snapshot.
@@ -136,24 +126,8 @@ class Projector:
             if entry.position == self._restated_at:
                 self._others.extend(self._restated)
         self._position = len(snapshot)
-        if self._known < len(snapshot):
-            self._blocks.add(snapshot[self._known :])
-            self._known = len(snapshot)
         messages = tuple(self._done) if self._role is None else (*self._done, self._open())
         return msgspec.structs.replace(self._request, messages=messages, breakpoints=self._breakpoints(messages, plan))
-
-    def record(self, request: ModelRequest, *, call: int, **fields: Any) -> ModelCalled:
-        """Write a request that is about to be sent as a record, without repeating what the last one said.
-
-        The record's body names the blocks that the ledger holds. It has no cache markers in it; where they stood is
-        listed under ``prompt_cache``. ``sent_body`` puts them back.
-
-        Args:
-            request: One of this projector's requests.
-            call: Number of the model call within the run, from 1; the next record refers to it.
-            fields: The other fields of the record, such as ``run_id``.
-        """
-        return ModelCalled(call=call, model=request.model, **self._recorder.record(request, call), **fields)
 
     # --- the messages -------------------------------------------------------------------------------------
 
@@ -274,68 +248,3 @@ class Projector:
         """Index of the last message that ends before a position; -1 for none."""
         index = bisect_left(self._last, edge) - 1
         return 0 if index < 0 and plan.covers else index
-
-
-class _Recorder:
-    """Keeps the last recorded request, and the hash in front of each of its messages: what an edit left alone is
-    neither recorded nor hashed again."""
-
-    def __init__(self, frame: ModelRequest, blocks: EntryBlocks) -> None:
-        self._blocks = blocks
-        outer: Json = {**encode_request(frame), **({"betas": list(frame.betas)} if frame.betas else {})}
-        self._outer: Json = {name: value for name, value in outer.items() if name not in ("messages", BREAKPOINTS)}
-        before: Json = {name: value for name, value in self._outer.items() if name < "messages"}
-        self._after: Json = {name: value for name, value in self._outer.items() if name > "messages"}
-        opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
-        self._hashes = [blake2b(opening, digest_size=16)]
-        self._base: int | None = None
-        self._messages: tuple[Message, ...] = ()
-
-    def record(self, request: ModelRequest, call: int) -> dict[str, Any]:
-        """The digest of a request, its body without what the last one said, and how much of that it repeats."""
-        messages, points = request.messages, [{"message": at.message, "ttl": at.ttl} for at in request.breakpoints]
-        shared, blocks = equal_items(self._messages, messages), 0
-        if shared < min(len(self._messages), len(messages)) and self._messages[shared].role == messages[shared].role:
-            blocks = equal_items(self._messages[shared].content, messages[shared].content)
-        del self._hashes[shared + 1 :]
-        tail: list[Json] = []
-        for message in messages[shared:]:
-            found = self._hashes[-1].copy()
-            found.update((b"," if len(self._hashes) > 1 else b"") + canonical_json(encode_message(message)))
-            self._hashes.append(found)
-            content = message.content if tail else message.content[blocks:]
-            tail.append({"role": message.role, "content": self._blocks.encode(content)})
-        whole = self._hashes[-1].copy()
-        whole.update(b"]," + canonical_json({**self._after, BREAKPOINTS: points})[1:])
-        base, self._base, self._messages = self._base, call, messages
-        return {
-            "digest": whole.hexdigest(),
-            "body": {**self._outer, "messages": tail, BREAKPOINTS: points},
-            "base_call": base if shared or blocks else None,
-            "shared_messages": shared,
-            "shared_blocks": blocks,
-        }
-
-
-def sent_body(recorded: Json) -> Json:
-    """Make the body of ``POST /v1/messages`` out of a recorded request, its cache markers put back.
-
-    Args:
-        recorded: The whole request, as ``Journal.read_request`` gives it.
-    """
-    body = {name: value for name, value in recorded.items() if name not in (BREAKPOINTS, "betas")}
-    body["messages"] = [{**message, "content": list(message["content"])} for message in body["messages"]]
-    blocks: list[Json]
-    for point in recorded.get(BREAKPOINTS, ()):
-        index = point["message"]
-        marker = {"type": "ephemeral"} if point["ttl"] == "5m" else {"type": "ephemeral", "ttl": point["ttl"]}
-        if index is None:
-            place = "system" if body.get("system") else "tools"
-            blocks = body[place] = list(body[place])
-        else:
-            blocks = body["messages"][index]["content"]
-        for at in range(len(blocks) - 1, -1, -1):
-            if blocks[at].get("type") not in ("thinking", "redacted_thinking"):
-                blocks[at] = {**blocks[at], "cache_control": marker}
-                break
-    return body

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -93,12 +93,7 @@ def encode_request(request: ModelRequest) -> Json:
     if request.system:
         body["system"] = [encode_block(block) for block in request.system]
     body["messages"] = [encode_message(message) for message in request.messages]
-    for point in request.breakpoints:
-        if point.message is None:
-            blocks: list[Json] = body.get("system") or body.get("tools") or []
-        else:
-            blocks = body["messages"][point.message]["content"]
-        _mark(blocks, point.ttl)
+    put_markers(body, request.breakpoints)
     body.update(request.options)
     return body
 
@@ -109,13 +104,18 @@ def _encode_tool(tool: ToolSchema) -> Json:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
 
 
-def _mark(blocks: list[Json], ttl: CacheTtl) -> None:
-    for index in range(len(blocks) - 1, -1, -1):
-        block = blocks[index]
-        if block.get("type") not in _UNMARKABLE and block.get("text") != "":
-            marker: Json = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
-            blocks[index] = {**block, "cache_control": marker}  # never into a block the ledger owns
-            return
+def put_markers(body: Json, breakpoints: Iterable[Breakpoint]) -> None:
+    """Put cache markers into the lists of a body; a block that carries one is another, so that none of a ledger's is
+    changed."""
+    for point in breakpoints:
+        head: list[Json] = body.get("system") or body.get("tools") or []
+        blocks = head if point.message is None else body["messages"][point.message]["content"]
+        for index in range(len(blocks) - 1, -1, -1):
+            block = blocks[index]
+            if block.get("type") not in _UNMARKABLE and block.get("text") != "":
+                marker: Json = {"type": "ephemeral"} if point.ttl == "5m" else {"type": "ephemeral", "ttl": point.ttl}
+                blocks[index] = {**block, "cache_control": marker}
+                break
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):

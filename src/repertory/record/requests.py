@@ -15,12 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+import msgspec
+
 from repertory.errors import JournalUnreadable
-from repertory.llm.messages import Block, Json, canonical_json, encode_block
+from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message, equal_items
+from repertory.llm.model import Breakpoint, ModelRequest, encode_request, put_markers
 from repertory.record.entries import Entry
 from repertory.record.records import ModelCalled
 
 _ENTRY: Final = "entry"
+_MARKERS: Final = "prompt_cache"  # sorts after "messages": what changes at every call stays behind the hashed prefix
 
 
 def request_digest(request: Json) -> str:
@@ -60,6 +64,78 @@ class EntryBlocks:
             foreign = known is None and encoded.get("type") == _ENTRY
             found.append({"type": _ENTRY, "literal": encoded} if foreign else encoded)
         return found
+
+
+class RequestRecorder:
+    """Writes requests, one after another: each without what the last one said, and without what the ledger holds.
+
+    It keeps the last one, and the hash in front of each of its messages: what an edit left alone is neither recorded
+    nor hashed again.
+    """
+
+    def __init__(self) -> None:
+        """Begin with a request that repeats nothing."""
+        self._frame: ModelRequest | None = None
+        self._outer: Json = {}  # everything around the messages
+        self._after: Json = {}  # of it, what follows them
+        self._hashes = [blake2b(digest_size=16)]
+        self._base: int | None = None
+        self._messages: tuple[Message, ...] = ()
+        self._blocks = EntryBlocks()
+        self._known = 0  # entries below have their blocks in ``_blocks``
+
+    def record(self, request: ModelRequest, entries: Sequence[Entry], *, call: int, **fields: Any) -> ModelCalled:
+        """Write a request that is about to be sent as a record.
+
+        The record's body has no cache markers in it; where they stood is listed under ``prompt_cache``. ``sent_body``
+        puts them back.
+
+        Args:
+            request: What is sent.
+            entries: The ledger; there are more each time.
+            call: Number of the model call within the run; the next record refers to it.
+            fields: The other fields of the record, such as ``run_id``.
+        """
+        if self._known < len(entries):
+            self._blocks.add(entries[self._known :])
+            self._known = len(entries)
+        frame = msgspec.structs.replace(request, messages=(), breakpoints=())
+        if frame != self._frame:
+            self._begin(frame)
+        messages, points = request.messages, [msgspec.structs.asdict(point) for point in request.breakpoints]
+        shared, blocks = equal_items(self._messages, messages), 0
+        if shared < min(len(self._messages), len(messages)) and self._messages[shared].role == messages[shared].role:
+            blocks = equal_items(self._messages[shared].content, messages[shared].content)
+        del self._hashes[shared + 1 :]
+        tail: list[Json] = []
+        for message in messages[shared:]:
+            found = self._hashes[-1].copy()
+            found.update((b"," if len(self._hashes) > 1 else b"") + canonical_json(encode_message(message)))
+            self._hashes.append(found)
+            content = message.content if tail else message.content[blocks:]
+            tail.append({"role": message.role, "content": self._blocks.encode(content)})
+        whole = self._hashes[-1].copy()
+        whole.update(b"]," + canonical_json({**self._after, _MARKERS: points})[1:])
+        base, self._base, self._messages = self._base, call, messages
+        return ModelCalled(
+            call=call,
+            model=request.model,
+            digest=whole.hexdigest(),
+            body={**self._outer, "messages": tail, _MARKERS: points},
+            base_call=base if shared or blocks else None,
+            shared_messages=shared,
+            shared_blocks=blocks,
+            **fields,
+        )
+
+    def _begin(self, frame: ModelRequest) -> None:
+        self._frame, self._base, self._messages = frame, None, ()
+        outer: Json = {**encode_request(frame), **({"betas": list(frame.betas)} if frame.betas else {})}
+        self._outer = {name: value for name, value in outer.items() if name not in ("messages", _MARKERS)}
+        before: Json = {name: value for name, value in self._outer.items() if name < "messages"}
+        self._after = {name: value for name, value in self._outer.items() if name > "messages"}
+        opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
+        self._hashes = [blake2b(opening, digest_size=16)]
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -146,6 +222,19 @@ class RecordedRequest:
             else:
                 content.append(item["literal"] if _is_literal(item) else item)
         return {**message, "content": content}
+
+
+def sent_body(recorded: Json) -> Json:
+    """Make the body of ``POST /v1/messages`` out of a recorded request, its cache markers put back.
+
+    Args:
+        recorded: The whole request, as ``Journal.read_request`` gives it.
+    """
+    body = {name: value for name, value in recorded.items() if name not in (_MARKERS, "betas")}
+    body.update((name, list(body[name])) for name in ("system", "tools") if name in body)
+    body["messages"] = [{**message, "content": list(message["content"])} for message in body["messages"]]
+    put_markers(body, (Breakpoint(**point) for point in recorded.get(_MARKERS, ())))
+    return body
 
 
 def _items(message: Json) -> Sequence[Any]:

@@ -10,7 +10,6 @@ import anyio.to_thread
 import msgspec
 
 from repertory.context import Decision, decode_decision, replay
-from repertory.context.projector import sent_body
 from repertory.errors import ContentNotFound, RunNotFound
 from repertory.llm.messages import Json, ToolUse, encode_block, text_of
 from repertory.memory.documents import document_of, show_path
@@ -18,6 +17,7 @@ from repertory.record.contents import put_together
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
+from repertory.record.requests import sent_body
 from repertory.record.statistics import RunStatistics
 from repertory.service.marks import Marks, places
 from repertory.tools.pages import page_bounds

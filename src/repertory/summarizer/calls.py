@@ -7,12 +7,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-import msgspec
-
 from repertory._error_texts import name_error
-from repertory.context.projector import BREAKPOINTS
 from repertory.errors import ModelError
-from repertory.llm.messages import Json, canonical_json
+from repertory.llm.messages import canonical_json
 from repertory.llm.model import (
     BrokenOff,
     Model,
@@ -26,7 +23,7 @@ from repertory.llm.model import (
 from repertory.llm.profiles import amount_at_most, cost_of
 from repertory.record import Journal
 from repertory.record.records import ModelCalled, ModelReplied
-from repertory.record.requests import EntryBlocks, request_digest
+from repertory.record.requests import RequestRecorder
 from repertory.summarizer.messages import Summarize, SummarizeResult
 
 
@@ -53,20 +50,20 @@ class RecordedCalls:
             TypeError: The model is no model.
         """
         job = self._job
-        body, recorded = self._bodies(request)
-        prompt = len(canonical_json(body)) // 4
+        prompt = len(canonical_json(encode_request(request))) // 4
         # Negative, as the run's own calls count from 1 upwards, and drawn by lot, so that no other call has it, also
         # after a restart.
         call = -1 - int.from_bytes(os.urandom(6))
         most = amount_at_most(model.profile, prompt=prompt, output=request.max_tokens)
-        called = ModelCalled(
-            run_id=job.run_id,
+        # A request for a signed summary repeats a whole prompt, which the ledger holds.
+        held = job.snapshot[: job.upto] if isinstance(job, Summarize) and job.request is not None else ()
+        called = RequestRecorder().record(
+            request,
+            held,
             call=call,
+            run_id=job.run_id,
             iteration=job.iteration,
-            model=request.model,
             position=job.upto if isinstance(job, Summarize) else job.position,
-            digest=request_digest(body),
-            body=recorded,
             at=self._clock(),
             prompt_estimate=prompt,
             cost_at_most=most.cost,
@@ -106,19 +103,6 @@ class RecordedCalls:
         answered: dict[str, Any] = {name: getattr(response, name) for name in ("content", "usage", "stop_reason")}
         await self._journal.write([replied(cost=cost, **answered)])
         return response
-
-    def _bodies(self, request: ModelRequest) -> tuple[Json, Json]:
-        """A request as it is to be read back, its cache markers listed apart, and as it is kept.
-
-        What is kept names the blocks that the ledger holds: a request for a signed summary repeats a whole prompt.
-        """
-        blocks = EntryBlocks()
-        if isinstance(self._job, Summarize) and self._job.request is not None:
-            blocks.add(self._job.snapshot[: self._job.upto])
-        body = encode_request(msgspec.structs.replace(request, breakpoints=()))
-        body[BREAKPOINTS] = msgspec.to_builtins(request.breakpoints)
-        messages = [{"role": turn.role, "content": blocks.encode(turn.content)} for turn in request.messages]
-        return body, {**body, "messages": messages}
 
 
 def _checked(response: object) -> ModelResponse:

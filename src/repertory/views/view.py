@@ -25,6 +25,7 @@ from repertory.llm.profiles import Amount, amount_at_most, cost_of
 from repertory.llm.validation import Validator
 from repertory.record import Entry
 from repertory.record.records import ModelReplied, Record
+from repertory.record.requests import RequestRecorder
 from repertory.runs.accounting import plain_call
 from repertory.runs.events import IterationStarted, ModelAnswered, to_record
 from repertory.runs.fan_out import Head
@@ -91,6 +92,7 @@ class ContextView:
             Projector, profile=profile, system=system, tools=schemas, max_tokens=self._max_tokens
         )
         self._projector = self._new_projector(options=self._options)
+        self._recorder = RequestRecorder()
         self._validator = Validator(profile)
         self._limits = PromptLimits(live.model, max_tokens=self._max_tokens)
         self._edits = PlanEdits(live, self._policy, binding=profile.target == "binding", price=self._priced)
@@ -266,8 +268,9 @@ class ContextView:
 
     async def _record(self, shown: Shown, expected: int, iteration: int) -> None:
         live, most = self._live, shown.room.at_most
-        called = self._projector.record(
+        called = self._recorder.record(
             shown.request,
+            self._entries,
             run_id=live.run_id,
             call=shown.call,
             iteration=iteration,
