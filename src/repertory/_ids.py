@@ -34,6 +34,11 @@ def root_of(run_id: str) -> str:
     return run_id.partition(".")[0]
 
 
+def parent_of(run_id: str) -> str:
+    """The run that delegated to a run; "" for one at the top of a tree."""
+    return run_id.rpartition(".")[0]
+
+
 def unit_of(run_id: str) -> str:
     """The run at the top of what one machine runs: of the tree, or the nearest sub-agent above it that was placed.
 

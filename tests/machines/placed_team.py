@@ -48,6 +48,8 @@ class Script:
     lead: Answer
     worker: Answer
     helper: Answer
+    placement: list[str]
+    instructions: str
 
     @classmethod
     def reset(cls) -> None:
@@ -55,6 +57,7 @@ class Script:
         cls.lead = staticmethod(delegate_once)
         cls.worker = staticmethod(lambda _: "42")
         cls.helper = staticmethod(lambda _: "helped")
+        cls.placement, cls.instructions = ["gpu"], ""
 
 
 async def _lead(request: ModelRequest) -> object:
@@ -112,7 +115,8 @@ def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = Non
         model=FunctionModel(_worker, name="worker"),
         tools=[note, notes, find, pay],
         team=[helper],
-        placement=["gpu"],
+        placement=Script.placement,
+        instructions=Script.instructions,
         memory=memory,
         context=None,
         limits=LONG,

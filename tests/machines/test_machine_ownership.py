@@ -129,7 +129,7 @@ def test_labels_priority_and_what_is_left_out_decide_who_takes_what(
 
             assert await names() == ["run-urgent", "run-old"]
             assert await names("gpu", "big") == ["run-urgent", "run-gpu", "run-old"]
-            assert await names(without_runs=["run-old"]) == ["run-urgent"]
+            assert await names(without=["run-old "]) == ["run-urgent"]
             assert await names(without_agents=["a"]) == await names(without_clients=["c"]) == []
 
     run_async(main)

@@ -62,7 +62,7 @@ class Unfinished(BaseException):
 class SubRuns(Protocol):
     """How the runs below a lead begin and go on, in this process or, where they were placed, on another machine."""
 
-    def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
+    async def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
         """The id of the run of a delegation: the same whenever the call with this key is made again."""
         ...
 
@@ -373,7 +373,7 @@ class Team:
         """
         if self._failed_in == context.iteration:
             raise ToolFailed(f"{agent} was not started: another delegation of this turn has failed")
-        run_id = self._runs.id_below(self._live, self._members[agent], context.idempotency_key)
+        run_id = await self._runs.id_below(self._live, self._members[agent], context.idempotency_key)
         try:
             text = read_task(self._members[agent], task)
         except ConfigurationError as error:

@@ -190,7 +190,7 @@ class Machines:
         labels: Sequence[str],
         *,
         only: Collection[str] | None = None,
-        without_runs: Collection[str] = (),
+        without: Collection[str] = (),
         without_agents: Collection[str] = (),
         without_clients: Collection[str] = (),
         placed: bool = False,
@@ -198,9 +198,10 @@ class Machines:
     ) -> list[Candidate]:
         """Runs that wait for any machine with some of these labels, those first that are to begin first.
 
-        Those of sub-agents that were ``placed``, or all others.
+        Those of sub-agents that were ``placed``, or all others. What is left out ``without`` is named by the id of the
+        run and the digest of its definition, with a space between.
         """
-        values: list[object] = [list(labels), list(without_runs), list(without_agents), list(without_clients), limit]
+        values: list[object] = [list(labels), list(without), list(without_agents), list(without_clients), limit]
         values += [None if only is None else list(only), self.machine_id, str(placed)]
 
         def read(connection: Connection) -> list[Candidate]:
@@ -255,6 +256,19 @@ class Machines:
             return None if row is None else Claim(*row)
 
         return await self.guarded("take a run in", take)
+
+    async def redefine(self, run_id: str, agent_digest: str, labels: Sequence[str]) -> None:
+        """Have a run that waits for any machine go on with another definition, where these labels are offered.
+
+        Raises:
+            LeaseLost: Another machine has taken this one over.
+        """
+
+        def write(connection: Connection) -> None:
+            connection.execute(ownership.REDEFINE, [run_id, agent_digest, list(labels)])
+            self.notify(connection, "queue")
+
+        await self.guarded("queue a run in", write)
 
     async def under_way(self) -> dict[tuple[str, str], int]:
         """How many trees of runs all machines together have under way, by their agent and client."""

@@ -24,7 +24,8 @@ _RUNS, _STATES = TABLES[RunStarted], TABLES[RunStateChanged]
 _START: Final = """INSERT INTO ownership SELECT $1, CAST($2 AS uuid), 1, $3, $4, $5, $6, $7,
         ARRAY(SELECT value FROM json_each($8)), $9, CAST($10 AS uuid), $11::boolean
     ON CONFLICT (run_id) DO UPDATE SET machine_id = excluded.machine_id, why = excluded.why, labels = excluded.labels,
-        place = excluded.place, portable = excluded.portable
+        place = excluded.place, portable = excluded.portable, agent_ref = excluded.agent_ref,
+        agent_digest = excluded.agent_digest
     WHERE ownership.why = 'entering' AND ownership.machine_id = excluded.home"""
 _END: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 
@@ -57,14 +58,16 @@ _ORDER: Final = "ORDER BY place, run_id"
 PLACED: Final = "run_id LIKE '%.@%'"  # see ``unit_of``; their leads hold the places by which runs are counted
 CANDIDATES: Final = f"""SELECT run_id, agent, client, agent_ref, agent_digest, why
     FROM ownership o
-    WHERE machine_id IS NULL AND labels <@ $1 AND NOT run_id = ANY($2) AND NOT agent = ANY($3)
+    WHERE machine_id IS NULL AND labels <@ $1 AND NOT run_id || ' ' || agent_digest = ANY($2) AND NOT agent = ANY($3)
       AND NOT client = ANY($4) AND ($6::text[] IS NULL OR run_id = ANY($6))
       AND (portable OR home = $7) AND coalesce({_STATE}, 'running') <> 'paused' AND ({PLACED}) = $8::boolean
     {_ORDER} LIMIT $5"""
 FIRST: Final = f"""SELECT run_id, agent, client FROM ownership WHERE machine_id IS NULL AND run_id = ANY($1)
     {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED"""
 CLAIM: Final = """UPDATE ownership SET machine_id = $1, home = $1, fence = fence + 1 WHERE run_id = $2
-    RETURNING run_id, fence, why"""
+    RETURNING run_id, fence, why, agent_digest"""
+# Of a run that waits for any machine: which definition of its agent, and which labels.
+REDEFINE: Final = "UPDATE ownership SET agent_digest = $2, labels = $3 WHERE run_id = $1 AND machine_id IS NULL"
 # Those who count runs of one name, to begin another, do so one after the other.
 COUNTING: Final = "SELECT pg_advisory_xact_lock('ownership'::regclass::oid::int4, hashtext($1))"
 UNDER_WAY: Final = f"""SELECT agent, client, count(*) FROM ownership
@@ -82,7 +85,7 @@ WAITING: Final = """SELECT o.run_id, o.labels, o.portable, coalesce(m.name, ''),
 FORGET_RUN: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 # How runs stand that work elsewhere: without a row they have ended, without an owner they wait.
 STANDING: Final = f"""SELECT asked.run_id, o.run_id IS NULL, o.run_id IS NOT NULL AND o.machine_id IS NULL,
-        coalesce(o.fence, 0), o.machine_id IS NULL AND coalesce({_STATE}, '') = 'paused'
+        coalesce(o.fence, 0), o.machine_id IS NULL AND coalesce({_STATE}, '') = 'paused', coalesce(o.agent_digest, '')
     FROM unnest($1::text[]) asked (run_id) LEFT JOIN ownership o ON o.run_id = asked.run_id"""
 # Those that were placed, belong to this machine or wait for any, and whose lead has ended.
 LEFT_ALONE: Final = f"""SELECT o.run_id, o.machine_id IS NULL, s.state FROM ownership o
@@ -96,8 +99,8 @@ CLAIM_ENDED: Final = """INSERT INTO ownership
            r.agent_digest, ARRAY(SELECT value FROM json_each(r.labels)), r.at, $1,
            r.agent_ref <> '' AND r.has_context = 0
     FROM runs r WHERE r.run_id = $2 FOR UPDATE OF r
-    ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why"""
-MINE: Final = "SELECT run_id, fence, why FROM ownership WHERE machine_id = $1 AND why <> 'entering'"
+    ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why, agent_digest"""
+MINE: Final = "SELECT run_id, fence, why, agent_digest FROM ownership WHERE machine_id = $1 AND why <> 'entering'"
 IS_DRAINING: Final = "SELECT draining FROM machines WHERE machine_id = $1"
 DRAIN: Final = "UPDATE machines SET draining = true WHERE machine_id = $1"
 LEAVE: Final = "DELETE FROM machines WHERE machine_id = $1 AND lost_at IS NULL"
@@ -160,11 +163,13 @@ class Claim(msgspec.Struct, frozen=True):
     Attributes:
         fence: Counts the owners of the run.
         why: How it came here: ``queued``, ``moved``, ``taken over`` or ``resumed``.
+        agent_digest: Of the definition that it goes on with.
     """
 
     run_id: str
     fence: int
     why: str
+    agent_digest: str
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -198,12 +203,14 @@ class Standing(msgspec.Struct, frozen=True):
         waits: Whether it waits for a machine.
         fence: Counts the owners of the run; 0 for one that has ended.
         paused: Whether no machine takes it from those that wait, as it was paused where it was before.
+        agent_digest: Of the definition that it goes on with; "" for one that has ended.
     """
 
     ended: bool
     waits: bool
     fence: int
     paused: bool
+    agent_digest: str
 
 
 class WaitingRun(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
+from repertory._ids import parent_of
 from repertory.agents.agent import Agent
 from repertory.agents.loading import definitions_of
 from repertory.errors import JournalError, RepertoryError
@@ -62,7 +63,7 @@ class Claims:
         self._labels = labels
         self._wake = wake
         self._held: dict[str, LiveRun] = {}  # by somebody in this process, and under way nowhere or elsewhere
-        self._left: set[str] = set()  # to others, as they cannot go on here
+        self._left: set[str] = set()  # to others: runs whose definition, by its digest, is not the one here
         self._agents: dict[
             str, Sequence[Agent[Any]]
         ] = {}  # definitions of runs that were in the queue when it was read last
@@ -123,9 +124,11 @@ class Claims:
         """
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
-        if self._labels is None or self.machines.draining:
+        if self.machines.draining:
             return False
-        found = await self.machines.candidates(self._labels, without_runs=self._left, placed=True)
+        found = await self.machines.candidates(self._labels or (), without=self._left, placed=True)
+        if self._labels is None:  # those of its own leads that may work anywhere now
+            found = [each for each in found if self._home.find(parent_of(each.run_id)) is not None]
         fitting = [each.run_id for each in found if await self._fits(each)]
         claim = await self.machines.claim(fitting) if fitting else None
         if isinstance(claim, Claim):
@@ -147,7 +150,7 @@ class Claims:
             found = await self.machines.candidates(
                 self._labels or (),
                 only=self._held if self._labels is None else None,
-                without_runs=self._left,
+                without=self._left,
                 without_agents=full["agent"],
                 without_clients=full["client"],
             )
@@ -207,9 +210,9 @@ class Claims:
             self._agents[run_id] = [self._held[run_id].agent]
             return True
         row = await self._home.read_run(run_id)
-        definitions = [] if row is None else _find_definitions(row.started)
+        definitions = [] if row is None else _find_definitions(row.started, candidate.agent_digest)
         if not definitions:
-            self._left.add(run_id)
+            self._left.add(f"{run_id} {candidate.agent_digest}")
             log(logging.INFO, "run.left", run=run_id, agent=candidate.agent, ref=candidate.agent_ref)
             return False
         self._agents[run_id] = definitions
@@ -229,7 +232,7 @@ class Claims:
                 return
             held = self._held.get(run_id)
             try:
-                definitions = definitions or _find_definitions(row.started)
+                definitions = definitions or _find_definitions(row.started, claim.agent_digest)
                 if not definitions:
                     raise _Unknown(f"agent {row.started.agent} is not known here")
                 self._fences[run_id] = claim
@@ -240,7 +243,7 @@ class Claims:
             except RepertoryError as error:
                 log(logging.WARNING, "run.left", run=run_id, agent=row.started.agent, exc_info=error)
                 self._fences.pop(run_id, None)
-                self._left.add(run_id)
+                self._left.add(f"{run_id} {claim.agent_digest}")
                 await self.machines.let_go(run_id, "moved")
             finally:
                 self._adopting.discard(run_id)
@@ -334,12 +337,12 @@ class _Unknown(RepertoryError):
     """An agent is not known here."""
 
 
-def _find_definitions(started: RunStarted) -> list[Agent[Any]]:
-    """The very definitions that a run was begun with, its own the last; none where it is not known here."""
+def _find_definitions(started: RunStarted, agent_digest: str) -> list[Agent[Any]]:
+    """The very definitions that a run goes on with, its own the last; none where it is not known here."""
     if not started.agent_ref or started.has_context:
         return []
     try:
         found = definitions_of(started)
     except RepertoryError:
         return []
-    return found if found[-1].digest == started.agent_digest else []
+    return found if found[-1].digest == agent_digest else []

@@ -252,6 +252,10 @@ class Placement:
                     await self._end_waiting(run_id, cancelled=live.stop_asked)
                 elif wish == "go" and stands.paused:
                     await self._requeue(live)
+                elif (
+                    stands.agent_digest != live.agent.digest
+                ):  # its lead goes on with another definition, and so does it
+                    await self._machines.redefine(run_id, live.agent.digest, live.agent.placement)
             elif run_id not in self._asking and wish != self._heard(run_id, stands.fence):
                 self._asking.add(run_id)
                 tasks.start_soon(self._steer, live, wish, stands.fence)

@@ -391,10 +391,14 @@ class Runtime:
         parent.root.members.add(run_id)
         return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
 
-    def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
-        """The id of the run of a delegation: the same whenever the call with this key is made again."""
-        mark = "@" if self.placement is not None and agent.placement else ""
-        return f"{parent.run_id}.{mark}{key[:8]}"
+    async def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
+        """The id of the run of a delegation: the same whenever the call with this key is made again.
+
+        It says whether the run was placed when it began, so whoever makes the call again looks for both.
+        """
+        beside, placed = f"{parent.run_id}.{key[:8]}", f"{parent.run_id}.@{key[:8]}"
+        new, other = (placed, beside) if self.placement is not None and agent.placement else (beside, placed)
+        return other if parent.resumed and await self.read_run(other) is not None else new
 
     async def tell(self, live: LiveRun, message_id: str, said: Said) -> None:
         """Say something to a run below another, as the one above it.

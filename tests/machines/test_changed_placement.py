@@ -1,0 +1,106 @@
+"""Open delegations find their run where meanwhile its agent was, or was not, to work elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from placed_team import REF, Script, make, words
+
+import repertory as rp
+from patience import PATIENCE
+from postgres_server import PostgresServer
+from repertory.llm.model import ModelRequest
+from repertory.record.moving import move_journal
+from repertory.supervisor import Supervisor
+
+
+@pytest.fixture(autouse=True)
+def script() -> Iterator[None]:
+    """The models as they are without a test."""
+    Script.reset()
+    yield
+    Script.reset()
+
+
+@asynccontextmanager
+async def opened(place: str | Path, *labels: str) -> AsyncGenerator[Supervisor]:
+    """A supervisor that hands its runs over at once; with labels, on a server, it takes those from the queue, too."""
+    offered = labels if isinstance(place, str) and labels else None
+    async with rp.open_supervisor(place, labels=offered, drain_timeout=0) as supervisor:
+        yield supervisor
+
+
+class Work:
+    """A worker that was asked once, in whichever process, and answers in a later one."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+        self.shown: list[str] = []
+        self.ready = False
+        Script.worker = self.answer
+
+    async def answer(self, request: ModelRequest) -> str:
+        """One answer."""
+        self.shown.append(words(request))
+        self.asked.set()
+        if not self.ready:
+            await anyio.sleep_forever()
+        return "42"
+
+
+async def begun(place: str | Path, work: Work) -> str:
+    """Begin a run, and leave it while its worker works."""
+    async with opened(place, "gpu") as supervisor:
+        run = await supervisor.spawn(make(), "What is it?", agent_ref=REF)
+        with anyio.fail_after(PATIENCE):
+            await work.asked.wait()
+    work.ready = True
+    return run.id
+
+
+async def finished(place: str | Path, run_id: str) -> list[str]:
+    """Go on with it as its agent is now; the ids of its sub-agents' runs."""
+    async with opened(place) as supervisor:
+        run = await supervisor.resume(run_id, agent=make())
+        with anyio.fail_after(PATIENCE):
+            assert await run.wait_result() == "It is 42"
+        rows = await supervisor.journal.read_runs(below=run_id)
+        assert {row.state for row in rows} == {"done"}
+        return [row.started.run_id for row in rows if row.started.run_id != run_id]
+
+
+@pytest.mark.parametrize(("before", "then"), [(["gpu"], []), ([], ["gpu"])], ids=["taken away", "added"])
+async def test_a_placement_that_was_changed(before: list[str], then: list[str], postgres: PostgresServer) -> None:
+    """One run of the worker, which goes on: where it was placed at any machine now, else beside its lead."""
+    uri, work = postgres.emptied_journal(), Work()
+    Script.placement = before
+    run_id = await begun(uri, work)
+    Script.placement = then
+    (child,) = await finished(uri, run_id)
+    assert (".@" in child) == bool(before)
+    assert len(work.shown) == 2
+
+
+async def test_a_journal_that_was_moved_to_a_file(tmp_path: Path, postgres: PostgresServer) -> None:
+    """There everything works beside its lead, also what was placed."""
+    uri, file, work = postgres.emptied_journal(), tmp_path / "runs.db", Work()
+    run_id = await begun(uri, work)
+    await anyio.to_thread.run_sync(move_journal, uri, file)
+    (child,) = await finished(file, run_id)
+    assert ".@" in child
+    assert len(work.shown) == 2
+
+
+async def test_a_placed_run_goes_on_as_its_lead_does_with_another_definition(postgres: PostgresServer) -> None:
+    """Nobody has the one that it was begun with, and its lead would wait for ever."""
+    uri, work = postgres.emptied_journal(), Work()
+    run_id = await begun(uri, work)
+    Script.instructions = "Be quick."
+    async with opened(uri, "gpu"):
+        (child,) = await finished(uri, run_id)
+    assert ".@" in child
+    assert len(work.shown) == 2
