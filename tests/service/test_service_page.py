@@ -30,6 +30,8 @@ NO_MARKUP = (
     "document.querySelectorAll('img:not(.picture), svg:not(.chart), iframe, base, object, style, main script').length"
 )
 
+UNSEEN = "[\\u202a-\\u202e\\u2066-\\u2069\\u{e0000}-\\u{e007f}]"
+
 
 @contextmanager
 def serving(folder: Path, browser: Browser, *options: str) -> Iterator[Served]:
@@ -88,6 +90,11 @@ def test_no_word_of_an_agent_a_tool_or_a_user_runs(short: Path, browser: Browser
         browser.wait_for("document.querySelectorAll('#waiting-calls .card').length === 2")
         browser.wait_for("document.querySelectorAll('#broken .card').length === 1")
         assert browser.run("document.querySelector('#waiting-calls textarea').value.includes('window.evil = 4')")
+        boxes = "[...document.querySelectorAll('textarea, input')].map((each) => each.value).join()"
+        assert browser.run(f"{boxes}.includes('\\\\u202etxt.yap\\\\u2066\\\\udb40\\\\udc41')"), "as its number in JSON"
+        assert not browser.run(f"/{UNSEEN}/u.test({boxes})")
+        assert not browser.run(f"/{UNSEEN}/u.test(document.documentElement.outerHTML)")
+        assert browser.run("document.title") == "(2) repertory"
         assert browser.run(NO_MARKUP) == 0
         go(browser, failed)
         browser.wait_for("document.querySelector('#answer').textContent.includes('window.evil = 1')")
@@ -110,8 +117,12 @@ def test_no_word_of_an_agent_a_tool_or_a_user_runs(short: Path, browser: Browser
         assert browser.run(
             "document.querySelector('#entries').textContent.includes('is not drawn here: image/svg+xml')"
         )
-        assert not browser.run("/[\\u202a-\\u202e]/.test(document.documentElement.outerHTML)")
+        assert not browser.run(f"/{UNSEEN}/u.test(document.documentElement.outerHTML)")
         assert browser.run("document.documentElement.textContent.includes('⟨U+202E⟩')")
+        browser.run("location.hash = '#run=run-nothing'")
+        browser.wait_for("document.querySelector('#note').textContent.includes('run-nothing')")
+        assert browser.run("document.querySelector('#run').hidden"), "another run's name and buttons stand there"
+        go(browser, run_id)
 
 
 def test_the_checker_sees_what_the_policy_forbids(short: Path, browser: Browser) -> None:

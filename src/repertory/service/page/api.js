@@ -21,7 +21,10 @@ export async function ask(path, body, options = {}) {
   const answer = await fetch(path, request);
   const text = await answer.text();
   const value = text ? JSON.parse(text) : null;
-  if (answer.status === 401 && path !== "/session") locked.tell();
+  if (answer.status === 401 && path !== "/session") {
+    locked.tell();
+    throw new Error(""); // the form that is shown now says it
+  }
   if (!answer.ok) throw new Error(value && value.error || answer.statusText);
   return value;
 }
@@ -30,7 +33,7 @@ export async function ask(path, body, options = {}) {
 export const runPath = (id, rest = "") => "/runs/" + encodeURIComponent(id) + rest;
 
 /** @param {any} error what went wrong; nothing takes the note away */
-export function tell(error) { write($("note"), error ? error.message || error : ""); }
+export function tell(error) { write($("note"), error ? error.message ?? error : ""); }
 
 /** Do something for the user, and say it if it goes wrong. @template T @param {() => Promise<T> | T} work */
 export async function attempt(work) {

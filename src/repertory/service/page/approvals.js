@@ -6,7 +6,7 @@ import { folded, longText } from "./blocks.js";
 import { command, copyable } from "./commands.js";
 import { button, keyed, make, show, write } from "./dom.js";
 import { formOf } from "./fields.js";
-import { json, moment, one } from "./format.js";
+import { exact, json, moment, one } from "./format.js";
 import { state } from "./state.js";
 
 /**
@@ -48,7 +48,7 @@ function freshCard(call, then) {
   card.append(head);
   if (call.reason) card.append(make("p", "line", one(call.reason, 300)));
   const form = formOf(call.schema, plainName(call));
-  if (call.schema && !form) card.append(folded("what is expected", one(JSON.stringify(call.schema), 120), "options", () => [longText(json(call.schema))]));
+  if (call.schema && !form) card.append(folded("what is expected", one(exact(call.schema), 120), "options", () => [longText(json(call.schema))]));
   const path = runPath(call.run_id, "/calls/" + encodeURIComponent(call.call_id) + "/");
   const send = (/** @type {string} */ what, /** @type {any} */ body) => attempt(async () => { await ask(path + what, body); await then.done(); });
   const wrong = make("p", "wrong"), box = make("textarea"), row = make("div", "row");

@@ -8,17 +8,24 @@
 export const $ = (id) => document.getElementById(id);
 
 /**
- * Characters that turn the order of others around can make a text read as what it is not, so they are named instead.
+ * Characters that turn the order of others around can make a text read as what it is not, and tags are letters that only
+ * a model sees: both are named instead.
  * @param {unknown} text
  */
-export const plain = (text) => String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g,
-  (mark) => "⟨U+" + mark.charCodeAt(0).toString(16).toUpperCase() + "⟩");
+export const plain = (text) => String(text).replace(/[\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/gu,
+  (mark) => "⟨U+" + /** @type {number} */ (mark.codePointAt(0)).toString(16).toUpperCase() + "⟩");
 
 /** Set the text of an element; one that says it already is left alone, since somebody may be marking it.
  * @param {Element} element @param {unknown} text */
 export function write(element, text) {
   const shown = plain(text);
   if (element.textContent !== shown) element.textContent = shown;
+}
+
+/** Say something of an element to whoever points at it. @param {any} element @param {string} text */
+export function hint(element, text) {
+  const said = plain(text);
+  if (element.title !== said) element.title = said;
 }
 
 /** @param {string} tag @param {string} [className] @param {unknown} [text] @returns {any} */

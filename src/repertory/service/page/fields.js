@@ -4,7 +4,7 @@
  * servers have: one object of plain fields. Any other shape is written as JSON.
  */
 
-import { make, show, write } from "./dom.js";
+import { make, plain, write } from "./dom.js";
 import { one } from "./format.js";
 
 const MOST = 40; // fields; a longer form is none
@@ -28,7 +28,7 @@ function choice(options, schema, needed, several) {
   if (several) element.size = Math.min(options.length, 6);
   if (!several && (!needed || schema.default === undefined)) element.append(new Option("", ""));
   const first = element.options.length;
-  for (const [value, name] of options) element.append(new Option(one(name, 200), "", false, chosen.includes(value)));
+  for (const [value, name] of options) element.append(new Option(plain(one(name, 200)), "", false, chosen.includes(value)));
   const values = () => [...element.selectedOptions].filter((option) => option.index >= first).map((option) => options[option.index - first][0]);
   return { element, read: () => several ? values() : values()[0] };
 }
@@ -55,7 +55,7 @@ function box(schema, needed) {
     if ("maxLength" in schema) element.maxLength = schema.maxLength;
   }
   element.required = needed && (isNumber || schema.minLength > 0 || element.type !== "text");
-  if (schema.default !== undefined) element.value = schema.default;
+  if (schema.default !== undefined && plain(schema.default) === String(schema.default)) element.value = schema.default; // a box shows all as it is
   const nothing = () => element.value === "" && (!needed || isNumber);
   return { element, read: () => nothing() ? undefined : isNumber ? Number(element.value) : element.value };
 }
@@ -84,7 +84,7 @@ export function formOf(schema, name) {
     if (!made) return null;
     const label = make("label"), wrong = make("p", "wrong");
     label.append(make("span", "", one(inner.title ?? key, 120) + (needed.has(key) || made.element.type === "checkbox" ? "" : " (may be left out)")), made.element);
-    made.element.setAttribute("aria-label", one(inner.title ?? key, 120) + " for " + name);
+    made.element.setAttribute("aria-label", plain(one(inner.title ?? key, 120)) + " for " + name);
     if (inner.description) label.append(make("small", "dim", one(inner.description, 400)));
     wrong.setAttribute("role", "alert");
     form.append(label, wrong);

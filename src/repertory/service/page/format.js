@@ -48,9 +48,14 @@ export function prose(text, length) {
   return one(words, length);
 }
 
+/** As JSON in which whatever cannot be seen is written as its number: what is read there is what is meant.
+ * @param {unknown} value @param {number} [indent] */
+export const exact = (value, indent) => String(JSON.stringify(value, null, indent)).replace(/(?![\u200c\u200d])\p{Cf}/gu,
+  (mark) => mark.split("").map((unit) => "\\u" + unit.charCodeAt(0).toString(16).padStart(4, "0")).join(""));
+
 /** @param {unknown} value */
-export const json = (value) => JSON.stringify(value, null, 2);
+export const json = (value) => exact(value, 2);
 
 /** The arguments of a call on one line. @param {Record<string, unknown>} given @param {number} length */
 export const named = (given, length) => one(Object.entries(given || {})
-  .map(([name, value]) => name + "=" + JSON.stringify(value)).join(", "), length);
+  .map(([name, value]) => name + "=" + exact(value)).join(", "), length);

@@ -4,7 +4,7 @@
 import { ask, attempt, runPath } from "./api.js";
 import { picture } from "./blocks.js";
 import { $, keyed, make, plain, show, write } from "./dom.js";
-import { clock, count, json, one, several } from "./format.js";
+import { clock, count, exact, json, one, several } from "./format.js";
 
 const LISTED = 50, MOST_LISTED = 500; // the service gives no more at once
 const VERSIONS = 500;
@@ -144,7 +144,7 @@ async function showPayload(path) {
 /** @param {string} path @param {any} version */
 function freshVersion(path, version) {
   const item = make("li"), details = make("details"), summary = make("summary"), made = version.changes, lost = version.conflicts;
-  const change = (/** @type {any} */ each) => each.op + " " + each.path + (each.op === "remove" ? "" : " " + JSON.stringify(each.value));
+  const change = (/** @type {any} */ each) => each.op + " " + each.path + (each.op === "remove" ? "" : " " + exact(each.value));
   summary.append(make("span", "time", clock(version.at)), make("span", "turn", "#" + version.version),
     make("span", lost.length ? "kind bad" : "kind", one(version.author + " " + version.source, 60)),
     make("span", "line", one([...made.map(change), ...lost.map((/** @type {any} */ each) => "not made: " + change(each))].join("; "), 300)));

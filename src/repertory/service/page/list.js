@@ -2,7 +2,7 @@
 /** The list of runs: grouped as a person thinks, filtered, sorted; of each root what is below it, folded or not. */
 
 import { attempt } from "./api.js";
-import { $, make, show, write } from "./dom.js";
+import { $, hint, make, plain, show, write } from "./dom.js";
 import { count, dollars, duration, one } from "./format.js";
 import { age, childrenOf, GROUPS, groupOf, isGoing, state, stateWord, treeOf, waitingIn } from "./state.js";
 import { Rows } from "./virtual.js";
@@ -135,9 +135,9 @@ function update(item, line, index) {
   write(figures, [run.state === "queued" ? "" : duration(age(run)), spent.cost_seen ? dollars(spent.cost_seen) : spent.tokens_seen ? count(spent.tokens_seen) + " tok" : ""].filter(Boolean).join(" · "));
   write(task, one((run.state === "failed" && run.error ? run.error + " — " : "") + run.task, 160));
   write(fold, line.parent ? (line.open ? "▾" : "▸") + (line.open ? "" : " " + (run.tree.runs - 1)) : "");
-  const label = run.agent + ", " + word + ", " + one(run.task, 120);
+  const label = plain(run.agent + ", " + word + ", " + one(run.task, 120));
   if (item.getAttribute("aria-label") !== label) item.setAttribute("aria-label", label);
-  item.title = one(run.task, 400);
+  hint(item, one(run.task, 400));
   item.style.setProperty("--depth", String(line.depth));
   item.setAttribute("aria-level", String(line.depth + 1));
   item.setAttribute("aria-posinset", String(index + 1));

@@ -3,7 +3,7 @@
 
 import { ask, attempt, runPath } from "./api.js";
 import { $, keyed, make, show, write } from "./dom.js";
-import { clock, count, json, one, several } from "./format.js";
+import { clock, count, exact, json, one, several } from "./format.js";
 
 const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ ({
   RunSpawned: (b) => ["began", b.model],
@@ -11,13 +11,13 @@ const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ (
   IterationStarted: (b) => ["asks the model", "shows " + count(b.view_tokens) + " of " + count(b.record_tokens) + " tokens"],
   ModelAnswered: (b) => ["model answered", b.text || several(b.tool_calls, "tool call")],
   ModelRetrying: (b) => ["tries again", "in " + b.delay.toFixed(1) + " s: " + b.reason, true],
-  ToolStarted: (b) => ["calls " + b.tool, JSON.stringify(b.arguments)],
+  ToolStarted: (b) => ["calls " + b.tool, exact(b.arguments)],
   ToolEnded: (b) => [b.tool + " " + b.status, count(b.characters) + " characters, " + count(b.shown) + " shown"
     + (b.deduplicated ? ", as before" : ""), b.status !== "ok"],
-  ApprovalRequested: (b) => ["asks for leave", b.tool + " " + JSON.stringify(b.arguments)],
+  ApprovalRequested: (b) => ["asks for leave", b.tool + " " + exact(b.arguments)],
   ApprovalDecided: (b) => [b.allowed ? "allowed" : "denied", b.tool + (b.by ? " by " + b.by : "") + (b.reason ? ": " + b.reason : ""), !b.allowed],
   ResultAwaited: (b) => ["awaits a result", b.tool + (b.note ? ": " + b.note : "")],
-  ResultGiven: (b) => ["was given a result", b.tool + ": " + JSON.stringify(b.result), b.is_error],
+  ResultGiven: (b) => ["was given a result", b.tool + ": " + exact(b.result), b.is_error],
   ContextEdited: (b) => ["view changed", b.reason],
   SummaryTaken: (b) => ["summary", "entries " + b.first + "–" + b.last + ", " + count(b.replaced_tokens) + " → " + count(b.tokens) + " tokens"],
   SummaryRefused: (b) => ["no summary", b.reason, true],
@@ -89,7 +89,7 @@ function draw() {
 
 /** @param {any} event */
 function fresh(event) {
-  const [kind, line, bad] = (SAY[event.type] || ((/** @type {any} */ b) => [event.type, JSON.stringify(b)]))(event.body);
+  const [kind, line, bad] = (SAY[event.type] || ((/** @type {any} */ b) => [event.type, exact(b)]))(event.body);
   const item = make("li"), details = make("details"), summary = make("summary");
   summary.append(make("span", "time", clock(event.at)), make("span", "turn", event.iteration ? "#" + event.iteration : ""),
     make("span", bad ? "kind bad" : "kind", kind), make("span", "line", one(line, 300)));

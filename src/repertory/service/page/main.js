@@ -4,7 +4,7 @@
 import { ask, attempt, onLocked, tell } from "./api.js";
 import { $, make, plain, show, write } from "./dom.js";
 import { follow } from "./feed.js";
-import { count, dollars } from "./format.js";
+import { count, dollars, several } from "./format.js";
 import { startKeys } from "./keys.js";
 import { drawList, focusedRun, move, reveal, startList } from "./list.js";
 import { drawOverview } from "./overview.js";
@@ -20,7 +20,15 @@ const TELLING = ["RunSpawned", "RunResumed", "StateChanged", "ApprovalRequested"
 let refreshing = Promise.resolve();
 let stale = false, wait = PAUSE, due = 0;
 
+/** The name of the tab, with how many calls wait for somebody: it is seen while another tab is looked at. */
+function sayTitle() {
+  const name = state.chosen === null ? "" : plain((state.runs.get(state.chosen) || { agent: state.chosen }).agent) + " · ";
+  document.title = (state.waiting.length ? "(" + state.waiting.length + ") " : "") + name + "repertory";
+}
+
 function draw() {
+  sayTitle();
+  write($("asks"), state.waiting.length ? several(state.waiting.length, "call") + " waiting for you" : "");
   write($("spent"), state.today ? count(state.today.tokens) + " tokens · " + dollars(state.today.cost) + " today" : "");
   document.body.classList.toggle("read-only", state.readOnly);
   show($("read-only"), state.readOnly);
@@ -97,10 +105,10 @@ function readAddress() {
   state.tab = TABS.includes(said.get("tab") || "") ? /** @type {string} */ (said.get("tab")) : "conversation";
   state.call = said.get("call") || "";
   document.body.classList.toggle("in-run", id !== null);
-  show($("run"), id !== null);
+  if (id === null) show($("run"), false);
   show($("overview"), id === null && state.today !== null);
-  document.title = id === null ? "repertory" : plain((state.runs.get(id) || { agent: id }).agent) + " · repertory";
-  if (id === before) { attempt(drawTab); return; }
+  sayTitle();
+  if (id === before) { attempt(id && $("run").hidden ? drawRun : drawTab); return; }
   tell("");
   changeRun();
   (matchMedia("(max-width: 50rem)").matches ? document.scrollingElement : $("main")).scrollTop = 0;
@@ -111,11 +119,14 @@ addEventListener("hashchange", readAddress);
 
 // --- the door, and the beginning -------------------------------------------------------------------------------
 
-onLocked(() => { show($("login"), true); show($("overview"), false); show($("run"), false); show($("new"), false); write($("link"), ""); });
+onLocked(() => { lock(true); show($("overview"), false); show($("run"), false); write($("link"), ""); });
+/** @param {boolean} yes */
+function lock(yes) { show($("login"), yes); show($("nav"), !yes); }
+
 
 async function begin() {
   const seq = await readState();
-  show($("login"), false);
+  lock(false);
   const agents = await ask("/agents");
   $("start").elements.agent.replaceChildren(...agents.map((/** @type {any} */ agent) => {
     const made = make("option", "", agent.name);

@@ -31,7 +31,7 @@ export function drawOverview(then) {
   const broken = by.needs.filter((run) => run.state === "failed" || run.state === "interrupted").sort((a, b) => b.updated_at - a.updated_at);
   show($("needs"), state.waiting.length + broken.length > 0);
   drawApprovals($("waiting-calls"), state.waiting, then);
-  keyed($("broken"), broken.slice(0, RECENT), (run) => run.id, (run) => freshBroken(run, then), updateBroken);
+  keyed($("broken"), broken.slice(0, RECENT), (run) => run.id + run.state, (run) => freshBroken(run, then), updateBroken);
   show($("working"), by.working.length > 0);
   keyed($("working-runs"), by.working.sort((a, b) => b.started_at - a.started_at).slice(0, RECENT), (run) => run.id, (run) => freshRow(run, then), updateRow);
   show($("machines"), state.machines.length > 0);
@@ -92,7 +92,8 @@ function updateRow(item, run) {
 function freshBroken(run, then) {
   const card = make("li", "card broken"), head = make("div", "row");
   head.append(make("span", "glyph"), button(run.agent, () => then.open(run.id), "link"), make("span", "facts"));
-  const again = button("Resume", () => attempt(async () => { await ask(runPath(run.id, "/resume"), {}); await then.done(); }), "act");
+  const [word, path] = run.state === "failed" ? ["Retry", "/retry"] : ["Resume", "/resume"];
+  const again = button(word, () => attempt(async () => { await ask(runPath(run.id, path), {}); await then.done(); }), "act");
   card.append(head, make("p", "task"), make("p", "line bad"), again);
   return card;
 }

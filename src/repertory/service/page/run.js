@@ -5,7 +5,7 @@ import { drawApprovals } from "./approvals.js";
 import { ask, attempt, runPath } from "./api.js";
 import { command, copyable } from "./commands.js";
 import { closeConversation, more, openConversation, speak, toEnd } from "./conversation.js";
-import { $, button, figure, keyed, make, show, write } from "./dom.js";
+import { $, button, figure, hint, keyed, make, show, write } from "./dom.js";
 import { readAlong } from "./feed.js";
 import { count, dollars, duration, moment, several } from "./format.js";
 import { closeKept, openKept } from "./kept.js";
@@ -72,9 +72,14 @@ export function changeRun() {
 export async function drawRun() {
   const id = state.chosen;
   if (!id) return;
-  const found = await ask(runPath(id)).catch((error) => { if (id === state.chosen) throw error; });
+  const found = await ask(runPath(id)).catch((error) => {
+    if (id !== state.chosen) return;
+    if (!detail) show($("run"), false); // what stands there is another's
+    throw error;
+  });
   if (id !== state.chosen) return; // another is looked at, or this one was removed
   detail = found;
+  show($("run"), true);
   const run = detail.run;
   state.runs.set(id, { ...run, result: detail.result, figures: detail.statistics, tree: detail.tree_statistics });
   drawHead(state.runs.get(id));
@@ -107,7 +112,7 @@ function drawHead(run) {
   const origin = run.origin && state.runs.get(run.origin);
   keyed($("family"), [...(run.origin ? [{ id: run.origin, label: "⑂ forked from " + (origin ? origin.agent : run.origin) }] : []), ...(run.parent_id ? [{ id: run.parent_id, label: "↑ " + (parent ? parent.agent : "parent") }] : []),
     ...children(detail.tree.children)].slice(0, 40),
-  (each) => each.id, (each) => button(each.label, () => then.open(each.id), "chip"), (item, each) => { write(item, each.label); item.title = each.task || ""; });
+  (each) => each.id, (each) => button(each.label, () => then.open(each.id), "chip"), (item, each) => { write(item, each.label); hint(item, each.task || ""); });
   drawApprovals($("run-calls"), waitingIn(run), { open: (id) => then.open(id), done: then.done });
   drawActions(run);
 }
@@ -146,10 +151,10 @@ function actionsOf(run) {
     { name: "Resume", there: run.resumable && !final, path: "/resume", words: ["resume", run.id] },
     { name: "Retry", there: run.resumable && final, path: "/retry", words: ["retry", run.id] },
     { name: "Stop", there: going, path: "/stop", words: ["stop", run.id] },
-    { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "Kill it? What it is doing now is cut off." },
+    { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "What it is doing now is cut off." },
     { name: "Fork", there: root && run.iteration > 0, path: "/fork", words: ["fork", run.id], opens: true },
     { name: "Rewind", there: root && run.iteration > 0, path: "/rewind", words: ["rewind", run.id], opens: true },
-    { name: "Remove", there: root && final, path: "", words: ["rm", run.id], remove: true, sure: "Remove this run, those below it and all that they have recorded, for good?" },
+    { name: "Remove", there: root && final, path: "", words: ["rm", run.id], remove: true, sure: "This run, those below it and all that they have recorded are removed, for good." },
   ].filter((action) => action.there);
 }
 
@@ -171,29 +176,34 @@ async function act(name) {
   const body = {};
   if (action.opens) {
     const from = state.tab === "saw" ? Number($("saw-number").value) : run.iteration;
-    const given = await asked(name + ": a run that is as this one up to iteration", String(from));
+    const given = await asked(name, "A new run that is as this one up to iteration", String(from));
     if (given === null) return;
     body.iteration = Number(given);
     const text = $("sure").querySelector("textarea").value.trim();
     if (text) body.text = text;
-  } else if (action.sure && await asked(action.sure) === null) return;
+  } else if (action.sure && await asked(name, action.sure) === null) return;
   const made = await ask(runPath(run.id, action.path), action.remove ? undefined : body, { method: action.remove ? "DELETE" : undefined });
   if (action.remove) then.open(null);
   await then.done();
   if (action.opens && made && made.id) then.open(made.id);
 }
 
-/** Ask in a dialog of our own. @param {string} question @param {string} [value] where a number is wanted @returns {Promise<string | null>} */
-function asked(question, value) {
-  const dialog = $("sure"), field = dialog.querySelector("input");
+/** Ask in a dialog of our own. @param {string} what is done then @param {string} question @param {string} [value] where a number is wanted
+ * @returns {Promise<string | null>} */
+function asked(what, question, value) {
+  const dialog = $("sure"), field = dialog.querySelector("input"), [yes, no] = dialog.querySelectorAll("button");
+  write(dialog.querySelector("h2"), what);
   write(dialog.querySelector("p"), question);
+  write(yes, what);
   const text = dialog.querySelector("textarea");
   show(field, value !== undefined);
   show(text, value !== undefined);
   text.value = "";
   field.value = value ?? "";
+  field.required = value !== undefined;
   dialog.returnValue = "";
   dialog.showModal();
+  (value === undefined ? no : field).focus(); // Enter alone takes nothing away
   return new Promise((done) => { dialog.onclose = () => { // which is told late: it may be open for the next question
     if (!dialog.open) done(dialog.returnValue === "yes" ? field.value : null);
   }; });
@@ -207,7 +217,10 @@ export async function drawTab() {
   if (state.tab === "payload" && !detail.payload_version) state.tab = "conversation";
   for (const name of TABS) {
     const on = name === state.tab, tab = $("tab-" + name);
-    if (tab.getAttribute("aria-selected") !== String(on)) tab.setAttribute("aria-selected", String(on));
+    if (tab.getAttribute("aria-selected") !== String(on)) {
+      tab.setAttribute("aria-selected", String(on));
+      if (on) tab.parentElement.scrollTo({ left: tab.offsetLeft - tab.parentElement.clientWidth / 2 }); // a row that is wider than the screen
+    }
     tab.tabIndex = on ? 0 : -1;
     show($("panel-" + name), on);
   }

@@ -4,8 +4,8 @@
 import { ask, attempt, runPath } from "./api.js";
 import { drawBlock, folded, longText } from "./blocks.js";
 import { drawChart } from "./chart.js";
-import { $, button, make, show, write } from "./dom.js";
-import { count, dollars, json, moment, one } from "./format.js";
+import { $, button, hint, make, show, write } from "./dom.js";
+import { count, dollars, exact, json, moment, one } from "./format.js";
 import { state } from "./state.js";
 import { Rows, Stretches } from "./virtual.js";
 
@@ -117,7 +117,7 @@ function updateRow(item, entry) {
   write(mark, (entry.mark || (entry.pinned ? "" : "whole")) + (entry.pinned ? " pinned" : ""));
   write(tokens, entry.tokens_shown === null ? count(entry.tokens) : entry.tokens_shown === entry.tokens ? count(entry.tokens) : count(entry.tokens) + "→" + count(entry.tokens_shown));
   write(line, entry.what);
-  item.title = why(entry).join("\n");
+  hint(item, why(entry).join("\n"));
   item.setAttribute("aria-pressed", String(entry.position === marked));
 }
 
@@ -167,7 +167,7 @@ function drawView() {
   head.push(folded("tools", tools.length ? one(tools.map((/** @type {any} */ tool) => tool.name || tool.type).join(", "), 140) : "none", "tools",
     () => tools.map((/** @type {any} */ tool) => folded(tool.name || tool.type, one(tool.description || "", 120), "tool", () => [longText(json(tool))]))));
   const { messages, system: _, tools: __, ...rest } = request;
-  head.push(folded("options", one(Object.entries(rest).map(([name, value]) => name + "=" + JSON.stringify(value)).join(", "), 140), "options", () => [longText(json(rest))]));
+  head.push(folded("options", one(Object.entries(rest).map(([name, value]) => name + "=" + exact(value)).join(", "), 140), "options", () => [longText(json(rest))]));
   head.push(folded("raw", "the whole request as JSON", "raw", () => [longText(json(request))]));
   $("head").replaceChildren(...head);
   if (stretches) stretches.end();
@@ -191,7 +191,7 @@ function drawMessage(message, places) {
     const at = places[index], shown = make("div", "sent"), entry = at === null ? undefined : seen.record[at];
     const label = at === null ? "stands for a stretch" : "#" + at + (entry && entry.mark ? " " + entry.mark : "") + (entry && entry.pinned ? " pinned" : "");
     const badge = at === null ? make("span", "badge", label) : button(label, () => choose(at), "badge");
-    if (entry) { badge.title = why(entry).join("\n"); shown.dataset.shows = at; }
+    if (entry) { hint(badge, why(entry).join("\n")); shown.dataset.shows = at; }
     if (at === null) shown.classList.add("stands");
     shown.append(badge);
     if ("cache_control" in block) shown.append(make("span", "badge cache", "cached up to here"));
