@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,6 +130,14 @@ def _imported(source: str, modules: set[str]) -> Iterator[str]:
 def test_a_room_imports_only_the_rooms_before_it(room: str, path: Path) -> None:
     """Imports point one way, so that each room can be read, tested and replaced without those above it."""
     assert violations(room, path.read_text(encoding="utf-8")) == []
+
+
+def test_two_maps_name_every_room_in_this_order() -> None:
+    """The comment that the package begins with, a newcomer's first minute, and the table of the design."""
+    root = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    assert re.findall(r"^#   (\w+) ", root, re.M) == [*ROOMS, "testing"]
+    design = (PACKAGE.parent.parent / "docs/design.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", design, re.M)) == {*ROOMS, "testing"}
 
 
 def test_the_rule_sees_an_import_that_points_the_wrong_way() -> None:

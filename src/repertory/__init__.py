@@ -5,6 +5,7 @@
 #   llm         messages, the Model protocol, Anthropic's models, profiles and prices
 #   offline     a stand-in for a model, by rules
 #   record      ledger, journal, search over them: what happened
+#   machines    what several processes on one journal agree on: who is alive, who runs what
 #   memory      memory items and their scopes: what agents keep
 #   shortening  what is left of results and old stretches when they are made shorter (pure functions)
 #   context     plan, projection, planner: what is shown (pure functions)
@@ -15,10 +16,13 @@
 #   views       what a model is shown of a run, and what it answers
 #   loop        the loop of a run, its tool calls, its team
 #   supervisor  Supervisor, Run: where runs begin, wait, go on and end
-#   torture     scenarios that try to make it lose something
 #   mcp         servers of the Model Context Protocol as tools, and agents as such a server
+#   service     a long-lived process that is asked over HTTP, its page, companies from a file
 #   otel        traces and metrics by the conventions of OpenTelemetry
+#   replay      recorded runs played again: what a policy shows and costs
+#   torture     scenarios that try to make it lose something
 #   cli         the command line
+#   testing     models by script and a strict server, for tests of whatever stands above
 #
 # Each layer imports only those above it in this list; tests/test_layers.py keeps it so.
 # Names are imported when they are first used: a program pays for the layers that it uses.

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from repertory.service.http1 import HEADER_TIMEOUT, SEND_TIMEOUT, Connection
 from repertory.service.sockets import peer_is_allowed
 
-MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 50 KiB of memory, see docs/operations.md
+MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 30 KiB of memory, see docs/operations.md
 MAX_STRANGERS: Final = 64  # connections to a port that have shown no right to ask yet
 _SPARE: Final = 256  # file descriptors for everything else: the journal, models, files, what tools start
 GRACE: Final = 1.0  # seconds that answers under way have at shutdown
