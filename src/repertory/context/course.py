@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +36,22 @@ class Moment(msgspec.Struct, frozen=True):
     size: int
     cold: bool
     summaries: Sequence[SummaryStored]
+
+
+class Fold(NamedTuple):
+    """What it would come to if the trail stood for what has left the window.
+
+    Attributes:
+        upto: Where it would end, not included.
+        old: Tokens that it would take out of view.
+        cost: What that costs, in tokens at the input price.
+        saves: What it saves at each call, in the same.
+    """
+
+    upto: int
+    old: int
+    cost: float
+    saves: float
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -91,7 +108,7 @@ class Course:
             self._count_again(live)
             return live
         if not goes_on:
-            self.editor = Editor(Trail(self.policy.window, self.policy.rules))
+            self.editor, self._live = Editor(Trail(self.policy.window, self.policy.rules)), None
         self.account = Account(self.rates, self.head)
         self.take(live, snapshot)
         self.account.bank -= self._priced_in_tokens(self.charged)
@@ -104,9 +121,10 @@ class Course:
 
     def take(self, live: Live, snapshot: Sequence[Entry]) -> None:
         """Take over the view of another plan."""
+        if self._live is None or live.plan.covers is not self._live.plan.covers:  # there may be thousands
+            front = tuple([cover.content for cover in live.plan.covers])
+            self.editor.trail.follow(front, live.plan.start, snapshot)
         self._live = live
-        front = tuple(cover.content for cover in live.plan.covers)
-        self.editor.trail.follow(front, live.plan.start, snapshot)
         self.account.take_up(live.plan, live.before)
 
     def take_summaries(self, live: Live, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> None:
@@ -198,12 +216,14 @@ class Course:
 
     # --- what an edit costs -------------------------------------------------------------------------------
 
-    def fold_price(self, live: Live, upto: int) -> tuple[float, float]:
-        """What a fold costs, and what it saves at each call, in tokens at the input price."""
+    def fold_before(self, live: Live, iteration: int) -> Fold:
+        """What a fold before an iteration's request would come to."""
+        upto = self.edge(live, iteration)
         old, size = self.editor.foldable(live, upto)
         cached = min(self.account.cached, self.head + live.tokens)  # what is new is written in any case
         behind = max(0, cached - self.head - live.before(upto))
-        return (self.rates.write - self.rates.read) * (size + behind), self.rates.read * (old - size)
+        cost = (self.rates.write - self.rates.read) * (size + behind)
+        return Fold(upto, old, cost, self.rates.read * (old - size))
 
     def decided(self, now: Moment, wish: Wish) -> tuple[Decision, Live]:
         """Write a decision, with the arithmetic of what the edits really do, and the view after it."""

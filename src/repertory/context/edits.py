@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from repertory.context.live import Live
@@ -94,7 +94,7 @@ class Editor:
         """Leave of some neighbouring covers, of which only the first keeps anything, their calls, in so many tokens."""
         first, last, kept = covers[0].first, covers[-1].last, covers[0].kept
         text = log_of_calls(
-            [entry for entry in snapshot[first : last + 1] if entry.position not in kept],
+            _Turns(snapshot, first, last, without=kept),
             chars=4 * max(LEAST_SAVED, tokens),
             retrieval=live.policy.retrieval,
         )
@@ -233,6 +233,24 @@ def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> S
     return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)
 
 
+class _Turns:
+    """What is not kept of a range of the ledger, from either end: the range may be long, and little of it looked at."""
+
+    def __init__(self, snapshot: Sequence[Entry], first: int, last: int, *, without: Container[int]) -> None:
+        self._snapshot = snapshot
+        self._range = range(first, last + 1)
+        self._without = without
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self._at(self._range)
+
+    def __reversed__(self) -> Iterator[Entry]:
+        return self._at(reversed(self._range))
+
+    def _at(self, positions: Iterable[int]) -> Iterator[Entry]:
+        return (self._snapshot[position] for position in positions if position not in self._without)
+
+
 def _trail(plan: Plan) -> list[CoverRange]:
     return [cover for cover in plan.covers if cover.strategy == TRAIL]
 
@@ -267,7 +285,9 @@ def drop_thinking(live: Live) -> DropThinking:
 
 def joined(edits: Iterable[Edit], more: Iterable[Edit]) -> list[Edit]:
     """Edits, and those of single results among others that they leave possible: neither covered nor edited by them."""
-    first = list(edits)
+    first, more = list(edits), list(more)
+    if not more:
+        return first
     taken = {edit.position for edit in first if isinstance(edit, StubResult | RemoveResult)}
     start = max((edit.last + 1 for edit in first if isinstance(edit, CoverRange)), default=0)
     left = (edit for edit in more if isinstance(edit, StubResult | RemoveResult))

@@ -48,6 +48,7 @@ class Live:
         self.stubs: list[Entry] = []
         self.ends: list[int] = []
         self.spoken: list[int] = []
+        self._spoken_tokens = [0]  # tokens of so many of these
         self._end_turns: list[int] = []
         self.thinking = False
         self.last_turn = plan.start
@@ -77,9 +78,11 @@ class Live:
                     self.results.append(entry)
                 elif isinstance(self.plan.shown.get(entry.position), StubResult):
                     self.stubs.append(entry)
+            tokens = shown_tokens(entry, self.plan)
             if self.stays(entry):
                 self.spoken.append(entry.position)
-            self.tokens += shown_tokens(entry, self.plan)
+                self._spoken_tokens.append(self._spoken_tokens[-1] + tokens)
+            self.tokens += tokens
             self._before.append(self.tokens)
         self.position = len(snapshot)
 
@@ -139,7 +142,7 @@ class Live:
 
     def spoken_tokens(self, upto: int) -> int:
         """Tokens in front of a position that a summary would leave verbatim."""
-        return sum(self.before(p + 1) - self.before(p) for p in self.spoken if p < upto)
+        return self._spoken_tokens[bisect_left(self.spoken, upto)]
 
     def restated(self, upto: int) -> int:
         """Tokens that would be said again beside a summary of everything in front of a position."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repertory.context.course import Course, Moment
+from repertory.context.course import Course, Fold, Moment
 from repertory.context.plan import HoldBack, StubResult
 from repertory.record.entries import Entry
 from repertory.shortening.lines import looks_like_file
@@ -40,14 +40,15 @@ class ShownOnce:
         shown = now.snapshot[plan.held : min(plan.decided_at, now.live.last_turn)]
         return [stub for entry in shown if (stub := self._stub(now, entry)) is not None]
 
-    def hold_back(self, now: Moment, stubs: Sequence[StubResult]) -> list[HoldBack]:
-        """Keep what is new and bulky from being written to the cache, beside the stubs that are made now."""
+    def hold_back(self, now: Moment, stubs: Sequence[StubResult], fold: Fold) -> list[HoldBack]:
+        """Keep what is new and bulky from being written to the cache, beside the stubs that are made now; ``fold`` is
+        what would be folded otherwise."""
         course, live = self._course, now.live
         policy, rates = course.policy, course.rates
         if now.cold or rates.write <= 1.0 or not (policy.show_once and policy.stubs):
             return []
         hold = live.last_turn + 1
-        poor = not course.account.pays_for(course.fold_price(live, course.edge(live, now.iteration))[0])
+        poor = not course.account.pays_for(fold.cost)
         gain, held = 0.0, 0
         for entry in now.snapshot[hold:]:
             stub = self._stub(now, entry) if poor or entry.tokens >= self._large else None

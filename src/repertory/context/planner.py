@@ -24,7 +24,7 @@ import msgspec
 
 from repertory.context.account import cliffs_of
 from repertory.context.binding import Compaction, wanted_compaction
-from repertory.context.course import LEAST_CLEARED, TRAIL_SHARE, Course, Moment, Wish
+from repertory.context.course import LEAST_CLEARED, TRAIL_SHARE, Course, Fold, Moment, Wish
 from repertory.context.decisions import Decision
 from repertory.context.edits import best_summary, joined
 from repertory.context.fitting import Fitting
@@ -191,29 +191,28 @@ class Planner:
 
     def _wish(self, now: Moment, due: Sequence[Edit], *, pressed: bool) -> Wish | None:
         """What thrifty rhythm wants to edit now."""
-        fold = self._fold(now, pressed=pressed)
-        if fold is not None:
-            return Wish(fold.kind, fold.reason, joined(fold.edits, due))
+        fold = self._course.fold_before(now.live, now.iteration)
+        wish = self._wish_to_fold(now, fold, pressed=pressed)
+        if wish is not None:
+            return Wish(wish.kind, wish.reason, joined(wish.edits, due))
         stubs = [edit for edit in due if isinstance(edit, StubResult) and edit.why == "shown once"]
         if len(stubs) < len(due):
             return Wish("expired", "the time of results is up", due)
-        held = self._once.hold_back(now, stubs)
+        held = self._once.hold_back(now, stubs, fold)
         if not (due or held):
             return None
         return Wish("once", "it is not written to the prompt cache in full", [*due, *held])
 
-    def _fold(self, now: Moment, *, pressed: bool) -> Wish | None:
+    def _wish_to_fold(self, now: Moment, fold: Fold, *, pressed: bool) -> Wish | None:
         course, live = self._course, now.live
-        account = course.account
-        upto = course.edge(live, now.iteration)
-        cost, saves = course.fold_price(live, upto)
-        cost = 0.0 if now.cold else cost
+        account, upto = course.account, fold.upto
+        cost = 0.0 if now.cold else fold.cost
         costless = now.cold or not self._cached
-        if saves <= 0 or (not pressed and course.editor.foldable(live, upto)[0] < LEAST_CLEARED):
+        if fold.saves <= 0 or (not pressed and fold.old < LEAST_CLEARED):
             edits = self._single(now) if costless else []
             reason = "single results are shortened at no cost"
             return Wish("cold" if self._cached else "uncached", reason, edits) if edits else None
-        pays = account.owed + saves >= cost and account.pays_for(cost)
+        pays = account.owed + fold.saves >= cost and account.pays_for(cost)
         if not (pays or costless or pressed):
             return None
         kind, reason = _reason(costless=costless, cached=self._cached, pays=pays)

@@ -52,17 +52,18 @@ _TROUBLE_WORDS = (
 _VERDICT_WORDS = (" passed", " warning", " test", " matches", " rows", "exit code ", "status ")
 
 
-class _NamesOf(dict[str, tuple[str, ...]]):
-    """The name that a word is but for marks around it; of a word with other letters maybe several. The same words come
-    again and again, so they are kept, but not without bound."""
+class _NameOf(dict[str, str]):
+    """The name that a word is but for marks around it; "" where it is none. The same words come again and again, so
+    they are kept, but not without bound.
+    """
 
     MOST = 1 << 16
 
-    def __missing__(self, word: str) -> tuple[str, ...]:
-        if word.isascii():
-            found = _name_in(word.lstrip(":-"))
-        else:
-            found = tuple(name for part in _WORD.findall(word) for name in _name_in(part))
+    def __missing__(self, word: str) -> str:
+        bare = word.lstrip(":-")
+        name = bare.rstrip(".:-/") if len(bare) <= _LONGEST_NAME else ""
+        made = _MADE.search(name) is not None and _LETTER.search(name) is not None
+        found = name if len(name) > 2 and (made or name.isdigit()) else ""
         if len(self) >= self.MOST:
             self.clear()
         if len(word) <= _LONGEST_NAME:
@@ -70,13 +71,7 @@ class _NamesOf(dict[str, tuple[str, ...]]):
         return found
 
 
-_names_of = _NamesOf().__getitem__
-
-
-def _name_in(word: str) -> tuple[str, ...]:
-    name = word.rstrip(".:-/") if len(word) <= _LONGEST_NAME else ""
-    made = _MADE.search(name) is not None and _LETTER.search(name) is not None
-    return (name,) if len(name) > 2 and (made or name.isdigit()) else ()
+_name_of = _NameOf().__getitem__
 
 
 def _apart(text: str) -> str:
@@ -84,14 +79,25 @@ def _apart(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").translate(_APART).decode("utf-8", "surrogatepass")
 
 
+def _words(apart: str) -> list[str]:
+    """The words in such a text; what has other letters may be several."""
+    words = apart.split()
+    if apart.isascii():
+        return words
+    return [part for word in words for part in ([word] if word.isascii() else _WORD.findall(word))]
+
+
 def names_in(text: str) -> set[str]:
     """The names in a text: paths, identifiers, numbers of three digits or more."""
-    return set(chain.from_iterable(map(_names_of, set(_apart(text).split()))))
+    lines = "\n".join(set(text.split("\n")))  # of some results many are the same
+    return set(map(_name_of, _words(_apart(lines)))) - {""}
 
 
 def _names_by_line(lines: Sequence[str]) -> list[set[str]]:
-    """The names in each of some lines."""
-    return [set(chain.from_iterable(map(_names_of, words.split()))) for words in _apart("\n".join(lines)).split("\n")]
+    """The names in each of some lines, and maybe ""."""
+    apart = _apart("\n".join(lines))
+    words = str.split if apart.isascii() else _words
+    return [set(map(_name_of, words(line))) for line in apart.split("\n")]
 
 
 def tells_trouble(line: str) -> bool:
@@ -159,10 +165,12 @@ def source_lines(text: str) -> list[str]:
     lines: dict[str, str] = {}
     for raw in dict.fromkeys(_without_gutters(looked_at(text)).splitlines()):
         whole = raw.rstrip()
-        for line in _pieces(whole) if len(whole) > _LONG_LINE else (whole,):
-            key = line.strip()
-            if key:
-                lines.setdefault(key, line)
+        if len(whole) <= _LONG_LINE:
+            lines.setdefault(whole.lstrip(), whole)
+            continue
+        for piece in _pieces(whole):
+            lines.setdefault(piece.strip(), piece)
+    lines.pop("", None)
     return list(lines.values())
 
 
@@ -217,19 +225,20 @@ class Vocabulary:
         self._results += len(found)
         self._read.append((iteration, found))
         while self._read[0][0] <= iteration - self.REMEMBERED:
-            for names in (old := self._read.popleft()[1]):
-                for name in names:
-                    if self._held[name] > 1:
-                        self._held[name] -= 1
-                    else:
-                        del self._held[name]
-            self._results -= len(old)
+            forgotten = self._read.popleft()[1]
+            for name in chain.from_iterable(forgotten):
+                if self._held[name] > 1:
+                    self._held[name] -= 1
+                else:
+                    self._held.pop(name)
+            self._results -= len(forgotten)
 
     def weights(self, names: Iterable[str]) -> dict[str, float]:
         """What each name tells: the more, the fewer results hold it (inverse document frequency)."""
-        counts = {name: self._held.get(name, 1) for name in names}
-        told = {count: math.log(1 + self._results / count) for count in set(counts.values())}
-        return {name: told[count] for name, count in counts.items()}
+        names = list(names)
+        counts = [count or 1 for count in map(self._held.get, names)]
+        told = {count: math.log(1 + self._results / count) for count in set(counts)}
+        return dict(zip(names, map(told.__getitem__, counts), strict=True))
 
 
 def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> list[str]:
@@ -248,6 +257,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
         return list(lines)
     names = _names_by_line(lines)
     weights = vocabulary.weights(set().union(*names))  # 0 once a name is told
+    weights[""] = 0.0
     chosen: list[int] = []
 
     def choose(at: int) -> None:
@@ -284,7 +294,9 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
         room -= len(lines[at]) + 1
         choose(at)
     # What room is left goes to the lines around those, so that they can be read, and found again, in their place.
-    for at in _nearest(chosen, len(lines)) if room > shortest else ():
+    for at in _nearest(sorted(chosen), len(lines)):
+        if room <= shortest:
+            break
         if len(lines[at]) < room:
             room -= len(lines[at]) + 1
             chosen.append(at)
@@ -294,7 +306,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
 def _verdicts(lines: Sequence[str]) -> list[int]:
     """The places of lines that report trouble, or how something ended."""
     lowered = "\n".join(lines).lower()
-    ends = list(accumulate(len(line) + 1 for line in lowered.split("\n")))
+    ends = [at + count for count, at in enumerate(accumulate(map(len, lowered.split("\n"))), 1)]
     places = set[int]()
     # To look for each word by itself takes a tenth of the time of asking the patterns about every line.
     for word in (*_TROUBLE_WORDS, *_VERDICT_WORDS):
@@ -306,12 +318,14 @@ def _verdicts(lines: Sequence[str]) -> list[int]:
     return sorted(at for at in places if tells_trouble(lines[at]) or _VERDICT.search(lines[at]))
 
 
-def _nearest(chosen: Sequence[int], count: int) -> list[int]:
+def _nearest(chosen: Sequence[int], count: int) -> Iterator[int]:
     """The other places of so many, those nearest to a chosen one first; where there is none, from the beginning."""
-    places = [-count, *(sorted(chosen) or [-1]), 2 * count]
-    apart = [
-        (min(at - left, right - at), at)
-        for left, right in pairwise(places)
-        for at in range(max(left + 1, 0), min(right, count))
-    ]
-    return [at for _, at in sorted(apart)]
+    gaps = [*pairwise([-count, *(chosen or [-1]), 2 * count])]
+    for apart in range(1, count + 1):
+        gaps = [(left, right) for left, right in gaps if left + apart <= right - apart]
+        for left, right in gaps:
+            before, behind = left + apart, right - apart
+            if 0 <= before < count:
+                yield before
+            if before < behind and 0 <= behind < count:
+                yield behind

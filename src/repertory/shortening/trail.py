@@ -9,8 +9,9 @@ Complexity Trap, arXiv 2508.21433.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Reversible, Sequence
 from copy import copy
+from itertools import chain
 
 from repertory._cutting import clip, first_chars
 from repertory.llm.messages import Block, Text, ToolUse, canonical_json, equal_items, text_of
@@ -91,7 +92,7 @@ class Trail:
             if same < len(self._front):
                 self._covered, same = set(), 0
             for content in front[same:]:
-                self._covered.update(line.strip() for line in text_of(content).splitlines()[1:])
+                self._covered.update(map(str.strip, text_of(content).splitlines()[1:]))
             self._front = front
             self._begin(start, snapshot)
 
@@ -157,7 +158,7 @@ class Trail:
         self._texts.append(text)
         self._sizes.append(self._sizes[-1] + (0 if talk or not text else len(text) + 1))
         if not talk:
-            self._standing.update(line.strip() for line in text.splitlines())
+            self._standing.update(map(str.strip, text.splitlines()))
 
     def _read_on(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Let the vocabulary take in everything up to an iteration."""
@@ -261,7 +262,7 @@ class Trail:
         """Choose lines that do not stand in the trail yet; from now on they do."""
         new = [line for line in lines if (bare := line.strip()) not in self._standing and bare not in self._covered]
         chosen = choose_lines(new, room, self._vocabulary)
-        self._standing.update(line.strip() for line in chosen)
+        self._standing.update(map(str.strip, chosen))
         return chosen
 
     def _rules_of(self, tool: str | None) -> ResultRules:
@@ -289,41 +290,49 @@ def log_head(first: int, last: int, *, retrieval: bool, what: str = "") -> str:
     return f"[log of {span}{what}{how}]"
 
 
-def log_of_calls(turns: Sequence[Entry], *, chars: int, previous: str = "", retrieval: bool = True) -> str:
+def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", retrieval: bool = True) -> str:
     """What is left of a stretch of trail when it has to be shorter: a line for each call and for what was said.
 
     The newest lines stay as far as there is room; "" where there is none at all.
 
     Args:
-        turns: What it stands for, in order.
+        turns: What it stands for, in order; of many only the newest are looked at.
         chars: Bound on the text.
         previous: What stood for everything before them, if this text is to replace that too.
         retrieval: Whether to name the tool that shows the originals.
     """
-    lines = previous.split("\n") if previous else []
-    for entry in turns:
-        if entry.role == "user":
-            said = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT)}"
-            lines += [said] * is_talk(entry)
-            continue
-        for block in entry.content:
-            if isinstance(block, Text) and block.text.strip():
-                lines.append(f"{entry.iteration}. {clip(block.text, _ARGUMENT)}")
-            elif isinstance(block, ToolUse):
-                values = (
-                    value if isinstance(value, str) else canonical_json(value).decode()
-                    for value in block.input.values()
-                )
-                lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _ARGUMENT)})")
-    if not lines:
-        return ""
-    span = (0 if previous or not turns else turns[0].iteration), (turns[-1].iteration if turns else 0)
+    first, last = next(iter(turns), None), next(reversed(turns), None)
+    span = (0 if previous or first is None else first.iteration), (0 if last is None else last.iteration)
     head = log_head(*span, retrieval=retrieval, what=", calls alone")
-    kept, room = len(lines), chars - len(head) - len(_OLDER) - 2
-    while kept and room >= len(lines[kept - 1]) + 1:
-        kept -= 1
-        room -= len(lines[kept]) + 1
-    return first_chars("\n".join([head, *([_OLDER] if kept else []), *lines[kept:]]), chars)
+    kept: list[str] = []
+    room, older = chars - len(head) - len(_OLDER) - 2, False
+    before = previous.split("\n") if previous else []
+    for line in chain(chain.from_iterable(map(_calls_in, reversed(turns))), reversed(before)):
+        older = room < len(line) + 1
+        if older:
+            break
+        room -= len(line) + 1
+        kept.append(line)
+    if not (kept or older):
+        return ""
+    return first_chars("\n".join([head, *([_OLDER] if older else []), *reversed(kept)]), chars)
+
+
+def _calls_in(entry: Entry) -> list[str]:
+    """A line for each call of a turn and for what was said in it, the last first."""
+    if entry.role == "user":
+        said = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT)}"
+        return [said] * is_talk(entry)
+    lines: list[str] = []
+    for block in reversed(entry.content):
+        if isinstance(block, Text) and block.text.strip():
+            lines.append(f"{entry.iteration}. {clip(block.text, _ARGUMENT)}")
+        elif isinstance(block, ToolUse):
+            values = [
+                value if isinstance(value, str) else canonical_json(value).decode() for value in block.input.values()
+            ]
+            lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _ARGUMENT)})")
+    return lines
 
 
 def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
