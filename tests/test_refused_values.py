@@ -87,6 +87,29 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
         assert await run.memory.query(ItemQuery(limit=2**70)) == []
 
 
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (ItemQuery, {"tags": "plan"}),
+        (ItemQuery, {"types": ["a", 1]}),
+        (ItemQuery, {"limit": -1}),
+        (ItemQuery, {"limit": True}),
+        (ItemQuery, {"since": float("nan")}),
+        (ItemQuery, {"text": None}),
+        (rp.ResultLater, {"note": 5}),
+        (rp.ResultLater, {"timeout": "soon"}),
+        (rp.ResultLater, {"timeout": -1.0}),
+        (rp.ResultLater, {"timeout": float("inf")}),
+        (rp.ResultLater, {"schema": "object"}),
+        (rp.ResultLater, {"state": [1]}),
+    ],
+)
+def test_what_is_made_with_a_wrong_value_is_refused_where_it_is_made(made: Any, wrong: dict[str, Any]) -> None:
+    """The field is named; not only whoever uses it later finds out."""
+    with pytest.raises(ConfigurationError, match=f"{made.__name__}.{next(iter(wrong))}"):
+        made(**wrong)
+
+
 async def test_what_is_refused_as_too_deep_is_an_error_of_the_record() -> None:
     """One class, whoever finds it: the struct that holds it, or the journal that writes it."""
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:

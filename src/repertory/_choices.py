@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+from functools import cache
 from typing import Any, cast, get_args
 
 import msgspec
@@ -120,6 +121,21 @@ def check_fields(where: str, message: msgspec.Struct) -> None:
     except UnicodeError:
         for field in msgspec.structs.fields(message):
             check_value(f"{where}: {field.name}", fields[field.name], field.type)
+
+
+def check_struct(made: msgspec.Struct) -> None:
+    """See that what somebody made holds what its fields declare; for its ``__post_init__``.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    for name, kind in _fields_of(type(made)):
+        check_value(f"{type(made).__name__}.{name}", getattr(made, name), kind)
+
+
+@cache
+def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    return [(field.name, field.type) for field in msgspec.structs.fields(kind)]
 
 
 def misfit(error: Exception, value: object) -> str:

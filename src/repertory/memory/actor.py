@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from repertory._choices import check_number
@@ -67,6 +68,7 @@ T = TypeVar("T")
 
 _EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
 _LONGEST_ID: Final = 1_000  # characters; ids stand in every listing and in an index
+_SHAPED_AT_ONCE: Final = 100_000  # bytes; an excerpt of a million takes up to 0.6 s, for which nobody else would run
 _MOST_SCOPES: Final = 1_000  # that are remembered, some 500 bytes each; others are read again when they are used
 
 
@@ -260,7 +262,10 @@ class MemoryActor:
 
     async def _read_item(self, message: RetrieveItem, layers: Sequence[Layer]) -> Item:
         found = await self._journal.find_items(layers, ids=[message.item_id], bodies=True)
-        return shape_item(_there(found, message.scope_id, message.item_id), message.transform)
+        version = _there(found, message.scope_id, message.item_id)
+        if version.size <= _SHAPED_AT_ONCE:
+            return shape_item(version, message.transform)
+        return await to_thread.run_sync(shape_item, version, message.transform)
 
     async def _read_list(self, layers: Sequence[Layer], query: ItemQuery) -> list[ItemInfo]:
         return [item_info(version) for version in await self._journal.find_items(layers, query)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from repertory._choices import check_struct
+from repertory._frozen import freeze_fields
+from repertory.errors import ConfigurationError
 from repertory.record.reads import NO_LIMIT, Reads
 from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
 from repertory.record.rows import TABLES, Value
@@ -34,6 +38,9 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
         text: Plain words, all of which must be in the content or the tags. Other forms of a word count too, case and
             accents do not; words in double quotes are a phrase. The best come first, of the newest thousand.
         limit: How many at most, else the newest first; None for all.
+
+    Raises:
+        ConfigurationError: A value is of another type, the limit is below 0, or a time is none.
     """
 
     types: tuple[str, ...] = ()
@@ -45,6 +52,15 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     text: str = ""
     limit: int | None = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, sequences=("types", "sources", "tags", "related_to"))
+        check_struct(self)
+        for name in ("since", "until"):
+            if math.isnan(getattr(self, name) or 0.0):
+                raise ConfigurationError(f"ItemQuery.{name} must be a time in seconds since 1970, got nan")
+        if self.limit is not None and self.limit < 0:
+            raise ConfigurationError(f"ItemQuery.limit must be at least 0, got {self.limit}")
 
 
 def _index_row(_seq: int, item: ItemWritten) -> IndexRow | None:
@@ -76,7 +92,7 @@ def _select(
     Each layer is asked by itself for its newest (or best), so that the engine reads no more than are wanted.
     """
     labels, words = _labels(query), bool(phrases_of(query.text))
-    most = NO_LIMIT if query.limit is None else min(max(0, query.limit), NO_LIMIT)
+    most = NO_LIMIT if query.limit is None else min(query.limit, NO_LIMIT)
     parts: list[str] = []
     values: list[Value] = []
     for depth, (scope_id, upto) in enumerate(layers):
@@ -89,7 +105,7 @@ def _select(
             if words:
                 # Ranked before they are joined: only the best are looked at, until as many are there as are wanted.
                 source = f"SELECT * FROM ({source}) newest ORDER BY score LIMIT {_RANKED}"
-            rank, order = ("f.score", "ORDER BY f.score") if words else ("-f.place", "ORDER BY f.place DESC")
+            rank, order = ("f.score", full_text.by_score) if words else ("-f.place", "ORDER BY f.place DESC")
             source = f"({source}) f CROSS JOIN items t"
             wanted = [*values_there, scope_id]
             # The sign keeps SQLite from taking the bound of the rowid for one of the position, and reading a range.

@@ -55,6 +55,8 @@ class PostgresFullText(FullText):
     run is weighed in as BM25 does: https://en.wikipedia.org/wiki/Okapi_BM25.
     """
 
+    by_score = "ORDER BY f.score"
+
     def entries(self, run_id: str, query: str, columns: str) -> Question | None:
         """SELECT a score, the better the higher, and ``columns`` of entries ``t`` that have any of the words."""
         phrases = _phrases(query)

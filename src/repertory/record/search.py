@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -128,11 +129,13 @@ def phrases_of(query: str) -> list[str]:
     """The first words of a query, those between double quotes together as one phrase; everything else is dropped."""
     phrases: dict[str, None] = {}
     left = MOST_WORDS
-    for phrase, word in _PHRASE_OR_WORD.findall(query):
-        words = _WORD.findall(phrase or word)[:left]
-        if any(map(str.isalnum, words)) and " ".join(words) not in phrases:
+    for found in _PHRASE_OR_WORD.finditer(query):
+        words = [word[0] for word in islice(_WORD.finditer(found[1] or found[2]), left)]
+        if any(map(str.isalnum, words)):
             phrases[" ".join(words)] = None
-            left -= len(words)
+        left -= len(words)
+        if not left:
+            break
     return [*phrases]
 
 
@@ -142,7 +145,14 @@ def find_all_words(text: str) -> list[str]:
 
 
 class FullText:
-    """How a journal searches: by SQLite's FTS5, unless another engine has its own way."""
+    """How a journal searches: by SQLite's FTS5, unless another engine has its own way.
+
+    Attributes:
+        by_score: What orders items that are joined to a list of the best, best first. SQLite joins them in its order;
+            asked to order them, it would read all thousand before it gives the best twenty.
+    """
+
+    by_score = ""
 
     def entries(self, run_id: str, query: str, columns: str) -> Question | None:
         """SELECT a score, the better the higher, and ``columns`` of entries ``t`` that have any of the words.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from repertory._choices import check_number, check_struct
 from repertory._error_texts import safe_str
 from repertory._frozen import freeze_fields
 from repertory._json_types import encode_other
@@ -59,6 +60,9 @@ class ResultLater(msgspec.Struct, frozen=True):
             checked.
         state: None where what comes is the call's result. Else it is an answer that the tool goes on with: it is called
             again, with the same arguments and ``ToolContext.answer``, which has this. As JSON; kept in the record.
+
+    Raises:
+        ConfigurationError: A value is of another type, or the timeout is no number of at least 0.
     """
 
     note: str = ""
@@ -68,6 +72,8 @@ class ResultLater(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "schema", "state")
+        check_number("ResultLater.timeout", self.timeout, int | float, least=0, none=True)
+        check_struct(self)
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
