@@ -18,7 +18,8 @@ from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import MemoryJournal, RunStatistics
 from repertory.service.reports import percentile
-from repertory.service.views import list_runs
+from repertory.service.requests import RunsQuery
+from repertory.service.run_reader import RunReader
 from repertory.testing import FunctionModel, call
 
 PROFILE = profile_for("claude-sonnet-4-5")
@@ -181,7 +182,7 @@ def test_the_list_of_runs_asks_the_database_three_times_however_many_there_are()
             for _ in range(5):
                 await (await supervisor.spawn(rp.Agent("a"), "Go.")).wait_result()
         asked.clear()
-        runs = (await list_runs(journal, lambda _: False, 10, figures=True)).runs
+        runs = (await RunReader(journal, lambda _: False).list_runs(RunsQuery(limit=10, figures="yes"))).runs
         assert [run.figures.iterations for run in runs if run.figures is not None] == [1] * 5
 
     anyio.run(main)

@@ -23,8 +23,7 @@ from repertory.llm.model import ModelRequest
 from repertory.machines import Machine
 from repertory.service.control import Control
 from repertory.service.metrics import Metrics
-from repertory.service.overview import read_overview
-from repertory.service.views import Wanted
+from repertory.service.requests import OverviewQuery, RunsQuery
 from repertory.testing import FunctionModel, call
 
 HELPER = rp.Agent("helper", context=None)
@@ -83,19 +82,16 @@ def test_every_machine_shows_which_one_runs_a_run(
                 control = Control(supervisor)
                 tasks.start_soon(control.run)
                 await control.unfinished()  # has it look who owns what
-                assert [view.machine for view in (await control.list_runs(9)).runs] == ["owner", "owner"]
+                assert [view.machine for view in (await control.runs.list_runs(RunsQuery(limit=9))).runs] == [
+                    "owner",
+                    "owner",
+                ]
                 detail = await control.read_run(run.id)
                 assert detail.run.machine == detail.tree.children[0].run.machine == "owner"
-                assert len((await control.list_runs(9, wanted=Wanted(machine="owner"))).runs) == 2
-                assert (await control.list_runs(9, wanted=Wanted(machine="other"))).runs == []
-                overview = await read_overview(
-                    control.journal,
-                    control.is_live,
-                    control.machine_of,
-                    9,
-                    since=1,
-                    read_only=False,
-                    machines=await supervisor.machines(),
+                assert len((await control.runs.list_runs(RunsQuery(limit=9, machine="owner"))).runs) == 2
+                assert (await control.runs.list_runs(RunsQuery(limit=9, machine="other"))).runs == []
+                overview = await control.runs.read_overview(
+                    OverviewQuery(limit=9, since=1), read_only=False, machines=await supervisor.machines()
                 )
                 assert [line["machine"] for line in overview.runs] == ["owner", "owner"]
                 assert [(each["name"], each["runs"]) for each in overview.machines] == [("owner", 1), ("other", 0)]
@@ -107,7 +103,7 @@ def test_every_machine_shows_which_one_runs_a_run(
             busy.open.set()
             with anyio.fail_after(PATIENCE):
                 assert await run.wait_result() == "Done."
-            assert [view.machine for view in (await Control(owner).list_runs(9)).runs] == ["", ""]
+            assert [view.machine for view in (await Control(owner).runs.list_runs(RunsQuery(limit=9))).runs] == ["", ""]
 
     run_async(main)
 

@@ -22,6 +22,7 @@ from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
 from repertory.service.control import Control
+from repertory.service.requests import RunsQuery
 from repertory.supervisor import Supervisor
 from repertory.supervisor.relay import RemoteRun
 from repertory.testing import FunctionModel, call
@@ -271,7 +272,9 @@ def test_any_service_steers_a_run_wherever_it_is(postgres: PostgresServer, run_a
             tasks.start_soon(control.run)
             with anyio.fail_after(PATIENCE):
                 assert await control.unfinished() == []
-                assert [(view.id, view.state) for view in (await control.list_runs(10)).runs] == [(run.id, "running")]
+                assert [(view.id, view.state) for view in (await control.runs.list_runs(RunsQuery(limit=10))).runs] == [
+                    (run.id, "running")
+                ]
                 await control.pause(run.id)
                 while (await control.read_run(run.id)).run.state != "paused":
                     await anyio.sleep(0.01)

@@ -14,7 +14,7 @@ import pytest
 import repertory as rp
 from repertory.record import Journal, RunStatistics, open_journal
 from repertory.service.reports import read_figures
-from repertory.service.views import read_node, sum_of
+from repertory.service.run_reader import RunReader
 from repertory.torture.children import ChildServer
 from repertory.torture.kills import write_corpus
 from repertory.torture.team import RUN_ID
@@ -30,7 +30,7 @@ def of_tree(parts: list[RunStatistics]) -> dict[str, float]:
 async def read_all(journal: Journal, path: Path) -> Shown:
     """What each reader makes of the whole tree."""
     rows = await journal.read_runs()
-    node = await read_node(journal, rows, RUN_ID, live=False)
+    detail = await RunReader(journal, lambda _: False).read_run(RUN_ID)
     names = RunStatistics.__struct_fields__
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection, connection:
         found = connection.execute(f"SELECT {', '.join(names)} FROM run_statistics").fetchall()
@@ -42,7 +42,7 @@ async def read_all(journal: Journal, path: Path) -> Shown:
     assert sum(of["calls"] for run in figures for of in run["tools"].values()) == sum(one.tool_calls for one in view)
     return {
         "stats": of_tree(own),
-        "service": msgspec.structs.asdict(sum_of(node)),
+        "service": msgspec.structs.asdict(detail.tree_statistics),
         "view": of_tree(view),
         "journal": of_tree(list((await journal.read_statistics(RUN_ID)).values())),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from journal_kit import KINDS, opened, started
 from repertory.errors import RunNotFound
 from repertory.record import Journal
 from repertory.record.records import ModelReplied, RunStateChanged
-from repertory.service.overview import read_overview
-from repertory.service.views import RunView, Wanted, list_runs, run_view
+from repertory.service.requests import OverviewQuery, RunsQuery
+from repertory.service.run_reader import RunReader
+from repertory.service.views import RunView, run_view
 
 TASKS = ("Sort the LETTERS.", "Zähle Äpfel 🐙", "STRASSE", "Straße", "50% of a_b", "\ud800 half", "")
 STATES: Any = ("running", "waiting", "paused", "queued", "done", "failed", "stopped")
@@ -46,14 +48,14 @@ async def fill(journal: Journal) -> list[str]:
     return roots
 
 
-def fits(view: RunView, wanted: Wanted) -> bool:
+def fits(view: RunView, wanted: RunsQuery) -> bool:
     """What a list says of a root, against what is wanted."""
     return (
-        (not wanted.states or view.state in wanted.states)
+        (not wanted.state or view.state in wanted.state.split(","))
         and wanted.agent in ("", view.agent)
         and wanted.client in ("", view.client)
         and wanted.machine in ("", view.machine)
-        and wanted.since <= view.started_at < wanted.until
+        and wanted.since <= view.started_at < (wanted.until or math.inf)
         and wanted.text.casefold() in view.task.casefold()
     )
 
@@ -74,32 +76,33 @@ async def test_a_list_is_what_reading_every_run_would_choose(tmp_path: Path, kin
             for row in rows
         }
         for _ in range(60):
-            wanted = Wanted(
-                states=tuple(chance.sample([*STATES, "interrupted"], chance.choice([0, 0, 1, 3, 8]))),
+            wanted = RunsQuery(
+                limit=chance.choice([0, 1, 3, 100]),
+                state=",".join(chance.sample([*STATES, "interrupted"], chance.choice([0, 0, 1, 3, 8]))),
                 agent=chance.choice(["", "", "a"]),
                 client=chance.choice(["", "", "web"]),
                 machine=chance.choice(["", "", "a", "nobody"]),
                 text=chance.choice(["", "", "letters", "ÄPFEL", "strasse", "0%", "_b", "\ud800"]),
-                since=chance.choice([0.0, 0.0, 4.0]),
-                until=chance.choice([float("inf"), 9.0]),
-                oldest=chance.choice([False, True]),
+                since=chance.choice([0, 0, 4]),
+                until=chance.choice([0, 9]),
+                sort=chance.choice(["newest", "oldest"]),
                 **chance.choice([{}, {}, {"before": chance.choice(roots)}, {"after": chance.choice(roots)}]),
             )
             start = roots.index(wanted.after) + 1 if wanted.after else 0
             stop = roots.index(wanted.before) if wanted.before else len(roots)
             fitting = [root for root in roots[start:stop] if fits(views[root], wanted)]
-            limit = chance.choice([0, 1, 3, 100])
-            first = wanted.oldest or wanted.after
+            limit = wanted.limit
+            first = wanted.sort == "oldest" or wanted.after
             shown = fitting[:limit] if first else fitting[max(0, len(fitting) - limit) :]
-            found = await list_runs(journal, is_live, limit, machine_of=machine_of, wanted=wanted)
+            found = await RunReader(journal, is_live, machine_of).list_runs(wanted)
             expected = [view for view in views.values() if view.id.partition(".")[0] in shown]
             assert found.runs == expected, wanted
             assert found.more == len(fitting) - len(shown), wanted
             edge = (shown[-1] if first else shown[0]) if shown and found.more else None
             assert found.next == edge, wanted
-        for wanted in (Wanted(before="run-99"), Wanted(after=f"{roots[0]}.b-1")):
+        for wanted in (RunsQuery(before="run-99"), RunsQuery(after=f"{roots[0]}.b-1")):
             with pytest.raises(RunNotFound, match="no root"):
-                await list_runs(journal, is_live, 3, wanted=wanted)
+                await RunReader(journal, is_live).list_runs(wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
@@ -111,12 +114,12 @@ async def test_figures_are_those_of_the_runs_that_are_listed(tmp_path: Path, kin
             run_id = row.started.run_id
             await journal.write([ModelReplied(run_id=run_id, call=1, at=99.0, cost=float(len(run_id)))])
         every = await journal.read_statistics()
-        found = await list_runs(journal, is_live, 5, figures=True)
+        found = await RunReader(journal, is_live).list_runs(RunsQuery(limit=5, figures="yes"))
         assert found.runs
         assert {view.id: view.figures and view.figures.cost for view in found.runs} == {
             view.id: every[view.id].cost_seen for view in found.runs
         }
-        shown = await read_overview(journal, is_live, machine_of, 5, since=0.0, read_only=False)
+        shown = await RunReader(journal, is_live).read_overview(OverviewQuery(limit=5), read_only=False)
         assert [line["id"] for line in shown.runs] == [view.id for view in found.runs]
         assert all(line["figures"]["cost_seen"] == every[line["id"]].cost_seen for line in shown.runs)
         assert shown.more == found.more == 23

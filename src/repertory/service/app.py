@@ -39,7 +39,6 @@ from repertory.service.feed import PING, Along, Follower
 from repertory.service.memories import MemoryView, read_item, read_memory
 from repertory.service.metrics import CONTENT_TYPE, Metrics
 from repertory.service.openapi import document
-from repertory.service.overview import Overview, read_overview
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE, STATIC_FILES
 from repertory.service.reports import (
     read_content_page,
@@ -87,6 +86,7 @@ from repertory.service.views import (
     AgentView,
     ContentList,
     Health,
+    Overview,
     Reloaded,
     RunDetail,
     RunEnded,
@@ -216,10 +216,8 @@ class _Service:
 
     async def overview(self, request: Request, *, query: OverviewQuery) -> Overview:
         """The newest trees of runs with their figures, and what was spent since midnight, or since a time."""
-        control = self._control
-        read = partial(read_overview, control.journal, control.is_live, control.machine_of, query.limit)
-        machines = await control.supervisor.machines()
-        return await read(since=query.since, read_only=self._access.read_only, machines=machines)
+        machines = await self._control.supervisor.machines()
+        return await self._control.runs.read_overview(query, read_only=self._access.read_only, machines=machines)
 
     async def stats(self, request: Request, *, query: StatsQuery) -> Json:
         """What a run saw and cost, as ``repertory stats --json`` says it; of the newest one where none is named."""
@@ -228,7 +226,7 @@ class _Service:
 
     async def list_runs(self, request: Request, *, query: RunsQuery) -> RunList:
         """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
-        return await self._control.list_runs(query.limit, figures=query.figures == "yes", wanted=query.wanted)
+        return await self._control.runs.list_runs(query)
 
     async def reload(self, request: Request) -> Reloaded:
         """Read the company file again. Where it is wrong, nothing changes, and the error says what and where."""

@@ -32,18 +32,9 @@ from repertory.service.duties import Duties
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
 from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
+from repertory.service.run_reader import RunReader
 from repertory.service.schedules import Schedule, Scheduler
-from repertory.service.views import (
-    AgentView,
-    RunDetail,
-    RunEnded,
-    RunList,
-    ServiceView,
-    Wanted,
-    list_runs,
-    read_detail,
-    run_view,
-)
+from repertory.service.views import AgentView, RunDetail, RunEnded, ServiceView, run_view
 from repertory.supervisor import QueuedRun, Run, Supervisor
 from repertory.supervisor.relay import carry_out
 from repertory.tools import arguments_digest
@@ -80,6 +71,7 @@ class Control:
         self.supervisor = supervisor
         self.journal = supervisor.journal
         self.feed = Feed(supervisor)
+        self.runs = RunReader(supervisor.journal, self.is_live, self.machine_of)
         self.monitor = Monitor(supervisor.journal)
         self.duties = Duties(supervisor)
         self.deliveries = Deliveries(supervisor, self.duties)
@@ -163,15 +155,9 @@ class Control:
             views.append(AgentView(name=RESEARCH, description=line, root=str(self._root)))
         return views
 
-    async def list_runs(self, limit: int, *, figures: bool = False, wanted: Wanted | None = None) -> RunList:
-        """The newest trees of runs, oldest first; with ``figures`` what each has done and cost."""
-        return await list_runs(
-            self.journal, self.is_live, limit, machine_of=self.machine_of, figures=figures, wanted=wanted
-        )
-
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        detail = await read_detail(self.journal, self.is_live, run_id, machine_of=self.machine_of)
+        detail = await self.runs.read_run(run_id)
         if detail.run.state != "queued":
             return detail
         place = next((each for each in await self.queue() if each.run_id == detail.run.id), None)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from repertory.llm.messages import Json
 from repertory.record.records import RunState
-from repertory.service.views import Wanted
 
 MAX_TREES: Final = 1000
 MAX_LISTED: Final = 500  # items or contents in one answer
@@ -190,22 +188,6 @@ class RunsQuery(msgspec.Struct, frozen=True):
     sort: Literal["newest", "oldest"] = "newest"
     before: str = ""
     after: str = ""
-
-    @property
-    def wanted(self) -> Wanted:
-        """The same, as the list takes it."""
-        return Wanted(
-            states=tuple(filter(None, self.state.split(","))),
-            agent=self.agent,
-            client=self.client,
-            machine=self.machine,
-            text=self.text,
-            since=self.since,
-            until=self.until or math.inf,
-            oldest=self.sort == "oldest",
-            before=self.before,
-            after=self.after,
-        )
 
 
 class OverviewQuery(msgspec.Struct, frozen=True):

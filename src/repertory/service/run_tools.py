@@ -15,6 +15,7 @@ from repertory.record.records import FINAL_STATES
 from repertory.runs.events import ModelAnswered, ToolStarted
 from repertory.service.control import Control
 from repertory.service.memories import read_item, read_memory
+from repertory.service.requests import RunsQuery
 from repertory.service.views import RunView
 from repertory.supervisor import Run
 from repertory.tools import Tool, ToolContext, tool
@@ -69,7 +70,7 @@ class _Runs:
         Args:
             limit: How many at most.
         """
-        return [_brief(view) for view in (await self._control.list_runs(limit)).runs]
+        return [_brief(view) for view in (await self._control.runs.list_runs(RunsQuery(limit=limit))).runs]
 
     async def run_status(self, run_id: str) -> Json:
         """How a run stands: its state, its iterations and what it cost.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 
@@ -20,70 +20,20 @@ from repertory.record.records import RunState
 from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
-from repertory.service.views import (
-    EventView,
-    MachineOf,
-    RunDetail,
-    RunList,
-    event_view,
-    list_runs,
-    no_machine,
-    read_detail,
-)
+from repertory.service.requests import RunsQuery
+from repertory.service.run_reader import RunReader
+from repertory.service.views import EventView, RunDetail, RunList, event_view
+
+if TYPE_CHECKING:  # or every command would load it
+    from repertory.service.client import ServiceClient
 
 _POLL: Final = 0.5  # seconds between two looks at a record that another process writes
 _PAGE: Final = 500  # events that are read at once
 _UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
 
 
-class RunSource(Protocol):
-    """Answers what commands ask about runs."""
-
-    @property
-    def database(self) -> str:
-        """The whole path of the database."""
-        ...
-
-    @property
-    def place(self) -> Place | None:
-        """Where the service listens that is asked; None where the file is read."""
-        ...
-
-    async def list_ids(self) -> list[tuple[str, str | None]]:
-        """The ids of all runs, each with its parent's, oldest first."""
-        ...
-
-    async def list_runs(self, limit: int = ...) -> RunList:
-        """The newest trees of runs, with their figures."""
-        ...
-
-    async def read_run(self, run_id: str) -> RunDetail:
-        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        ...
-
-    async def read_stats(self, run_id: str, *, tree: bool) -> Json:
-        """What a run saw and cost, or with ``tree`` also each run below it; docs/cli.md says what the fields are."""
-        ...
-
-    async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
-        """What the model saw at an iteration, None for the newest. Raises ``RunNotFound``."""
-        ...
-
-    async def read_record(self, run_id: str, *, start: int = 0) -> Json:
-        """A run's entries from a position on; contents are as the Messages API writes them."""
-        ...
-
-    async def waiting(self) -> Sequence[WaitingCall]:
-        """The tool calls that wait for an approval or for their result, oldest first."""
-        ...
-
-    async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
-        """The next events that have happened, of a run or of all; none is the end."""
-        ...
-
-    def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
-        """Events behind a number, as they come: as long as a service serves, or a process owns the file."""
-        ...
+RunSource: TypeAlias = "RecordSource | ServiceClient"
+"""What answers the questions of commands about runs; both have the same methods for them."""
 
 
 class RecordSource:
@@ -108,11 +58,11 @@ class RecordSource:
 
     async def list_runs(self, limit: int = sys.maxsize) -> RunList:
         """The newest trees of runs, with their figures."""
-        return await list_runs(self.journal, self._is_live, limit, machine_of=await self._read_owners(), figures=True)
+        return await (await self._reader()).list_runs(RunsQuery(limit=limit, figures="yes"))
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        return await read_detail(self.journal, self._is_live, run_id, machine_of=await self._read_owners())
+        return await (await self._reader()).read_run(run_id)
 
     async def read_stats(self, run_id: str, *, tree: bool) -> Json:
         """What a run saw and cost, or with ``tree`` also each run below it."""
@@ -159,13 +109,13 @@ class RecordSource:
                     return
                 await anyio.sleep(_POLL)
 
-    async def _read_owners(self) -> MachineOf:
+    async def _reader(self) -> RunReader:
         if not isinstance(self._path, PostgresAddress):
-            return no_machine
+            return RunReader(self.journal, self._is_live)
         from repertory.machines.operating import list_owners  # here, as nothing of it is needed for a file
 
         owners = await anyio.to_thread.run_sync(list_owners, self._path)
-        return lambda run_id: owners.get(unit_of(run_id), "")
+        return RunReader(self.journal, self._is_live, lambda run_id: owners.get(unit_of(run_id), ""))
 
     def _is_live(self, _root: str) -> bool:
         return self.owned

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 import msgspec
 
-from repertory._ids import root_of
 from repertory.llm.messages import Json
-from repertory.record.journal import Durability, Journal
-from repertory.record.records import FINAL_STATES, EventLogged, RunRow, RunState, ScopeMode, WebhookTried
-from repertory.record.run_lists import InState, RootFilter
+from repertory.record.journal import Durability
+from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode, WebhookTried
 from repertory.record.statistics import RunStatistics
 from repertory.runs.events import AnyEvent, from_record
 from repertory.runs.waiting_calls import WaitingCall
@@ -136,6 +131,32 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     more: int
     next: str | None = None
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page begins with.
+
+    Attributes:
+        seq: The number of the newest event when it was made: ``/events?after=seq`` goes on from here.
+        at: When that was, in seconds since 1970.
+        read_only: Whether the service refuses whatever changes something.
+        today: Model calls that were answered since ``since``, and what they took, of all runs: ``since``, ``calls``,
+            ``tokens`` (prompts and answers, as billed) and ``cost`` in US dollars.
+        runs: The newest trees of runs, oldest first, each with the fields of ``RunView``, its ``result``, and fields of
+            ``RunStatistics``, the same as ``repertory stats`` gives: ``figures`` (its own) and ``tree`` (with those
+            below it).
+        more: How many older trees are left out.
+        machines: The supervisors that share the journal, as ``repertory machines --json`` lists them; [] where it is
+            one process's alone.
+    """
+
+    seq: int
+    at: float
+    read_only: bool
+    today: Json
+    runs: list[Json]
+    more: int
+    machines: list[Json] = msgspec.field(default_factory=list[Json])
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,160 +361,3 @@ def event_of(view: EventView, *, agent: str) -> AnyEvent | None:
     """The event that a view shows; None for a message, and for what a later version may show."""
     fields = {name: getattr(view, name) for name in ("run_id", "type", "body", "at", "iteration")}
     return from_record(EventLogged(**fields), agent=agent)
-
-
-IsLive: TypeAlias = Callable[[str], bool]
-"""Whether somebody runs the tree of a root, by the root's id."""
-MachineOf: TypeAlias = Callable[[str], str]
-"""The name of the machine that runs a run, by its id; "" where there is none."""
-
-
-def no_machine(_run_id: str) -> str:
-    """Of a journal that is one process's alone."""
-    return ""
-
-
-_SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")
-"""Those that are shown as they are on record, whether somebody runs the tree or not."""
-_GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
-_INTERRUPTED: Final = "interrupted"
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which trees a list is to have, by their roots.
-
-    Attributes:
-        states: As in ``RunView``; () for all.
-        agent: The name of the root's agent; "" for all.
-        client: Who asked for it; "" for all.
-        machine: The name of the machine that runs it; "" for all.
-        text: What its task has somewhere, whatever the case; "" for all.
-        since: Started then or later, in seconds since 1970.
-        until: Started before that.
-        oldest: Have the first that fit, and not the last.
-        before: Started before this run; "" for no such bound.
-        after: Started after this run; then the first that fit are wanted.
-    """
-
-    states: tuple[str, ...] = ()
-    agent: str = ""
-    client: str = ""
-    machine: str = ""
-    text: str = ""
-    since: float = 0.0
-    until: float = math.inf
-    oldest: bool = False
-    before: str = ""
-    after: str = ""
-
-    async def on_record(self, journal: Journal, is_live: IsLive, machine_of: MachineOf) -> RootFilter:
-        """The same as the record has it, which does not say who runs what."""
-        states = [*_SETTLED, *_GOING, _INTERRUPTED] if self.machine and not self.states else self.states
-        settled: list[RunState] = [state for state in _SETTLED if state in states]
-        going: list[RunState] = [state for state in _GOING if state in states]
-        in_state = [InState(states=settled)] if settled else []
-        if going or _INTERRUPTED in states or (self.machine and "queued" in settled):
-            there, _ = await journal.read_roots(RootFilter(in_state=[InState(states=(*_GOING, "queued"))]), sys.maxsize)
-            live = [run_id for run_id in there if is_live(run_id) and self.machine in ("", machine_of(run_id))]
-            if self.machine:
-                in_state = []
-                if "queued" in settled:
-                    going.append("queued")
-            if going:
-                in_state.append(InState(states=going, among=live))
-            if _INTERRUPTED in states and not self.machine:
-                in_state.append(InState(states=_GOING, without=live))
-        elif self.machine:  # what has ended is on none
-            in_state = [InState(states=())]
-        return RootFilter(
-            in_state=in_state or ([InState(states=())] if states else ()),
-            agent=self.agent,
-            client=self.client,
-            text=self.text,
-            since=self.since,
-            until=self.until,
-            before=self.before,
-            after=self.after,
-            oldest=self.oldest or bool(self.after),
-        )
-
-
-async def list_runs(
-    journal: Journal,
-    is_live: IsLive,
-    limit: int,
-    *,
-    machine_of: MachineOf = no_machine,
-    figures: bool = False,
-    wanted: Wanted | None = None,
-) -> RunList:
-    """The newest trees of runs, oldest first; with figures that is one question more, however many runs there are."""
-    seq = await journal.last_event()  # before the list, so that nothing falls in between
-    which = await (wanted or Wanted()).on_record(journal, is_live, machine_of)
-    shown, count = await journal.read_roots(which, limit)
-    rows = await journal.read_trees(shown)
-    ids = ((row, row.started.run_id) for row in rows)
-    views = [run_view(row, live=is_live(root_of(run_id)), machine=machine_of(run_id)) for row, run_id in ids]
-    if figures:
-        of = await read_figures(journal, rows)
-        views = [_with_figures(view, of.get(view.id, RunStatistics())) for view in views]
-    more = count - len(shown)
-    edge = (shown[-1] if which.oldest else shown[0]) if shown and more else None
-    return RunList(runs=views, seq=seq, more=more, next=edge)
-
-
-async def read_figures(journal: Journal, rows: Sequence[RunRow]) -> dict[str, RunStatistics]:
-    """The figures of some runs, by id."""
-    return await journal.read_statistics(of=[row.started.run_id for row in rows])
-
-
-def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
-    own = RunFigures(
-        iterations=figures.iterations,
-        tool_calls=figures.tool_calls,
-        tokens_seen=figures.tokens_seen,
-        output_tokens=figures.output_tokens,
-        cost=figures.cost_seen,
-    )
-    return msgspec.structs.replace(view, figures=own, updated_at=max(view.updated_at, figures.replied_at))
-
-
-async def read_detail(
-    journal: Journal, is_live: IsLive, run_id: str, *, machine_of: MachineOf = no_machine
-) -> RunDetail:
-    """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-    run_id = (await journal.read_run(run_id)).started.run_id
-    tree = await journal.read_runs(below=run_id)  # one reading for all of it, so that state and result agree
-    node = await read_node(journal, tree, run_id, live=is_live(root_of(run_id)), machine_of=machine_of)
-    return RunDetail(
-        run=node.run,
-        result=tree[0].result,
-        statistics=node.statistics,
-        tree_statistics=sum_of(node),
-        tree=node,
-        payload_version=await journal.payload_version(run_id),
-        agent_ref=tree[0].started.agent_ref,
-        options=dict(tree[0].started.options),
-    )
-
-
-async def read_node(
-    journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool, machine_of: MachineOf = no_machine
-) -> RunNode:
-    """Read a run and all below it. ``rows`` are theirs, parents first."""
-    figures = await journal.read_statistics(run_id)
-    modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
-    nodes: dict[str, RunNode] = {}
-    for row in rows:
-        view = run_view(row, live=live, machine=machine_of(row.started.run_id))
-        memory = modes.get(row.started.scope_id)
-        node = RunNode(run=view, statistics=figures.get(view.id, RunStatistics()), memory=memory, children=[])
-        if row.started.parent_id in nodes:
-            nodes[row.started.parent_id].children.append(node)
-        nodes[row.started.run_id] = node
-    return nodes[run_id]
-
-
-def sum_of(node: RunNode) -> RunStatistics:
-    """The figures of a tree."""
-    return sum((sum_of(child) for child in node.children), start=node.statistics)

@@ -1,0 +1,191 @@
+"""Runs as they are shown: what is on record of them, and who runs them, which the record does not say."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from repertory._ids import root_of
+from repertory.llm.messages import Json
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES, RunRow, RunState, ScopeMode
+from repertory.record.run_lists import InState, RootFilter
+from repertory.record.statistics import RunStatistics
+from repertory.service.requests import OverviewQuery, RunsQuery
+from repertory.service.views import Overview, RunDetail, RunFigures, RunList, RunNode, RunView, run_view
+
+IsLive: TypeAlias = Callable[[str], bool]
+"""Whether somebody runs the tree of a root, by the root's id."""
+MachineOf: TypeAlias = Callable[[str], str]
+"""The name of the machine that runs a run, by its id; "" where there is none."""
+
+_SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")  # shown as they are on record, whoever runs the tree
+_GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
+_INTERRUPTED: Final = "interrupted"
+_MOST = 300  # characters of a task, a result or an error in a line of the overview; the run itself has the whole
+_SHOWN = (
+    "runs",
+    "iterations",
+    "tool_calls",
+    "tokens_seen",
+    "output_tokens",
+    "cost_seen",
+    "view_tokens",
+    "record_tokens",
+)
+_NOTHING: Final = RunStatistics()
+
+
+def no_machine(_run_id: str) -> str:
+    """Of a journal that is one process's alone."""
+    return ""
+
+
+class RunReader:
+    """Reads runs from a journal.
+
+    Args:
+        journal: Where they are.
+        is_live: Says who is run by somebody.
+        machine_of: Says by which machine.
+    """
+
+    def __init__(self, journal: Journal, is_live: IsLive, machine_of: MachineOf = no_machine) -> None:
+        self._journal = journal
+        self._is_live = is_live
+        self._machine_of = machine_of
+
+    async def list_runs(self, query: RunsQuery) -> RunList:
+        """The newest trees of runs that fit, oldest first; with figures that is one question more, however many."""
+        seq = await self._journal.last_event()  # before the list, so that nothing falls in between
+        which = await self._on_record(query)
+        shown, count = await self._journal.read_roots(which, query.limit)
+        rows = await self._journal.read_trees(shown)
+        views = [self._view(row) for row in rows]
+        if query.figures == "yes":
+            figures = await self._figures(rows)
+            views = [_with_figures(view, figures.get(view.id, _NOTHING)) for view in views]
+        more = count - len(shown)
+        edge = (shown[-1] if which.oldest else shown[0]) if shown and more else None
+        return RunList(runs=views, seq=seq, more=more, next=edge)
+
+    async def _on_record(self, query: RunsQuery) -> RootFilter:
+        """What is asked for as the record has it, which does not say who runs what."""
+        wanted = [*_SETTLED, *_GOING, _INTERRUPTED] if query.machine else []
+        states = [*filter(None, query.state.split(","))] or wanted
+        settled: list[RunState] = [state for state in _SETTLED if state in states]
+        going: list[RunState] = [state for state in _GOING if state in states]
+        in_state = [InState(states=settled)] if settled else []
+        if going or _INTERRUPTED in states or (query.machine and "queued" in settled):
+            unsettled = RootFilter(in_state=[InState(states=(*_GOING, "queued"))])
+            there, _ = await self._journal.read_roots(unsettled, sys.maxsize)
+            at = query.machine
+            live = [run_id for run_id in there if self._is_live(run_id) and at in ("", self._machine_of(run_id))]
+            if at:
+                in_state = []
+                if "queued" in settled:
+                    going.append("queued")
+            if going:
+                in_state.append(InState(states=going, among=live))
+            if _INTERRUPTED in states and not at:
+                in_state.append(InState(states=_GOING, without=live))
+        elif query.machine:  # what has ended is on none
+            in_state = []
+        return RootFilter(
+            in_state=in_state or ([InState(states=())] if states else ()),
+            agent=query.agent,
+            client=query.client,
+            text=query.text,
+            since=query.since,
+            until=query.until or math.inf,
+            before=query.before,
+            after=query.after,
+            oldest=query.sort == "oldest" or bool(query.after),
+        )
+
+    async def read_overview(
+        self, query: OverviewQuery, *, read_only: bool, machines: Sequence[msgspec.Struct] = ()
+    ) -> Overview:
+        """The newest trees of runs with their figures, and what was spent since a time; 0 for last midnight."""
+        seq, now = await self._journal.last_event(), time.time()
+        shown, count = await self._journal.read_roots(RootFilter(), query.limit)
+        rows = await self._journal.read_trees(shown)
+        figures = await self._figures(rows)
+        trees = {row.started.run_id: figures.get(row.started.run_id, _NOTHING) for row in rows}
+        for row in reversed(rows):  # children come after their parents
+            if (parent := row.started.parent_id) in trees:
+                trees[parent] += trees[row.started.run_id]
+        since = query.since or _midnight(now)
+        calls, tokens, cost = await self._journal.read_spent(since)
+        lines = []
+        for row in rows:
+            view = self._view(row)
+            line: Json = msgspec.to_builtins(view)
+            line["task"], line["error"] = view.task[:_MOST], view.error and view.error[:_MOST]
+            line["result"] = row.result and row.result[:_MOST]
+            for name, of in (("figures", figures.get(view.id, _NOTHING)), ("tree", trees[view.id])):
+                line[name] = {field: getattr(of, field) for field in _SHOWN}
+            lines.append(line)
+        return Overview(
+            seq=seq,
+            at=now,
+            read_only=read_only,
+            today={"since": since, "calls": calls, "tokens": tokens, "cost": cost},
+            runs=lines,
+            machines=[msgspec.to_builtins(machine) for machine in machines],
+            more=count - len(shown),
+        )
+
+    async def read_run(self, run_id: str) -> RunDetail:
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        run_id = (await self._journal.read_run(run_id)).started.run_id
+        rows = await self._journal.read_runs(below=run_id)  # one reading for all, so that state and result agree
+        figures = await self._journal.read_statistics(run_id)
+        modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await self._journal.read_scopes(run_id)}
+        nodes: dict[str, RunNode] = {}
+        for row in rows:
+            view = self._view(row)
+            memory = modes.get(row.started.scope_id)
+            node = RunNode(run=view, statistics=figures.get(view.id, _NOTHING), memory=memory, children=[])
+            if row.started.parent_id in nodes:
+                nodes[row.started.parent_id].children.append(node)
+            nodes[view.id] = node
+        return RunDetail(
+            run=nodes[run_id].run,
+            result=rows[0].result,
+            statistics=nodes[run_id].statistics,
+            tree_statistics=sum((node.statistics for node in nodes.values()), start=RunStatistics(runs=0)),
+            tree=nodes[run_id],
+            payload_version=await self._journal.payload_version(run_id),
+            agent_ref=rows[0].started.agent_ref,
+            options=dict(rows[0].started.options),
+        )
+
+    def _view(self, row: RunRow) -> RunView:
+        run_id = row.started.run_id
+        return run_view(row, live=self._is_live(root_of(run_id)), machine=self._machine_of(run_id))
+
+    async def _figures(self, rows: Sequence[RunRow]) -> dict[str, RunStatistics]:
+        return await self._journal.read_statistics(of=[row.started.run_id for row in rows])
+
+
+def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
+    own = RunFigures(
+        iterations=figures.iterations,
+        tool_calls=figures.tool_calls,
+        tokens_seen=figures.tokens_seen,
+        output_tokens=figures.output_tokens,
+        cost=figures.cost_seen,
+    )
+    return msgspec.structs.replace(view, figures=own, updated_at=max(view.updated_at, figures.replied_at))
+
+
+def _midnight(now: float) -> float:
+    """When the day began on this machine."""
+    day = time.localtime(now)
+    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday, 0, 0, 0, 0, 0, -1))
