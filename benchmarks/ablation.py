@@ -30,8 +30,7 @@ from repertory.context import EMPTY, ContextPolicy, Planner, Projector, once
 from repertory.context.account import Account
 from repertory.context.edits import Editor
 from repertory.context.plan import CoverRange, Plan, RemoveResult, StubResult
-from repertory.context.tokens import Calibration
-from repertory.llm.estimate import estimate_tokens
+from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import cost_of

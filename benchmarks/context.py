@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, project
-from repertory.context.tokens import Calibration
-from repertory.llm.estimate import estimate_tokens
+from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import Entry, Snapshot

@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from repertory.context.tokens import Calibration
-from repertory.llm.estimate import estimate_tokens
+from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.messages import Text
 from repertory.replay import RecordedRun, read_recordings
 

@@ -30,6 +30,14 @@ def profile(
     )
 
 
+def measure(snapshot: Sequence[Entry], plan: Plan) -> int:
+    """Estimate what the plan shows of a snapshot, in tokens; system text and tools not included."""
+    total = sum(plan.tokens_of(entry) for entry in snapshot[plan.start :])
+    for cover in plan.covers:
+        total += cover.tokens + sum(plan.tokens_of(snapshot[position]) for position in plan.kept(cover))
+    return total
+
+
 class Story:
     """A ledger in the making."""
 

@@ -11,8 +11,8 @@ import msgspec
 from context_histories import PICTURE, Story, profile
 from repertory.context import EMPTY, ContextPolicy, Outcome, Plan, Planner, apply
 from repertory.context.decisions import expand, pin
-from repertory.context.tokens import Calibration
 from repertory.errors import ContextError, ContextOverflow
+from repertory.llm.estimate import Calibration
 from repertory.llm.messages import Block, Text
 from repertory.llm.profiles import ModelProfile
 from repertory.record import Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context.tokens import Calibration
+from repertory.llm.estimate import Calibration
 
 
 @given(

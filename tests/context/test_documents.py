@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from context_histories import Story, planned, profile
 
+from context_histories import Story, measure, planned, profile
 from repertory.context import EMPTY, ContextPolicy, project
-from repertory.context.tokens import measure
 from repertory.llm.messages import canonical_json
 from repertory.llm.model import encode_request
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from context_histories import Story, long_story, plan_afresh, planned, profile
+from context_histories import Story, long_story, measure, plan_afresh, planned, profile
 from repertory.context import EMPTY, ContextPolicy, Outcome, Planner, Projector, apply, project
 from repertory.context.decisions import arithmetic_of, pin
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, RemoveResult, StubResult
-from repertory.context.tokens import Calibration, measure
 from repertory.errors import ContextOverflow
+from repertory.llm.estimate import Calibration
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import Usage, encode_request
 from repertory.llm.profiles import ModelProfile, Prices, cost_of

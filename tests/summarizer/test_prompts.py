@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context.tokens import text_tokens
 from repertory.errors import ConfigurationError
-from repertory.llm.estimate import estimate_tokens
+from repertory.llm.estimate import estimate_tokens, text_tokens
 from repertory.llm.messages import Text, Thinking, ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.llm.profiles import OFFLINE, profile_for

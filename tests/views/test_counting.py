@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 import repertory as rp
-from repertory.context.tokens import Calibration
 from repertory.errors import ModelRequestRejected
 from repertory.llm import AnthropicModel, profile_for
-from repertory.llm.estimate import estimate_tokens
+from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call, open_messages_server

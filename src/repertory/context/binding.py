@@ -13,7 +13,7 @@ import msgspec
 from repertory.context.account import Account
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange
-from repertory.context.tokens import Calibration, text_tokens
+from repertory.llm.estimate import Calibration, text_tokens
 from repertory.llm.messages import Text
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored

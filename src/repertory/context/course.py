@@ -15,7 +15,7 @@ from repertory.context.edits import Editor, drop_thinking
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, Edit, Plan
 from repertory.context.policy import ContextPolicy
-from repertory.context.tokens import Calibration, text_tokens
+from repertory.llm.estimate import Calibration, text_tokens
 from repertory.llm.messages import Text
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
@@ -256,6 +256,27 @@ class Course:
             done = self._on_account(done, live, after, iteration=now.iteration, untouched=untouched, cold=now.cold)
         after.plan = apply(live.plan, done)
         return done, after
+
+    def priced(self, decision: Decision, snapshot: Sequence[Entry], plan: Plan, calibration: Calibration) -> Decision:
+        """Write into a decision that somebody asked for what it costs.
+
+        Args:
+            decision: It expands or pins.
+            snapshot: The ledger.
+            plan: How it is shown without the decision.
+            calibration: What the provider's counts taught.
+        """
+        live = Live(plan, self.policy, snapshot, like=self._live)
+        after = Live(apply(plan, decision), self.policy, snapshot, like=live)
+        first = min(map(_begins, decision.edits), default=len(snapshot))
+        arithmetic = arithmetic_of(
+            self.profile,
+            calibration,
+            before=self.head + live.tokens,
+            after=self.head + after.tokens,
+            untouched=self.head + (live.before(first) if first >= plan.start else 0),
+        )
+        return msgspec.structs.replace(decision, arithmetic=arithmetic)
 
     def _untouched(self, live: Live, plan: Plan, first: int, cached: int) -> int:
         """Tokens in front of the first edit that a breakpoint keeps."""

@@ -20,8 +20,8 @@ from repertory.context.plan import (
     StubResult,
     UnpinEntry,
 )
-from repertory.context.tokens import Calibration, measure, shown_tokens, text_tokens
 from repertory.errors import ContextError, JournalUnreadable
+from repertory.llm.estimate import Calibration, text_tokens
 from repertory.llm.messages import Block, Json, Text, decode_block, encode_block, text_of
 from repertory.llm.profiles import ModelProfile, Prices, prices_at
 from repertory.record.entries import Entry
@@ -218,7 +218,7 @@ def expand(
     if whole is not None or items is not None:
         text = text_of(entry.content) if whole is None else whole
         content = (Text(text if items is None else _lines(text, items, position)),)
-    was = 0 if how == "covered" else shown_tokens(entry, plan)
+    was = 0 if how == "covered" else plan.tokens_of(entry)
     tokens = entry.tokens if content is None else text_tokens(text_of(content))
     edit = ExpandEntry(position=position, tokens=tokens, was_tokens=was, content=content)
     return Decision(kind="expand", reason=reason, iteration=iteration, position=len(snapshot), edits=(edit,))
@@ -233,28 +233,6 @@ def pin(snapshot: Sequence[Entry], position: int, *, iteration: int, on: bool = 
     _entry(snapshot, position)
     edit = PinEntry(position=position) if on else UnpinEntry(position=position)
     return Decision(kind="pin", reason="asked for", iteration=iteration, position=len(snapshot), edits=(edit,))
-
-
-def priced(
-    decision: Decision,
-    snapshot: Sequence[Entry],
-    plan: Plan,
-    *,
-    profile: ModelProfile,
-    head_tokens: int,
-    calibration: Calibration,
-) -> Decision:
-    """Write into a decision that somebody asked for what it costs; ``plan`` is how the ledger is shown without it."""
-    asked = (edit for edit in decision.edits if isinstance(edit, ExpandEntry | PinEntry | UnpinEntry))
-    first = min((edit.position for edit in asked), default=len(snapshot))
-    arithmetic = arithmetic_of(
-        profile,
-        calibration,
-        before=head_tokens + measure(snapshot, plan),
-        after=head_tokens + measure(snapshot, apply(plan, decision)),
-        untouched=head_tokens + (measure(snapshot[:first], plan) if first >= plan.start else 0),
-    )
-    return msgspec.structs.replace(decision, arithmetic=arithmetic)
 
 
 def _entry(snapshot: Sequence[Entry], position: int) -> Entry:

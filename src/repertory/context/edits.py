@@ -8,7 +8,7 @@ from itertools import accumulate
 from repertory.context.live import Live
 from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, Plan, RemoveResult, StubResult
 from repertory.context.superseded import Superseded
-from repertory.context.tokens import shown_tokens, text_tokens
+from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Text
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
@@ -161,7 +161,7 @@ class Editor:
                 continue
             if rules.expiration_mode == "remove":
                 text = removal_of(entry, rules)
-                was = shown_tokens(entry, live.plan)
+                was = live.plan.tokens_of(entry)
                 call_id, tokens = entry.tool_call_id or "", text_tokens(text)
                 edits.append(
                     RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=tokens, was_tokens=was)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from repertory.context.plan import ExpandEntry, Plan, StubResult
 from repertory.context.policy import ContextPolicy
-from repertory.context.tokens import shown_tokens
 from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse
 from repertory.record.entries import Entry
 from repertory.shortening.rules import ResultRules, expiring_together
@@ -40,7 +39,7 @@ class Live:
         )  # tokens of so many covers, and of what stays
         for cover in plan.covers[same:]:
             covered, stays = self._ends[-1]
-            kept = sum(shown_tokens(snapshot[position], plan) for position in plan.kept(cover))
+            kept = sum(plan.tokens_of(snapshot[position]) for position in plan.kept(cover))
             self._ends.append((covered + cover.tokens + kept, stays + kept))
         self.covered, self._stays = self._ends[-1]
         self.tokens = self.covered
@@ -78,7 +77,7 @@ class Live:
                     self.results.append(entry)
                 elif isinstance(self.plan.shown.get(entry.position), StubResult):
                     self.stubs.append(entry)
-            tokens = shown_tokens(entry, self.plan)
+            tokens = self.plan.tokens_of(entry)
             if self.stays(entry):
                 self.spoken.append(entry.position)
                 self._spoken_tokens.append(self._spoken_tokens[-1] + tokens)

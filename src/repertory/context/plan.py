@@ -173,6 +173,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def _below(self, position: int) -> dict[int, Shown]:
         return {at: shown for at, shown in self.shown.items() if at < position}
 
+    def tokens_of(self, entry: Entry) -> int:
+        """Estimate what one entry costs as it is shown."""
+        shown = self.shown.get(entry.position)
+        return entry.tokens if shown is None else shown.tokens
+
     def representation(self, entry: Entry) -> Representation:
         """How one entry is shown."""
         match self.shown.get(entry.position):

@@ -32,8 +32,8 @@ from repertory.context.live import Live
 from repertory.context.once import ShownOnce
 from repertory.context.plan import EMPTY, Edit, Plan, StubResult
 from repertory.context.policy import ContextPolicy
-from repertory.context.tokens import Calibration
 from repertory.errors import ContextOverflow
+from repertory.llm.estimate import Calibration
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
@@ -96,7 +96,8 @@ class Planner:
         comfort = policy.comfort_tokens if policy.comfort_tokens is not None else profile.comfort
         self._comfort = min(comfort or self._limit, self._limit)
         course = self._course = Course(policy, profile, head=head_tokens, charged=charged, comfort=self._comfort)
-        self.swap_in, self.affords, self.charge = course.swap_in, course.affords, course.charge
+        self.swap_in, self.priced = course.swap_in, course.priced
+        self.affords, self.charge = course.affords, course.charge
         self._cliffs = cliffs_of(profile)
         self._cached = bool(profile.cache.breakpoints)
         self._once = ShownOnce(course, self._comfort)

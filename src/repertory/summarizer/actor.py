@@ -12,8 +12,8 @@ import msgspec
 from repertory._error_texts import name_error
 from repertory._ids import new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
-from repertory.context.tokens import text_tokens
 from repertory.errors import ActorStopped, JournalError, LimitExceeded, MailboxFull, ModelError
+from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Json, Text, text_of
 from repertory.llm.model import encode_request
 from repertory.record import Journal

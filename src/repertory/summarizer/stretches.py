@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from repertory.context.tokens import text_tokens
 from repertory.errors import ModelResponseInvalid
-from repertory.llm.estimate import estimate_tokens
+from repertory.llm.estimate import estimate_tokens, text_tokens
 from repertory.llm.features import compaction_request, compaction_text, is_compaction
 from repertory.llm.messages import Text, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse

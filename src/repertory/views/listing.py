@@ -9,7 +9,6 @@ import msgspec
 from repertory._cutting import clip
 from repertory.context import Plan
 from repertory.context.plan import RemoveResult, Representation, Shown, StubResult
-from repertory.context.tokens import shown_tokens
 from repertory.llm.messages import ToolUse, text_of
 from repertory.record.entries import Entry, EntryKind
 
@@ -57,7 +56,7 @@ def list_view(snapshot: Sequence[Entry], plan: Plan) -> list[ViewEntry]:
 
 def _listed(entry: Entry, plan: Plan) -> ViewEntry:
     how, text = plan.representation(entry), text_of(entry.content)
-    tokens = 0 if how == "covered" else shown_tokens(entry, plan)
+    tokens = 0 if how == "covered" else plan.tokens_of(entry)
     short = how in ("stub", "covered", "removed")
     return ViewEntry(
         position=entry.position,

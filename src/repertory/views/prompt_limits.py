@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from repertory.context.tokens import Calibration
 from repertory.errors import ModelError
+from repertory.llm.estimate import Calibration
 from repertory.llm.model import Model, ModelRequest, TokenCounter
 
 _SMALLER = 0.75  # of a refused prompt's tokens, where the server names no limit: one step, as three may follow

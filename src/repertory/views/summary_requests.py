@@ -14,8 +14,8 @@ import msgspec
 
 from repertory.actors import ActorRef
 from repertory.context import ContextPolicy, Planner
-from repertory.context.tokens import text_tokens
 from repertory.errors import MailboxFull
+from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Message, text_of, tool_uses
 from repertory.llm.model import Model, ModelRequest, Usage
 from repertory.llm.profiles import cost_of

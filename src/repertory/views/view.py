@@ -14,10 +14,8 @@ import msgspec
 from repertory._error_texts import name_error
 from repertory.actors import ActorRef
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
-from repertory.context.decisions import priced
-from repertory.context.tokens import Calibration
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
-from repertory.llm.estimate import estimate_tokens
+from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
 from repertory.llm.model import ModelRequest, Reservation, ToolSchema, Usage, server_of
@@ -300,14 +298,8 @@ class ContextView:
         return bool(rules.breakpoints) and at is not None and self._live.shared.clock() - at > rules.ttl
 
     def _priced(self, decision: Decision) -> Decision:
-        return priced(
-            decision,
-            self._live.ledger.snapshot(),
-            self._live.plan,
-            profile=self._profile,
-            head_tokens=self._head,
-            calibration=self._calibration,
-        )
+        assert self._planner is not None  # a plain loop cannot be edited
+        return self._planner.priced(decision, self._live.ledger.snapshot(), self._live.plan, self._calibration)
 
     # --- after a call -------------------------------------------------------------------------------------
 
