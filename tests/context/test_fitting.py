@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from context_histories import Story, planned, profile
 
+from context_histories import Story, planned, profile
 from repertory.context import ContextPolicy, Planner
 from repertory.errors import ContextOverflow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from context_histories import plan_afresh
 from random_runs import drawn, lived
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from context_histories import Story, planned, profile
 
+from context_histories import Story, planned, profile
 from repertory.context import ContextPolicy, Plan, Planner
 from repertory.context.plan import CoverRange, StubResult
 
