@@ -10,7 +10,7 @@ import trio
 import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
-from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunFailed
+from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunError, RunFailed
 from repertory.llm.messages import Text, ToolResult, text_of
 from repertory.llm.model import ModelResponse
 from repertory.runs.events import IterationStarted, ModelAnswered, RunSpawned, StateChanged, ToolEnded, ToolStarted
@@ -302,6 +302,26 @@ async def test_where_a_loop_runs_already_it_is_said_what_to_write_instead() -> N
     """As in a cell of a notebook: that is no place for a second loop."""
     with pytest.raises(ConfigurationError, match=r"runs in this thread already.*await instead"):
         rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."]))
+
+
+def test_a_function_that_was_called_is_told_from_one_that_is_run() -> None:
+    """As habit has it from asyncio.run; no warning of a coroutine that nobody awaited comes on top."""
+
+    async def main() -> None:
+        raise AssertionError("it was run")
+
+    with pytest.raises(ConfigurationError, match=r"run\(main\), not run\(main\(\)\)"):
+        rp.run(main())  # type: ignore[arg-type]
+
+
+async def test_a_supervisor_that_is_closed_begins_nothing_and_says_so() -> None:
+    """What is kept beyond the block is of no use, and the error does not speak of actors and journals."""
+    async with rp.open_supervisor(model=ScriptedModel(["Gone."])) as supervisor:
+        run = await supervisor.spawn(agent(), "Go.")
+        await run.wait_result()
+    for begin in (supervisor.spawn(agent(), "Go on."), supervisor.resume(run.id, agent=agent())):
+        with pytest.raises(RunError, match="the supervisor is closed"):
+            await begin
 
 
 class Mute(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
@@ -274,8 +275,11 @@ def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None =
         uvloop: Use uvloop; it needs ``backend="asyncio"`` and the extra ``repertory[uvloop]``.
 
     Raises:
-        ConfigurationError: There is no such event loop, or one runs in this thread already.
+        ConfigurationError: There is no such event loop, or one runs in this thread already; or ``main`` was called.
     """
+    if inspect.iscoroutine(main):
+        main.close()
+        raise ConfigurationError("repertory.run takes the function itself: run(main), not run(main())")
     if _is_in_a_loop():
         raise ConfigurationError(
             "an event loop runs in this thread already, as it does in a notebook, so repertory.run and run_sync cannot "

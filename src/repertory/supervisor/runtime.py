@@ -109,6 +109,11 @@ class Runtime:
         if self.claims is not None:
             self.claims.close()
 
+    def check_open(self) -> None:
+        """Raise ``RunError`` where nothing may begin any more."""
+        if self.closing:
+            raise RunError("the supervisor is closed, as its async with block has ended; begin runs inside of one")
+
     # --- how a run begins ---------------------------------------------------------------------------------
 
     def alone_with(self, run_id: str) -> anyio.Lock:

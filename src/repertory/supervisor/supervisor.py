@@ -115,8 +115,10 @@ class Supervisor:
             RunExists: There is a run with this id and another task, agent or ``request``.
             ContextMissing: The run with this id goes on, and was begun with a context.
             QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
+            RunError: The supervisor is closed.
             ModelAuthenticationError: It is new, and there is no key for its model, or for one of its team.
         """
+        self._runtime.check_open()
         check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
@@ -224,12 +226,13 @@ class Supervisor:
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: It is under way in this process, or a sub-agent's.
+            RunError: It is under way in this process, or a sub-agent's; or the supervisor is closed.
             ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
             ContextMissing: It goes on, was given a context when it was spawned, and is given none now.
             PayloadInvalid: Its payload does not fit the type that the agent names now.
             QueueFull: As ``spawn``; of a run that failed or was stopped, as any other has its place.
         """
+        self._runtime.check_open()
         check_text("a run_id", run_id)
         if agent is not None:
             check_agent(agent)
