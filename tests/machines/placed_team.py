@@ -91,6 +91,14 @@ async def notes(context: ToolContext) -> str:
     return ", ".join(sorted(f"{item.item_id}={item.text}" for item in found)) or "nothing"
 
 
+@tool(effect="idempotent")
+async def drop(item: str, context: ToolContext) -> str:
+    """Take something out that was written down."""
+    assert context.memory is not None
+    await context.memory.delete(item)
+    return "dropped"
+
+
 @tool(effect="transactional")
 def find(number: int, context: ToolContext) -> str:
     """Find a number."""
@@ -113,7 +121,7 @@ def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = Non
     worker = rp.Agent(
         "worker",
         model=FunctionModel(_worker, name="worker"),
-        tools=[note, notes, find, pay],
+        tools=[note, notes, drop, find, pay],
         team=[helper],
         placement=Script.placement,
         instructions=Script.instructions,

@@ -1,6 +1,7 @@
 """What is asked of runs that another machine owns: written down first, carried out by the owner, answered in its row.
 
-A command whose owner dies is carried out by the next one. It may then be carried out twice, so each is one that can be.
+A command whose owner dies is carried out by the next one. It may then be carried out twice, so each is one that can be,
+or whose owner writes down, in one transaction with what it does, that it is done.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _WRITE: Final = """INSERT INTO commands (command_id, root_id, run_id, verb, body
     VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT (command_id) DO NOTHING"""
 _SAME: Final = "SELECT verb = $2 AND body = $3 FROM commands WHERE command_id = $1"
 _ANSWER: Final = "SELECT error, result FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
-_OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body FROM commands c
+_OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body, c.taken_by IS NOT NULL FROM commands c
     JOIN ownership o ON o.run_id = c.root_id WHERE o.machine_id = $1 AND c.answered_at IS NULL ORDER BY c.at"""
 _TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
     WHERE o.run_id = c.root_id AND o.machine_id = $1 AND c.answered_at IS NULL AND c.taken_by IS DISTINCT FROM $1"""
@@ -49,12 +50,14 @@ class Command(msgspec.Struct, frozen=True):
         command_id: The same when it is asked again.
         verb: The method of ``Run`` that does it.
         body: The arguments of that.
+        again: Whether a machine, this one or another, may have carried it out before.
     """
 
     command_id: str
     run_id: str
     verb: str
     body: Json
+    again: bool = False
 
 
 class Commands:
@@ -121,9 +124,14 @@ class Commands:
 
         def read(connection: Connection) -> list[Command]:
             connection.execute(_LATE, [_told(RunError("the run has ended meanwhile"))[1]])
-            connection.execute(_TAKE, [self._machines.machine_id])
             rows = connection.execute(_OPEN, [self._machines.machine_id]).fetchall()
-            return [Command(command_id, run_id, verb, decode_json(body)) for command_id, run_id, verb, body in rows]
+            connection.execute(
+                _TAKE, [self._machines.machine_id]
+            )  # of one that comes in between the next look says again
+            return [
+                Command(command_id, run_id, verb, decode_json(body), again)
+                for command_id, run_id, verb, body, again in rows
+            ]
 
         return await self._machines.use("read what is asked in", read)
 

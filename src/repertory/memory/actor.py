@@ -39,6 +39,7 @@ from repertory.errors import (
 from repertory.memory.items import Item, ItemInfo, encode_content, item_info, shape_item
 from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id, says_same
 from repertory.memory.messages import (
+    Change,
     ClearScope,
     DeleteItem,
     ForgetOthers,
@@ -305,14 +306,23 @@ class MemoryActor:
             if read:
                 raise
             raise _Unread from None  # the item may replace one, or others were replaced: only the file knows
-        ticket = self._write([item], message.write)
+        pending = self._write(message, [item], item_info(item), write=message.write)
         self._sizes[scope.target] = size
-        return Pending(partial(_when_durable, ticket, item_info(item)))
+        return pending
 
-    def _write(self, items: Sequence[ItemWritten], write: Callable[[Sequence[Record]], Ticket] | None = None) -> Ticket:
-        ticket = (write or self._journal.submit)(items)  # may refuse: no position is given out before it
+    def _write(
+        self,
+        message: Change[Any],
+        items: Sequence[ItemWritten],
+        answer: T,
+        *more: Record,
+        write: Callable[[Sequence[Record]], Ticket] | None = None,
+    ) -> Pending[T]:
+        """Write items, with what the message wants beside them; the answer to it."""
+        also: Sequence[Record] = () if message.also is None else message.also(answer)
+        ticket = (write or self._journal.submit)([*items, *more, *also])  # may refuse: no position is given out before
         self._position += len(items)
-        return ticket
+        return Pending(partial(_when_durable, ticket, answer))
 
     def _check_room(
         self, target: str, held: tuple[int, int], items: Iterable[ItemWritten], there: Mapping[str, ItemWritten]
@@ -341,13 +351,14 @@ class MemoryActor:
         version = _there(found, message.scope_id, message.item_id)
         if message.if_position is not None:
             _check_unchanged(message.item_id, version.position, message.if_position)
-        return await self._change(scope, [_ended(version)])
+        return await self._change(message, scope, [_ended(version)])
 
     @handler(expected=_EXPECTED)
     async def clear_scope(self, message: ClearScope) -> Pending[int]:
         """End every item."""
         scope = await self._to_change(message.scope_id, message.by)
-        return await self._change(scope, map(_ended, await self._journal.find_items(scope.view(self._position))))
+        found = await self._journal.find_items(scope.view(self._position))
+        return await self._change(message, scope, map(_ended, found))
 
     @handler(expected=_EXPECTED)
     async def restore_scope(self, message: RestoreScope) -> Pending[int]:
@@ -358,7 +369,8 @@ class MemoryActor:
         then = {item.item_id: item for item in await self._journal.find_items(before)}
         back = [item_id for item_id, item in then.items() if not says_same(now.get(item_id), item)]
         gone = [_ended(item) for item_id, item in now.items() if item_id not in then]
-        return await self._change(scope, [*await self._journal.find_items(before, ids=back, bodies=True), *gone])
+        versions = [*await self._journal.find_items(before, ids=back, bodies=True), *gone]
+        return await self._change(message, scope, versions)
 
     @handler(expected=_EXPECTED)
     async def list_snapshots(self, message: ListSnapshots) -> Pending[list[ScopeOpened]]:
@@ -372,9 +384,9 @@ class MemoryActor:
         # What another tree was given a snapshot for is its own from then on.
         return [opened for opened in found if not by or root_of(opened.owner) == root_of(by)]
 
-    async def _change(self, scope: Scope, versions: Iterable[ItemWritten]) -> Pending[int]:
+    async def _change(self, message: Change[Any], scope: Scope, versions: Iterable[ItemWritten]) -> Pending[int]:
         items = await self._fit(scope, versions)
-        return Pending(partial(_when_durable, self._write(items), len(items)))
+        return self._write(message, items, len(items))
 
     async def _fit(self, scope: Scope, versions: Iterable[ItemWritten]) -> list[ItemWritten]:
         """Versions as the next ones of a scope, if it has room for them."""
@@ -416,8 +428,7 @@ class MemoryActor:
             }
             end = now + len(items)
             records = [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
-        ticket = self._write(items, lambda written: journal.submit([*written, *records]))
-        return Pending(partial(_when_durable, ticket, report))
+        return self._write(message, items, report, *records)
 
     async def _copies(self, versions: Sequence[ItemWritten], parent: Scope) -> dict[str, ItemWritten]:
         """A child's versions as they stand beside the parent's own: where an earlier copy does, in its place.

@@ -47,6 +47,16 @@ class _OnScope(Request[T_co], Generic[T_co], frozen=True, kw_only=True):
     by: str = ""
 
 
+class Change(_OnScope[T_co], Generic[T_co], frozen=True, kw_only=True):
+    """A message that writes to a scope.
+
+    Attributes:
+        also: Gives, for what the asker is answered, what is to be written in the same transaction; None for nothing.
+    """
+
+    also: Any = None
+
+
 class ForgetOthers(Request[None], frozen=True):
     """Another process has written to the journal, and what it wrote belongs to this one now: read everything again."""
 
@@ -82,7 +92,7 @@ class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
     by: str = ""
 
 
-class StoreItem(_OnScope[Pending[ItemInfo]], frozen=True, kw_only=True):
+class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
     """Write an item, or a new version of one.
 
     Attributes:
@@ -127,24 +137,24 @@ class SnapshotScope(_OnScope[Pending[int]], frozen=True):
     """Answers the position that stands for all memory as it is now."""
 
 
-class DeleteItem(_OnScope[Pending[int]], frozen=True, kw_only=True):
+class DeleteItem(Change[Pending[int]], frozen=True, kw_only=True):
     """End an item; its versions stay in the log."""
 
     item_id: str
     if_position: int | None = None
 
 
-class ClearScope(_OnScope[Pending[int]], frozen=True, kw_only=True):
+class ClearScope(Change[Pending[int]], frozen=True, kw_only=True):
     """End every item that a scope sees; answers how many."""
 
 
-class RestoreScope(_OnScope[Pending[int]], frozen=True, kw_only=True):
+class RestoreScope(Change[Pending[int]], frozen=True, kw_only=True):
     """Make a scope see again what it saw at a position; answers how many items that changed."""
 
     position: int
 
 
-class MergeScope(_OnScope[Pending[MergeReport]], frozen=True, kw_only=True):
+class MergeScope(Change[Pending[MergeReport]], frozen=True, kw_only=True):
     """Bring a snapshot scope's changes into its parent; see ``MergeReport``."""
 
     prefer: Prefer = "neither"

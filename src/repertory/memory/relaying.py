@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from repertory._ids import new_id
-from repertory.errors import RecordRefused
+from repertory.errors import ConfigurationError, RecordRefused
 from repertory.memory.items import Item, ItemInfo
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import (
@@ -54,15 +54,26 @@ def encode_request(message: Any, redact: Callable[[Any], Any]) -> str:
     Raises:
         RecordRefused: It holds what cannot be kept.
     """
-    if isinstance(message, StoreItem):  # so that carried out twice it writes one item
-        message = msgspec.structs.replace(message, write=None, item_id=message.item_id or new_id("item"))
+    if isinstance(message, StoreItem):
+        message = msgspec.structs.replace(message, write=None)
+    elif isinstance(message, OpenScope):  # so that carried out twice it opens one
+        message = msgspec.structs.replace(message, scope_id=message.scope_id or new_id("scope"))
     return _encode([type(message).__name__, redact(message)])
 
 
 def decode_request(text: str) -> Any:
-    """What ``encode_request`` was given."""
+    """What ``encode_request`` was given.
+
+    Raises:
+        ConfigurationError: No such thing can be asked here.
+    """
     kind, fields = _decode(text)
-    return msgspec.convert(fields, _REQUESTS[kind])
+    try:
+        return msgspec.convert(fields, _REQUESTS[kind])
+    except (KeyError, msgspec.ValidationError) as error:
+        raise ConfigurationError(
+            f"memory here knows no {kind} of this form ({error}); is that machine's repertory another version?"
+        ) from error
 
 
 def encode_answer(answer: Any) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import anyio
@@ -27,15 +26,12 @@ from repertory.errors import (
     JournalUnreadable,
     PayloadInvalid,
     RepertoryError,
-    RunError,
 )
 from repertory.llm.messages import Json
 from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
-from repertory.memory.messages import AsksMemory, ForgetOthers, Pending
-from repertory.memory.relaying import decode_answer, decode_request, encode_answer, encode_request
+from repertory.memory.messages import AsksMemory, ForgetOthers
 from repertory.record import Ledger, Record
-from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Placed, RunRow, RunStarted
 from repertory.runs.events import RunClaimed, RunSpawned, StateChanged, to_record
 from repertory.runs.inbox import Said
@@ -44,6 +40,7 @@ from repertory.runs.log import log
 from repertory.runs.payloads import instructions_of, new_payload, payload_on_record
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
+from repertory.supervisor.relayed_memory import RelayedMemory
 from repertory.supervisor.room import promise_room, reserve_room
 
 if TYPE_CHECKING:
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
     from repertory.machines.machine import Machines
     from repertory.machines.ownership import Claim
 
-ACROSS: Final = frozenset({"hear", "steer", "memory"})  # what runs of one tree ask of each other across machines
 _POLL: Final = 1.0  # seconds between two looks at how the runs stand, and at what their leads want of them
 
 
@@ -357,57 +353,6 @@ class Placement:
 
         body = self._journal.redact(body)
         await self._commands.ask(Command(command_id or new_id("cmd"), run_id, verb, body))
-
-
-async def carry_out_across(live: LiveRun, verb: str, body: Json) -> str:
-    """Do with a run of this machine what its lead, elsewhere, wants of it, or what one below wants of its memory.
-
-    Returns:
-        What memory answers; else "".
-
-    Raises:
-        RunError: It has ended, or something else was said under the id of the message.
-        MemoryStoreError, ConfigurationError: As memory does.
-    """
-    if verb == "memory":
-        return encode_answer(await (await live.memory.ref.ask(decode_request(body["request"]))).result())
-    if verb == "hear":
-        if live.is_ending and body["message_id"] not in live.inbox:
-            raise RunError(f"run {live.run_id} is ending, and hears nothing more")
-        live.hear(body["message_id"], Said(body["text"], body["sender"]))
-        await live.shared.journal.write(())
-    elif body["wish"] is None:
-        live.kill(alone=body["alone"])
-    else:
-        live.wish_for(body["wish"])
-    return ""
-
-
-class RelayedMemory:
-    """The memory of a run whose lead shares its own with it: what is asked is carried out where the lead is."""
-
-    def __init__(self, lead_id: str, machines: Machines, commands: Commands, journal: Journal) -> None:
-        self._lead_id = lead_id
-        self._machines = machines
-        self._commands = commands
-        self._journal = journal
-
-    async def ask(self, request: Any, /) -> Pending[Any]:
-        """Ask by way of the lead's machine."""
-        return Pending(partial(self._carry, request))
-
-    async def _carry(self, request: Any) -> Any:
-        from repertory.machines.commands import PATIENCE, Command  # here, as nothing of it is needed with one process
-
-        body = {"request": encode_request(request, self._journal.redact)}
-        command = Command(new_id("cmd"), self._lead_id, "memory", body)
-        # Should that machine die, the next one answers.
-        within = self._machines.lease.seconds + PATIENCE
-        answer = decode_answer(await self._commands.ask(command, within=within, once=True))
-        write = getattr(request, "write", None)
-        if write is not None:  # what is to be on record with the item, which is on another machine's
-            await write([]).wait()
-        return answer
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -25,8 +26,10 @@ from repertory.errors import (
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
+from repertory.runs.inbox import Said
+from repertory.runs.live import LiveRun, Wish
 from repertory.runs.log import log
-from repertory.supervisor.placement import ACROSS, carry_out_across
+from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run
 from repertory.supervisor.runtime import Runtime
 
@@ -133,14 +136,39 @@ async def carry_out(run: Run[Any] | RemoteRun, verb: str, body: Json) -> None:
     """
     if verb not in _VERBS:  # of a machine with another version
         raise ConfigurationError(f"nobody can {verb[:50]!r} a run here; is that machine's repertory newer?")
-    method = getattr(run, verb)
+    await _call(getattr(run, verb), verb, body)
+
+
+async def _call(method: Callable[..., Awaitable[str | None] | None], verb: str, body: Json) -> str:
+    """Call what carries a command out, with arguments that may come from another version; what it gives, else ""."""
     try:
         inspect.signature(method).bind(**body)
     except TypeError as error:
         raise ConfigurationError(f"{verb}: {error}; is that machine's repertory another version?") from error
     done = method(**body)
-    if done is not None:
-        await done
+    return "" if done is None else await done or ""
+
+
+async def _hear(live: LiveRun, _command: Command, *, message_id: str, text: str, sender: str) -> None:
+    if live.is_ending and message_id not in live.inbox:
+        raise RunError(f"run {live.run_id} is ending, and hears nothing more")
+    live.hear(message_id, Said(text, sender))
+    await live.shared.journal.write(())
+
+
+async def _steer(live: LiveRun, _command: Command, *, wish: Wish | None, alone: bool) -> None:
+    if wish is None:
+        live.kill(alone=alone)
+    else:
+        live.wish_for(wish)
+
+
+_ACROSS: Final[Mapping[str, Callable[..., Awaitable[str | None]]]] = {
+    "hear": _hear,
+    "steer": _steer,
+    "memory": answer_memory,
+}
+"""What runs of one tree ask of each other across machines."""
 
 
 async def serve_commands(
@@ -190,8 +218,8 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
     try:
         if live is None:
             raise RunError(f"run {command.run_id} has ended; say it to {unit_of(command.run_id)}")
-        if command.verb in ACROSS:
-            result = await carry_out_across(live, command.verb, command.body)
+        if command.verb in _ACROSS:
+            result = await _call(partial(_ACROSS[command.verb], live, command), command.verb, command.body)
         else:
             await carry_out(Run(live, runtime), command.verb, command.body)
     except RepertoryError as error:

@@ -1,0 +1,77 @@
+"""Memory that a lead shares with a run on another machine: asked from there, and carried out where the lead is.
+
+Only where several supervisors share a journal; see ``repertory.machines``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from repertory._ids import new_id
+from repertory.memory.messages import Change, Pending
+from repertory.memory.relaying import decode_answer, decode_request, encode_answer, encode_request
+from repertory.record.journal import Journal
+from repertory.record.records import EventLogged
+from repertory.runs.live import LiveRun
+
+if TYPE_CHECKING:
+    from repertory.machines.commands import Command, Commands
+    from repertory.machines.machine import Machines
+
+_DONE: Final = "MemoryAnswered"  # the type of the records that say what a command was answered
+
+
+class RelayedMemory:
+    """The memory of a run whose lead shares its own with it."""
+
+    def __init__(self, lead_id: str, machines: Machines, commands: Commands, journal: Journal) -> None:
+        self._lead_id = lead_id
+        self._machines = machines
+        self._commands = commands
+        self._journal = journal
+
+    async def ask(self, request: Any, /) -> Pending[Any]:
+        """Ask by way of the lead's machine."""
+        return Pending(partial(self._carry, request))
+
+    async def _carry(self, request: Any) -> Any:
+        from repertory.machines.commands import PATIENCE, Command  # here, as nothing of it is needed with one process
+
+        body = {"request": encode_request(request, self._journal.redact)}
+        command = Command(new_id("cmd"), self._lead_id, "memory", body)
+        # Should that machine die, the next one answers.
+        within = self._machines.lease.seconds + PATIENCE
+        answer = decode_answer(await self._commands.ask(command, within=within, once=True))
+        write = getattr(request, "write", None)
+        if write is not None:  # what is to be on record with the item, which is on another machine's
+            await write([]).wait()
+        return answer
+
+
+async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str:
+    """Carry out what is asked of the memory of a run here, once: what is changed stands with the answer in the record.
+
+    Returns:
+        The answer.
+
+    Raises:
+        MemoryStoreError, ConfigurationError: As memory does.
+    """
+    asked, journal = decode_request(request), live.shared.journal
+    if isinstance(asked, Change):
+        for _, record in await journal.read_events(live.run_id, types=[_DONE]) if command.again else ():
+            if record.body["command"] == command.command_id:
+                return str(record.body["answer"])
+
+        def done(answer: Any) -> Sequence[EventLogged]:
+            body = {"command": command.command_id, "answer": encode_answer(answer)}
+            return [
+                EventLogged(run_id=live.run_id, type=_DONE, body=body, at=live.shared.clock(), iteration=live.iteration)
+            ]
+
+        asked = msgspec.structs.replace(asked, also=done)
+    return encode_answer(await (await live.memory.ref.ask(asked)).result())
