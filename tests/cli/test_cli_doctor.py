@@ -22,6 +22,7 @@ from backends import RunAsync
 from patience import PATIENCE, hear
 from repertory import __version__
 from repertory.cli import doctor
+from repertory.cli.commands import write_answer
 from repertory.cli.findings import check_systemd
 from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
@@ -253,9 +254,9 @@ def test_stress_fails_when_something_is_wrong() -> None:
     import msgspec
 
     report = anyio.run(lambda: run_appends(writers=2, appends=3, threads=0))
-    finish(report, as_json=True)
+    write_answer(finish(report), as_json=True)
     with pytest.raises(RepertoryError, match="not everything is as promised"):
-        finish(msgspec.structs.replace(report, lost=1), as_json=False)
+        write_answer(finish(msgspec.structs.replace(report, lost=1)), as_json=False)
 
 
 def test_help_imports_nothing_but_typer(home: Path) -> None:

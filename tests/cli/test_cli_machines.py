@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from cli_support import EVIL, EVIL_SHOWN
+import io
 
+from cli_support import EVIL, EVIL_SHOWN
+from rich.console import Console
+
+from repertory.cli import output
 from repertory.cli.machines import _row as row  # pyright: ignore[reportPrivateUsage]
 from repertory.machines import Machine
 
@@ -24,4 +28,6 @@ def test_the_name_of_a_machine_steers_no_terminal() -> None:
         lost_at=None,
         runs=2,
     )
-    assert row(machine) == [EVIL_SHOWN, "up", EVIL_SHOWN, "2", "20 of 30 s", EVIL_SHOWN, "id"]
+    shown = io.StringIO()
+    output.print_table(Console(file=shown, width=1000), [""] * 7, [row(machine)], gap=False)
+    assert shown.getvalue().rstrip().split("  ") == [EVIL_SHOWN, "up", EVIL_SHOWN, "2", "20 of 30 s", EVIL_SHOWN, "id"]

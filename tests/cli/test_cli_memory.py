@@ -58,8 +58,8 @@ def test_scopes_are_listed_as_a_tree_and_then_what_the_run_sees(team: Path, home
     assert lines[0] == ["lead", "root", "5"]
     assert sorted(lines[1:]) == [["checker", "snapshot", "3"], ["hermit", "isolated", "1"]]
     assert items.split("\n")[1].startswith("plan ")
-    assert "[plan] The plan is yellow. It was blue." in items
-    assert f"[{SHOWN[:29]}…] [image/png, 264 bytes]" in items
+    assert "The plan is yellow. It was blue. [plan]" in items
+    assert f"[image/png, 264 bytes] [{SHOWN[:29]}…]" in items
     assert said == f"{ROOT} sees 5 items"
     assert "\x1b" not in out
     shown = look(team, "ls", "--json", home=home).json
@@ -102,7 +102,7 @@ def test_scopes_that_no_run_has_are_found_by_their_ids(tmp_path: Path, home: Pat
 
     anyio.run(make, backend="trio")
     assert "1 item" in look(path, "ls", "team-b", home=home).out
-    assert "2 scopes, 1 items" in look(path, "ls", "-a", home=home).out
+    assert "2 scopes, 1 item" in look(path, "ls", "-a", home=home).out
     assert look(path, "diff", "team-b", home=home).out == "team-b would be merged into team-a: nothing was changed\n"
     refused = look(path, "ls", "team", home=home)
     assert (refused.code, refused.out) == (4, "")

@@ -12,6 +12,7 @@ import pytest
 from cli_support import in_a_process, invoke, settings
 
 from patience import PATIENCE
+from repertory.cli.commands import write_answer
 from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
 from repertory.torture import Report, ScenarioReport
@@ -41,7 +42,7 @@ def test_one_case_can_be_played_alone(tmp_path: Path) -> None:
 
 def test_a_clean_report_is_a_table_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     """Every figure of what was tried is whole, and the controls were caught."""
-    finish(made(), as_json=False)
+    write_answer(finish(made()), as_json=False)
     shown = capsys.readouterr().out
     assert "1 of 1 caught" in shown
     assert "1,234 SIGKILLs" in shown
@@ -52,7 +53,7 @@ def test_a_failure_comes_with_the_command_that_plays_it_again(capsys: pytest.Cap
     """Twice: as it would go now, and as it went then."""
     failures = [Failure("kills", 45, "lost w1\x1b[2J", "/tmp/kept"), Failure("kills", 45, "lost w2", "/tmp/kept")]
     with pytest.raises(RepertoryError, match="not everything is as promised"):
-        finish(made(failed=3, failures=failures), as_json=False)
+        write_answer(finish(made(failed=3, failures=failures)), as_json=False)
     shown = capsys.readouterr().out
     assert shown.count("repertory torture --seed 7 --only kills --case 45\n") == 1
     assert shown.count("repertory torture --seed 7 --only kills --case 45 --traces /tmp/kept\n") == 1
@@ -63,7 +64,7 @@ def test_a_failure_comes_with_the_command_that_plays_it_again(capsys: pytest.Cap
 def test_a_control_that_was_not_caught_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """And the command fails."""
     with pytest.raises(RepertoryError):
-        finish(made(controls={"lie": 0}), as_json=False)
+        write_answer(finish(made(controls={"lie": 0})), as_json=False)
     shown = capsys.readouterr().out
     assert "0 of 1 caught" in shown
     assert "kills: the control 'lie' did not fail" in shown
@@ -71,7 +72,9 @@ def test_a_control_that_was_not_caught_is_named(capsys: pytest.CaptureFixture[st
 
 def test_what_is_left_out_says_why_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A machine without a compiler is no failure."""
-    finish(made(cases=0, counts={}, controls={}, left_out="needs a C compiler: cc, gcc or clang"), as_json=False)
+    write_answer(
+        finish(made(cases=0, counts={}, controls={}, left_out="needs a C compiler: cc, gcc or clang")), as_json=False
+    )
     shown = capsys.readouterr().out
     assert "left out" in shown
     assert "kills: needs a C compiler: cc, gcc or clang\n" in shown

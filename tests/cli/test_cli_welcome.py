@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -12,7 +13,7 @@ import pytest
 import typer
 from cli_support import CHILD, OTHER, RUN, Result, invoke
 
-from repertory.cli.app import _ORDER, app
+from repertory.cli.app import _SECTIONS, app
 from repertory.record import RunStarted, open_journal
 from repertory.record.records import RunStateChanged
 
@@ -52,9 +53,12 @@ def test_help_lists_each_command_by_what_it_is_for(tmp_path: Path) -> None:
     """No command is left out, groups of commands stand among the others, and each has one whole line of 80 columns."""
     text = invoke("--help", home=tmp_path, env={"COLUMNS": "80"}).out.partition("Show this message and exit.\n")[2]
     lines = [line.split(maxsplit=1) for line in text.partition("  Exit codes")[0].splitlines() if line[:1] == " "]
-    assert [name for name, _ in lines] == list(_ORDER)
-    assert sorted(_ORDER) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    assert all(said.endswith(".") and not said.endswith("...") for _, said in lines)
+    listed = {name: said for commands in _SECTIONS.values() for name, (_, said) in commands.items()}
+    assert lines == [[name, said] for name, said in listed.items()]
+    group: Any = typer.main.get_command(app)
+    for name, said in listed.items():
+        whole = " ".join(group.commands[name].help.split("\n\n")[0].split())
+        assert f"{whole} ".startswith(f"{said} ")
 
 
 def test_runs_that_did_not_finish_come_first(made: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
     assert "> And \\x1b[2Jnow?" in second.expect("I heard: And \\x1b[2Jnow?")
     first.type("\x03")
     assert first.end() == 0
-    assert f"left; the run goes on: repertory attach {run_id}" in first.seen
+    assert f"left; the run is done: repertory attach {run_id}" in first.seen
     second.type("More.\r")
     second.expect("I heard: More.")
     assert state(served, run_id) == "done"
@@ -197,9 +197,10 @@ def test_logs_follow_a_run_to_its_end(served: Served) -> None:
     assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
     assert {event["agent"] for event in events} == {"walker"}
     assert events[-1]["body"]["state"] == "done"
-    last = command(served, "logs", run_id, "-n", "1").stdout.splitlines()
-    assert len(last) == 1
-    assert last[0].endswith("done")
+    lines = command(served, "logs", run_id).stdout.splitlines()
+    assert lines[-1].endswith("done")
+    for count in (1, 4):  # lines, not events: of many there is nothing to say
+        assert command(served, "logs", run_id, "-n", str(count)).stdout.splitlines() == lines[-count:]
     assert "starts: Go." in command(served, "logs", "--all").stdout
 
 

@@ -1,70 +1,128 @@
-"""The commands under one roof. They import what they need when they run, so that help is quick."""
+"""The commands under one roof. The module of one is imported when it is asked for, so that help is quick."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from repertory.cli import output
-from repertory.cli.attaching import attach
-from repertory.cli.chat import chat
-from repertory.cli.company import down, reload, up
-from repertory.cli.contents import content
-from repertory.cli.demo import demo
-from repertory.cli.doctor import doctor
-from repertory.cli.following import logs
-from repertory.cli.histories import fork, remove, retry, rewind
-from repertory.cli.keeping import backup, migrate, restore, vacuum
-from repertory.cli.machines import drain, machines
-from repertory.cli.mcp import mcp
-from repertory.cli.memories import memory
 from repertory.cli.options import option
-from repertory.cli.payloads import payload
-from repertory.cli.reading import inspect, ledger
-from repertory.cli.replay import replay
-from repertory.cli.running import resume, run
-from repertory.cli.runs import ps, tree, welcome
-from repertory.cli.serve import serve
-from repertory.cli.service import service
-from repertory.cli.stats import stats
-from repertory.cli.steering import approvals, approve, deny, kill, pause, send, start, stop
-from repertory.cli.top import top
-from repertory.cli.torture import stress, torture
-from repertory.cli.webhooks import webhooks
 from repertory.errors import RepertoryError
 
-# What is used most stands first.
+# What is used most stands first: each command with its module, and the first sentence of its help.
 _SECTIONS = {
-    "Run agents here": ("demo", "run", "chat", "resume", "replay", "mcp"),
-    "Look": ("ps", "top", "tree", "logs", "stats", "inspect", "ledger", "memory", "payload", "content"),
-    "Keep agents running": ("up", "down", "reload", "serve", "service", "machines", "drain", "webhooks"),
-    "Steer what runs there": ("start", "attach", "send", "approvals", "approve", "deny", "pause", "stop", "kill"),
-    "Begin again": ("retry", "fork", "rewind"),
-    "Databases": ("backup", "restore", "migrate", "vacuum", "rm"),
-    "Check": ("doctor", "stress", "torture"),
+    "Run agents here": {
+        "demo": ("demo", "Watch a team of agents answer a question."),
+        "run": ("running", "Run an agent on a task."),
+        "chat": ("chat", "Talk with an agent: a run that is asked again after each answer."),
+        "resume": ("running", "Go on with a run that did not finish."),
+        "replay": ("replay", "Say what recorded runs would have cost and shown, had they run here."),
+        "mcp": ("mcp", "Serve agents and their runs over MCP, to a client such as an editor."),
+    },
+    "Look": {
+        "ps": ("runs", "List runs as a tree: those of the service, where one runs."),
+        "top": ("top", "Show what is under way, what waits, and all costs, until Ctrl-C."),
+        "tree": ("runs", "Show a run and those below it, with what they spent and remember."),
+        "logs": ("following", "Show what happened in a run and those below it, event by event."),
+        "stats": ("stats", "Show what a run saw and cost, beside what a plain loop would send."),
+        "inspect": ("reading", "Show how a run stands, and what its model saw at an iteration."),
+        "ledger": ("reading", "Show the full record of a run."),
+        "memory": ("memories", "Show what agents have kept, and bring one's memory into another's."),
+        "payload": ("payloads", "Show the payload of a run, and how it came to be so."),
+        "content": ("contents", "Show what runs have stored whole, and let go of it."),
+    },
+    "Keep agents running": {
+        "up": ("company", "Start a company: agents, limits, quotas and models, from its file."),
+        "down": ("company", "End a company's service."),
+        "reload": ("company", "Have a running company read its file again."),
+        "serve": ("serve", "Keep a supervisor running, with an HTTP interface and a page."),
+        "service": ("service", "Write the systemd units of a service that your user runs."),
+        "machines": ("machines", "List the machines that share a database, and their runs."),
+        "drain": ("machines", "Have a machine take no more runs, and hand its own over to others."),
+        "webhooks": ("webhooks", "Look at what webhooks were told of, and tell them again."),
+    },
+    "Steer what runs there": {
+        "start": ("steering", "Begin a run in the service, and return at once."),
+        "attach": ("attaching", "Follow a run of the service as it works, and say something to it."),
+        "send": ("steering", "Say something to a run of the service."),
+        "approvals": ("steering", "List the tool calls that wait for a person, or for their result."),
+        "approve": ("steering", "Have a call made that waits."),
+        "deny": ("steering", "Deny a call that waits."),
+        "pause": ("steering", "Hold a run of the service at its next boundary, until resume."),
+        "stop": ("steering", "End a run of the service at its next boundary."),
+        "kill": ("steering", "End a run of the service at once."),
+    },
+    "Begin again": {
+        "retry": ("steering", "Have the service go on with a run that failed or was stopped."),
+        "fork": ("histories", "Begin a run that is as another was up to an iteration, beside it."),
+        "rewind": ("histories", "End a run, and begin it again from one of its iterations."),
+    },
+    "Databases": {
+        "backup": ("keeping", "Copy a database into one file, also while it is written to."),
+        "restore": ("keeping", "Make a database of a backup, where there is none yet."),
+        "migrate": ("keeping", "Move a database from a file to PostgreSQL, or back."),
+        "vacuum": ("keeping", "Give the space of removed runs and contents back to the disk."),
+        "rm": ("histories", "Remove a run that has ended, and all below it, for good."),
+    },
+    "Check": {
+        "doctor": ("doctor", "Check this machine and its settings."),
+        "stress": ("torture", "Append from many tasks at once, and check."),
+        "torture": ("torture", "Try to make it lose something."),
+    },
 }
-_ORDER = tuple(name for names in _SECTIONS.values() for name in names)
+_MODULES = {name: module for commands in _SECTIONS.values() for name, (module, _) in commands.items()}
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Every command by its name, in the order of their use, imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            found = getattr(import_module(f"repertory.cli.{_MODULES[name]}"), name)
+            roof = typer.Typer(rich_markup_mode=None)
+            if isinstance(found, typer.Typer):
+                roof.add_typer(found, name=name)
+            else:
+                roof.command(name)(found)
+            self[name] = typer.main.get_group(roof).commands[name]
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"{name}: every command stays")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
 
 
 class _Group(TyperGroup):
     """Turns every error into one line on standard error and an exit code."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The commands in the order of their use; typer would put every group of commands behind them."""
-        return sorted(self.commands, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by what they are for, each with its whole first sentence."""
-        for title, names in _SECTIONS.items():
+        for title, commands in _SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, _first_sentence(self.commands[name].help or "")) for name in names])
+                formatter.write_dl([(name, sentence) for name, (_, sentence) in commands.items()])
 
     def main(  # type: ignore[override]  # typer's own options for it ride along in extra
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -106,10 +164,6 @@ class _Group(TyperGroup):
                 return output.exit_code_of(cause)
             output.say(f"unexpected {type(cause).__name__}: {cause}; --debug shows where")
             return output.FAILED
-
-
-def _first_sentence(text: str) -> str:
-    return " ".join(text.split("\n\n", maxsplit=1)[0].split()).partition(". ")[0].rstrip(".") + "."
 
 
 def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
@@ -156,56 +210,6 @@ def _repertory(
 ) -> None:
     """Options of every command."""
     if ctx.invoked_subcommand is None:
+        from repertory.cli.runs import welcome
+
         welcome()
-
-
-for _command in (
-    demo,
-    run,
-    resume,
-    chat,
-    up,
-    down,
-    reload,
-    serve,
-    start,
-    attach,
-    send,
-    pause,
-    stop,
-    kill,
-    retry,
-    fork,
-    rewind,
-    approvals,
-    approve,
-    deny,
-    mcp,
-    ps,
-    top,
-    tree,
-    logs,
-    stats,
-    inspect,
-    ledger,
-    replay,
-    backup,
-    restore,
-    vacuum,
-    migrate,
-    machines,
-    drain,
-    doctor,
-    stress,
-    torture,
-):
-    app.command()(_command)
-app.command("rm")(remove)
-for _name, _group in (
-    ("memory", memory),
-    ("payload", payload),
-    ("content", content),
-    ("service", service),
-    ("webhooks", webhooks),
-):
-    app.add_typer(_group, name=_name)

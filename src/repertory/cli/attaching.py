@@ -9,13 +9,16 @@ import getpass
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import anyio
 
 from repertory._ids import new_id
 from repertory.cli import output
+from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen, terminal_kept
-from repertory.cli.databases import At, ask_about_run
+from repertory.cli.databases import open_source_of
 from repertory.cli.following import (
     RECONNECT,
     Scribe,
@@ -27,20 +30,20 @@ from repertory.cli.following import (
     wait_live,
     write_line,
 )
-from repertory.cli.options import DATABASE, PORT, RUN, SOCKET
+from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
+from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import RepertoryError, RunError, ServiceGone
+from repertory.record import FINAL_STATES
+from repertory.runs import events
+from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
+from repertory.service.client import ServiceClient
+from repertory.service.views import EventView, RunDetail, event_of
 
 if TYPE_CHECKING:
-    import anyio
-
-    from repertory.runs.events import ModelAnswered
-    from repertory.runs.streaming import Piece
     from repertory.runs.waiting_calls import WaitingCall
-    from repertory.service.client import ServiceClient
     from repertory.service.sources import RunSource
-    from repertory.service.views import EventView, RunDetail
 
 _HOW: Final = "y allows it, n REASON denies it"
 _RECENT: Final = 500  # events, of all runs, that are looked through for calls when somebody attaches
@@ -50,14 +53,8 @@ _WHOLE: Final = 10.0  # seconds that an event may take to be shown: a terminal m
 _NOTICED: Final = 2.0  # seconds until whoever reads along has noticed that a service went away
 
 
-def attach(
-    run_id: str | None = RUN,
-    *,
-    reconnect: float = RECONNECT,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
-) -> None:
+@partial(command, backend="trio")
+async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: At) -> None:
     """Follow a run of the service as it works, and say something to it.
 
     At a terminal, a line that is typed is said to the run; where a call waits for an approval, y allows it and n REASON
@@ -65,33 +62,36 @@ def attach(
     Where the service is restarted, it goes on with the next one. Of a run that another process runs, which is no
     service, what happens is shown.
     """
-    at = At(db, socket, port)
-
-    async def follow(source: RunSource, found: str) -> None:
-        from repertory.cli.stopping import stopped_by_signals
-        from repertory.service.client import ServiceClient
-
-        detail = await source.read_run(found)
-        if source.place is None and not detail.run.live:
-            raise RunError(
-                f"nobody runs {found}, which is {detail.run.state}: repertory chat {found} goes on with it here, "
-                "repertory serve --resume in a service; repertory logs shows what it did"
-            )
-        async with stopped_by_signals() as stop:
-            if isinstance(source, ServiceClient):
-                await _Attached(source, detail, at, reconnect).main()
-            else:
-                output.say("the process that runs it is no service: it takes no messages, and what it says comes late")
-                await _watch(source, detail)
-        if stop.asked.is_set():
-            left = stop.interrupted(f"left; the run goes on: repertory attach {found}")
-            if left.exit_code != output.INTERRUPTED:
-                raise left
-            output.remark("")
-            output.say(str(left))
-
+    attached: _Attached | None = None
     with terminal_kept():
-        ask_about_run(run_id, at, follow, backend="trio")
+        async with open_source_of(run_id, at) as (source, found):
+            detail = await source.read_run(found)
+            if source.place is None and not detail.run.live:
+                raise RunError(
+                    f"nobody runs {found}, which is {detail.run.state}: repertory chat {found} goes on with it here, "
+                    "repertory serve --resume in a service; repertory logs shows what it did"
+                )
+            async with stopped_by_signals() as stop:
+                if isinstance(source, ServiceClient):
+                    attached = _Attached(source, detail, at, reconnect)
+                    await attached.main()
+                else:
+                    output.say(
+                        "the process that runs it is no service: it takes no messages, and what it says comes late"
+                    )
+                    await _watch(source, detail)
+            if stop.asked.is_set():
+                left = stop.interrupted(_left(detail if attached is None else attached.detail))
+                if left.exit_code != output.INTERRUPTED:
+                    raise left
+                output.remark("")
+                output.say(str(left))
+
+
+def _left(detail: RunDetail) -> str:
+    """What to say to who leaves."""
+    run = detail.run
+    return f"left; the run {f'is {run.state}' if run.state in FINAL_STATES else 'goes on'}: repertory attach {run.id}"
 
 
 async def _watch(source: RunSource, detail: RunDetail) -> None:
@@ -107,16 +107,18 @@ async def _watch(source: RunSource, detail: RunDetail) -> None:
 
 
 class _Attached:
-    """A terminal, or what stands for one, that shows a run of a service."""
+    """A terminal, or what stands for one, that shows a run of a service.
+
+    Attributes:
+        detail: The run, as it was when a turn of it began or ended.
+    """
 
     def __init__(self, client: ServiceClient, detail: RunDetail, at: At, reconnect: float) -> None:
-        import anyio
-
         self._client = client
         self._at = at
         self._reconnect = reconnect
         self._run_id = detail.run.id
-        self._detail = detail
+        self.detail = detail
         self._scribe = Scribe(client, self._run_id)
         self._screen = Screen()
         self._heard = Heard()
@@ -129,10 +131,8 @@ class _Attached:
 
     async def main(self) -> None:
         """Show the run until it ends, or the person at the terminal leaves."""
-        import anyio
-
         self._seq = (await self._client.list_runs(0)).seq
-        self._detail = await self._client.read_run(self._run_id)
+        self.detail = await self._client.read_run(self._run_id)
         await self._greet()
         await self._show_recent(self._seq)
         async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
@@ -142,14 +142,12 @@ class _Attached:
                 await self._go_on(error, stack)
             tasks.cancel_scope.cancel()
         await self._screen.end_line()
-        run = self._detail.run
+        run = self.detail.run
         if run.state in ("failed", "stopped"):
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
 
     async def _show(self) -> ServiceGone | None:
         """Show the run until it ends; or until the service goes away, and how it did."""
-        import anyio
-
         gone: ServiceGone | None = None
         try:
             for call in await self._client.waiting():
@@ -169,8 +167,6 @@ class _Attached:
 
     async def _go_on(self, error: ServiceGone, stack: AsyncExitStack) -> None:
         """Go on with the next service, from where this one went away. Raises ``ServiceGone`` where none comes."""
-        import anyio
-
         self._gone.set()
         await self._screen.remark(f"[{one_line(going_away(self._client, self._reconnect))}]")
         while True:
@@ -193,15 +189,13 @@ class _Attached:
         back.set()
 
     async def _greet(self) -> None:
-        run, screen = self._detail.run, self._screen
+        run, screen = self.detail.run, self._screen
         keys = "; type to it, Ctrl-C leaves" if self._typed_at else ""
         await screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
         await screen.remark(f"> {output.clean(run.task[:_LONGEST])}")
 
     async def _show_recent(self, seq: int) -> None:
         """Show what was asked last, behind the task, and the newest calls of the turn that is under way."""
-        from repertory.service.views import event_of
-
         said = ""
         recent: list[EventView] = []
         for view in await self._client.read_events(None, after=max(0, seq - _RECENT)):
@@ -212,24 +206,20 @@ class _Attached:
                 recent.append(view)
         if said:
             await self._screen.remark(f"> {output.clean(said[:_LONGEST])}")
-        for view in recent[-_CALLS:] if self._detail.run.live else ():
+        for view in recent[-_CALLS:] if self.detail.run.live else ():
             event = event_of(view, agent=await self._scribe.agent_of(view))
             assert event is not None
             await self._screen.show_call(event, self._run_id)
 
     async def _show_text(self) -> None:
         """Show what the run says, turn after turn; where nobody can type, to the end of this one."""
-        import anyio
-
-        from repertory.record import FINAL_STATES
-
         while True:
             self._going = anyio.Event()
             async with aclosing(self._client.stream(self._run_id)) as pieces:
                 await self._screen.show_text(self._heard.new_of(pieces))
             await self._screen.end_line()
-            self._detail = await self._client.read_run(self._run_id)
-            run, result = self._detail.run, self._detail.result
+            self.detail = await self._client.read_run(self._run_id)
+            run, result = self.detail.run, self.detail.result
             if run.state in FINAL_STATES and result and not self._heard.text.strip().endswith(result.strip()):
                 await self._screen.show(f"{result}\n")
             if not self._typed_at and (run.state in FINAL_STATES or not run.live):
@@ -239,8 +229,6 @@ class _Attached:
                 await self._going.wait()
 
     async def _show_events(self) -> None:
-        import anyio
-
         async with aclosing(self._client.follow(None, after=self._seq)) as views:
             async for view in views:
                 # Not half: what was shown must be known as shown when the service goes away in this moment.
@@ -250,9 +238,6 @@ class _Attached:
 
     async def _take(self, view: EventView, *, missed: bool = False) -> None:
         """Show what happened; ``missed``: while there was no service to hear it from."""
-        from repertory.runs import events
-        from repertory.service.views import event_of
-
         check_there(view, self._run_id)
         if self._scribe.is_ours(view):
             event = event_of(view, agent=await self._scribe.agent_of(view))
@@ -308,13 +293,11 @@ class _Attached:
                     await self._say(line)
                 except RepertoryError as error:
                     await self._screen.remark(one_line(f"[not said: {error}]"))
-        output.say(f"left; the run goes on: repertory attach {self._run_id}")
+        output.say(_left(self.detail))
         everything.cancel()
 
     async def _say(self, line: str) -> None:
         """Say it, if need be to the next service: it is heard once."""
-        import anyio
-
         message_id, is_said = new_id("typed"), False
         while True:
             try:
@@ -361,8 +344,6 @@ class Heard:
 
     async def new_of(self, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
         """What is new among pieces, which begin with the beginning of an answer."""
-        from repertory.runs.streaming import StreamRestarted, TextStreamed
-
         iteration, said = 0, ""
         async for piece in pieces:
             if piece.iteration < self.iteration:
@@ -405,9 +386,7 @@ def _rest_of(said: str, shown: str) -> str | None:
     return ""
 
 
-async def _pieces_of(event: ModelAnswered) -> AsyncIterator[Piece]:
+async def _pieces_of(event: events.ModelAnswered) -> AsyncIterator[Piece]:
     """A whole answer, as if it were streamed."""
-    from repertory.runs.streaming import TextStreamed
-
     if event.text:
         yield TextStreamed(iteration=event.iteration, text=event.text)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repertory.cli import options as shared
+import anyio
+import msgspec
+from rich.text import Text
+
 from repertory.cli import output
+from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen, put, terminal_kept
-from repertory.cli.databases import Database, read_run, runs_database
-from repertory.cli.options import Backend, argument, option
-from repertory.cli.running import (
-    RESEARCH,
-    existing_folder,
-    find_agent,
-    find_context,
-    limits_by,
-    print_answer,
-    summaries_by,
-)
+from repertory.cli.databases import Database, read_row, runs_database
+from repertory.cli.deciding import decide_at_terminal
+from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, How, argument, option
+from repertory.cli.running import RESEARCH, find_agent, find_context, options_with, print_answer
+from repertory.cli.signals import leave, told_to
+from repertory.cli.stopping import beat
 from repertory.errors import RepertoryError, RunError
+from repertory.llm.messages import text_of
+from repertory.record import FINAL_STATES
+from repertory.record.waiting import Waiter
 
 if TYPE_CHECKING:
     from repertory.agents import Agent
@@ -35,17 +37,15 @@ _PROMPT = "> "
 _MOST_SIGNALS = 4  # which end the process, whatever it is doing
 
 
+@command
 def chat(
     run_id: str | None = argument("RUN", "A run's id, or any part of it that fits one run only. Default: a new one."),
     *,
-    agent: str | None = shared.AGENT,
-    context: str | None = shared.CONTEXT,
+    agent: str | None = AGENT,
+    context: str | None = CONTEXT,
     root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
-    db: str | None = shared.OWN_DATABASE,
-    model: str | None = shared.MODEL,
-    limit: list[str] = shared.LIMIT,
-    summary_model: str | None = shared.SUMMARY_MODEL,
-    backend: Backend = shared.BACKEND,
+    db: str | None = OWN_DATABASE,
+    how: How,
     as_json: bool = option("--json", "Write one JSON object to standard output for each answer.", False),
 ) -> None:
     """Talk with an agent: a run that is asked again after each answer.
@@ -53,35 +53,24 @@ def chat(
     That is the research team on a folder, or an agent of your own. Ctrl-C stops the answer under way; a second one, or
     Ctrl-D, ends the talk, and `repertory chat RUN` goes on with it. Through a pipe, each line is a question.
     """
-    import anyio
-
     from repertory.agents.loading import lasting_reference
 
-    row: RunRow | None = None
-    path, reference, saved = None, agent, dict[str, Any]()
-    if run_id is not None:
-
-        async def read(path: Database, journal: Journal, row: RunRow) -> tuple[Database, RunRow]:
-            return path, row
-
-        path, row = read_run(run_id, db, read)
-        reference, saved = agent or row.started.agent_ref, dict(row.started.options)
-    if root is not None or "root" not in saved:
-        saved["root"] = str(existing_folder(root or Path()))
-    saved |= {"model": model} if model is not None else {}
-    saved |= {"limits": saved.get("limits", {}) | limits_by(limit)["limits"]} if limit else {}
-    reference = lasting_reference(reference or RESEARCH)
+    path, row = (None, None) if run_id is None else read_row(run_id, db)
+    saved = {} if row is None else row.started.options
+    options = options_with(saved, root or (None if "root" in saved else Path()), how)
+    reference = lasting_reference(agent or (RESEARCH if row is None else row.started.agent_ref or RESEARCH))
     talk = _Talk(
-        find_agent(reference, saved),
+        find_agent(reference, options),
         reference=reference,
-        options=saved,
+        options=options,
         context=find_context(context),
         row=row,
         path=path or runs_database(db),
+        how=how,
         as_json=as_json,
     )
     with terminal_kept() as restore:
-        anyio.run(talk.main, partial(_Signals, restore), saved.get("model"), summary_model, backend=backend)
+        anyio.run(talk.main, restore, backend=how.backend)
     talk.close()
 
 
@@ -97,9 +86,11 @@ class _Talk:
         context: Any,
         row: RunRow | None,
         path: Database,
+        how: How,
         as_json: bool,
     ) -> None:
         self._agent = agent
+        self._how = how
         self._reference = reference
         self._options = options
         self._context = context
@@ -113,23 +104,16 @@ class _Talk:
         self._lines = Lines(_PROMPT if self._typed_at and self._shown_on else "")
         self._signals: _Signals | None = None
 
-    async def main(
-        self, make_signals: Callable[[bool], _Signals], model: str | None, summary_model: str | None
-    ) -> None:
-        """Talk until there is no more question, or a signal ends it."""
-        import anyio
-
-        from repertory.cli.signals import told_to
-        from repertory.cli.stopping import beat
+    async def main(self, restore: Callable[[], None]) -> None:
+        """Talk until there is no more question, or a signal ends it; ``restore`` leaves the terminal as it was."""
         from repertory.supervisor import open_supervisor
 
-        signals = self._signals = make_signals(self._typed_at)
+        signals = self._signals = _Signals(restore, self._typed_at)
+        model, summaries = self._options.get("model"), self._how.summaries
         async with anyio.create_task_group() as beating:
             beating.start_soon(beat)
             with told_to(signals.hear):
-                async with open_supervisor(
-                    self._path, model=model, summaries=summaries_by(summary_model)
-                ) as supervisor:
+                async with open_supervisor(self._path, model=model, summaries=summaries) as supervisor:
                     with signals.everything:
                         await self._talk(supervisor)
             beating.cancel_scope.cancel()
@@ -146,8 +130,6 @@ class _Talk:
             raise RunError("not every question was answered")
 
     async def _talk(self, supervisor: Supervisor) -> None:
-        from repertory.record import FINAL_STATES
-
         if self._row is not None:
             started = self._row.started
             # As spawn takes one up: what was interrupted goes on, and what has ended stays so until it is asked.
@@ -188,11 +170,6 @@ class _Talk:
 
     async def _answer(self, run: Run[Any], question: str) -> None:
         """Show an answer as it comes, to its end."""
-        import anyio
-        import msgspec
-
-        from repertory.cli.deciding import decide_at_terminal
-
         assert self._signals is not None
         shown = ""
         with self._signals.stopping(run):
@@ -234,8 +211,6 @@ class _Talk:
             output.say(words)
 
     def _print_json(self, question: str, **fields: Any) -> None:
-        import msgspec
-
         run = self._run
         assert run is not None
         whole = {"run_id": run.id, "question": question, "answer": None, "result": None, "error": None, **fields}
@@ -243,8 +218,6 @@ class _Talk:
         sys.stdout.flush()
 
     def _dim(self, text: str) -> None:
-        from rich.text import Text
-
         output.console().print(Text(text, style="dim"))
 
 
@@ -255,8 +228,6 @@ async def _show_calls(screen: Screen, run: Run[Any]) -> None:
 
 async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None]:
     """What was asked last, and the answer to it."""
-    from repertory.llm.messages import text_of
-
     entries = await journal.read_entries(row.started.run_id)
     asked = [text_of(entry.content) for entry in entries if entry.kind in ("task", "user-input")]
     return (asked or [row.started.task])[-1], row.result if row.state == "done" else None
@@ -275,10 +246,6 @@ class _Signals:
     """
 
     def __init__(self, restore: Callable[[], None], typed_at: bool) -> None:
-        import anyio
-
-        from repertory.record.waiting import Waiter
-
         self.everything = anyio.CancelScope()
         self.ended_by = 0
         self.stopped = False
@@ -304,8 +271,6 @@ class _Signals:
 
     def hear(self, number: int) -> None:
         """Take in a signal, in the handler itself."""
-        from repertory.cli.signals import leave
-
         self._heard += 1
         if self._heard >= _MOST_SIGNALS:
             self._restore()
@@ -313,8 +278,6 @@ class _Signals:
         self._loop.post(self._act, number)
 
     def _act(self, number: object) -> None:
-        import signal
-
         if number != signal.SIGINT or self._asked or not self._typed_at:
             self.ended_by = int(signal.Signals(number))  # type: ignore[arg-type]
             self.everything.cancel()

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import anyio
+
+from repertory import service
+from repertory.cli import output
+from repertory.cli.commands import command
 from repertory.cli.databases import Database
 from repertory.cli.options import BACKEND, Backend, argument, option
+from repertory.errors import ConfigurationError, JournalLocked, RepertoryError, ServiceUnavailable
+from repertory.record.sqlite_file import owner_of
+from repertory.service.client import open_client
+from repertory.service.places import service_of
 
 _FILE = argument("FILE", "The company file.", Path("company.toml"))
 _WAIT = 30.0  # seconds that --detach waits for the service to answer, and down for one that answers to end
 _FROZEN = 6.0  # seconds that down waits for one that did not answer: with those of asking it, ten in all
 
 
-def up(
+@command
+async def up(
     file: Path = _FILE,
     *,
     detach: bool = option("--detach", "Return once the service answers, and leave it running.", False),
@@ -22,28 +38,20 @@ def up(
 
     What an earlier process left unfinished goes on. SIGTERM and Ctrl-C bring the runs to their next boundary.
     """
-    import anyio
-
-    from repertory.cli import output
-    from repertory.service import read_company, run_service
-
-    _need(file)
-    company = read_company(file)
+    _need(file, is_new=True)
+    company = service.read_company(file)
     _check_alone(file, company.anchor)
-    anyio.run(company.check_keys)  # rather than that each of its runs fails
-    if detach:
-        log = file.with_suffix(".log") if company.is_shared else company.anchor.with_suffix(".log")
-        if company.service.log is not None:
-            log = file.absolute().parent / company.service.log
-        _start_apart(file, company.anchor, log, backend)
+    await company.check_keys()  # rather than that each of its runs fails
+    if not detach:
+        await service.run_service(company.options(), report=output.say)
         return
+    log = file.with_suffix(".log") if company.is_shared else company.anchor.with_suffix(".log")
+    if company.service.log is not None:
+        log = file.absolute().parent / company.service.log  # noqa: ASYNC240 - nothing else goes on
+    _start_apart(file, company.anchor, log, backend)
 
-    async def main() -> None:
-        await run_service(company.options(), report=output.say)
 
-    anyio.run(main, backend=backend)
-
-
+@command
 def down(
     file: Path = _FILE,
     *,
@@ -53,13 +61,6 @@ def down(
 
     Its runs go to their next boundary, from where the next up goes on.
     """
-    import os
-    import signal
-
-    from repertory.cli import output
-    from repertory.errors import ServiceUnavailable
-    from repertory.record.sqlite_file import owner_of
-
     anchor, database = _database(file)
     owner = owner_of(anchor)
     if owner is None or not owner.words:
@@ -80,47 +81,33 @@ def down(
     output.say("ended")
 
 
-def reload(file: Path = _FILE) -> None:
+@command
+async def reload(file: Path = _FILE) -> None:
     """Have a running company read its file again. A file with an error changes nothing, and says where it is.
 
     Runs that are under way keep the definitions they began with.
     """
-    import anyio
-
-    from repertory.cli import output
-    from repertory.errors import ServiceUnavailable
-    from repertory.service.client import open_client
-    from repertory.service.places import service_of
-
     anchor, database = _database(file)
     place = service_of(anchor)
     if place is None:
         raise ServiceUnavailable(f"no service runs for {file}; repertory up {file} starts it")
-
-    async def main() -> list[str]:
-        async with open_client(place, database=database) as client:
-            return await client.reload()
-
-    for line in anyio.run(main):
+    async with open_client(place, database=database) as client:
+        notes = await client.reload()
+    for line in (*notes, "reloaded"):
         output.say(line)
-    output.say("reloaded")
 
 
-def _need(file: Path) -> None:
-    """See that there is a company file, and say what to write into one where there is none."""
-    import sys
-
-    from repertory import service
-    from repertory.cli import output
-    from repertory.errors import ConfigurationError
-
+def _need(file: Path, *, is_new: bool = False) -> None:
+    """See that there is a company file; of one that may still be to be written, show what to write."""
     _ = service.read_company  # before anything else of it: it says what to install
-    from repertory.service.company import EXAMPLE
+    if file.exists():
+        return
+    if is_new:
+        from repertory.service.company import EXAMPLE
 
-    if not file.exists():
         output.say(f"a company file says what runs can be started with. Write {file}, for example:")
-        sys.stderr.write(f"\n{EXAMPLE}\n")
-        raise ConfigurationError(f"there is no file {str(file)!r}")
+        output.remark(f"\n{EXAMPLE}")
+    raise ConfigurationError(f"there is no file {str(file)!r}; name that of the company")
 
 
 def _database(file: Path) -> tuple[Path, Database]:
@@ -128,15 +115,11 @@ def _database(file: Path) -> tuple[Path, Database]:
     from repertory.service.company import anchor_of_company, database_of, read_service
 
     _need(file)
-    path, service = file.absolute(), read_service(file)
-    return anchor_of_company(path, service), database_of(path, service)
+    path, settings = file.absolute(), read_service(file)
+    return anchor_of_company(path, settings), database_of(path, settings)
 
 
 def _check_alone(file: Path, anchor: Path) -> None:
-    from repertory.errors import JournalLocked
-    from repertory.record.sqlite_file import owner_of
-    from repertory.service.places import service_of
-
     owner, place = owner_of(anchor), service_of(anchor)
     if owner is not None and place is not None:
         raise JournalLocked(
@@ -147,12 +130,6 @@ def _check_alone(file: Path, anchor: Path) -> None:
 
 def _under_way(anchor: Path, database: Database) -> int | None:
     """How many runs the service has under way; None where it does not say."""
-    import anyio
-
-    from repertory.errors import RepertoryError
-    from repertory.service.client import open_client
-    from repertory.service.places import service_of
-
     place = service_of(anchor)
 
     async def main() -> int:
@@ -168,14 +145,6 @@ def _under_way(anchor: Path, database: Database) -> int | None:
 
 def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None:
     """Start the service in a process of its own, and wait until it answers."""
-    import os
-    import subprocess
-    import sys
-
-    from repertory.cli import output
-    from repertory.errors import ServiceUnavailable
-    from repertory.service.places import service_of
-
     command = [sys.executable, "-m", "repertory", "up", str(file), "--backend", backend]
     descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     begun = os.fstat(descriptor).st_size
@@ -199,11 +168,8 @@ def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None
     raise ServiceUnavailable(f"the service did not answer in {_WAIT:g} s and was ended: {last}")
 
 
-def _until(condition: object, seconds: float = _WAIT) -> bool:
+def _until(condition: Callable[[], bool], seconds: float = _WAIT) -> bool:
     """Wait for what another process is to do; whether it came."""
-    import time
-
-    assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -7,29 +7,26 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import anyio
 
 from repertory.cli import output
-
-if TYPE_CHECKING:
-    from repertory.runs.events import Event
-    from repertory.runs.streaming import Piece
+from repertory.cli.reading import call_line
+from repertory.record.waiting import Waiter
+from repertory.runs import events, streaming
 
 
 class Screen:
     """Where an answer is shown as it comes. A thread writes, so that a terminal which takes nothing holds no run up."""
 
     def __init__(self) -> None:
-        import anyio
-
         self._writing = anyio.Lock()
         self._column = 0
         self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if output.console().color_system else ("", "")
 
-    async def show_text(self, pieces: AsyncIterator[Piece]) -> str:
+    async def show_text(self, pieces: AsyncIterator[streaming.Piece]) -> str:
         """Show what a model says until its turn ends; returns the text of its last answer."""
-        from repertory.runs import streaming
-
         iteration, text = 0, ""
         async for piece in pieces:
             if piece.iteration != iteration:
@@ -43,11 +40,8 @@ class Screen:
                 await self.remark(f"[what stands above is void: {output.one_line(piece.reason, 120)}]")
         return text
 
-    async def show_call(self, event: Event, root: str) -> None:
+    async def show_call(self, event: events.Event, root: str) -> None:
         """Show a line for a tool call that begins; of a run below the root with its agent's name."""
-        from repertory.cli.reading import call_line
-        from repertory.runs import events
-
         if isinstance(event, events.ToolStarted):
             name = "" if event.run_id == root else f"{event.agent}: "
             line = call_line(event.tool, event.arguments)
@@ -68,8 +62,6 @@ class Screen:
         await self._write(f"{self._dim}{line}{self._plain}\n")
 
     async def _write(self, text: str) -> None:
-        import anyio
-
         async with self._writing:
             self._column = 0 if text.endswith("\n") else 1
             await anyio.to_thread.run_sync(put, text, abandon_on_cancel=True)
@@ -100,8 +92,6 @@ class Lines:
 
     async def read(self) -> str | None:
         """The next line; None where there is none."""
-        from repertory.record.waiting import Waiter
-
         waiter, lines = Waiter(), list[str | None]()
 
         def read() -> None:

@@ -9,14 +9,14 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from repertory._postgres_address import PostgresAddress, postgres_address
+from repertory.cli.options import At
 from repertory.cli.output import NothingThere, say
-from repertory.errors import ConfigurationError, RunNotFound, ServiceUnavailable
+from repertory.errors import ConfigurationError, JournalLocked, RunError, RunNotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from repertory.cli.options import Backend
     from repertory.record import Journal, RunRow
     from repertory.service.client import ServiceClient
     from repertory.service.places import Place
@@ -27,7 +27,6 @@ VARIABLE = "REPERTORY_DB"
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
 
-T = TypeVar("T")
 Found = TypeVar("Found")
 
 
@@ -114,19 +113,41 @@ def open_to_read(path: Database) -> AbstractAsyncContextManager[Journal]:
     return open_journal(path, readonly=True)
 
 
-def read_run(
-    run_id: str | None,
-    db: str | None,
-    reader: Callable[[Database, Journal, RunRow], Awaitable[T]],
-    *,
-    unfinished: bool = False,
-) -> T:
-    """Find a run, in the named database or in those that are kept, and read it.
+@asynccontextmanager
+async def open_with(
+    db: str | None, find: Callable[[Database, Journal], Awaitable[Found | None]], missing: Callable[[str], str]
+) -> AsyncGenerator[tuple[Database, Journal, Found]]:
+    """Find something, in the named database or in those that are kept, and read there until the end of the block.
+
+    Args:
+        db: The database that was named, if one was.
+        find: Is handed a database's path and its journal; None where it is not there.
+        missing: What to say where it is nowhere, by the databases that were looked into.
+
+    Raises:
+        NothingThere: There is no database, or it is in none.
+    """
+    paths = databases_to_read(db)
+    for path in paths:
+        async with open_to_read(path) as journal:
+            found = await find(path, journal)
+            if found is not None:
+                if named_database(db) is None:
+                    say(f"reading {path}")
+                yield path, journal, found
+                return
+    raise NothingThere(missing(str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"))
+
+
+@asynccontextmanager
+async def open_run(
+    run_id: str | None, db: str | None, *, unfinished: bool = False
+) -> AsyncGenerator[tuple[Database, Journal, RunRow]]:
+    """Find a run, in the named database or in those that are kept, and read it until the end of the block.
 
     Args:
         run_id: Its id, or a part of it; None for the newest.
         db: The database that was named, if one was.
-        reader: Is handed the database's path, its journal and the run.
         unfinished: Without an id, the newest that did not finish and that no process works on.
 
     Raises:
@@ -148,38 +169,17 @@ def read_run(
             return f"every run in {where} has finished or is under way; repertory ps -a{_beside(db)} lists them"
         return str(no_run(run_id, where, db))
 
-    return read_found(db, find, reader, missing)
+    async with open_with(db, find, missing) as found:
+        yield found
 
 
-def read_found(
-    db: str | None,
-    find: Callable[[Database, Journal], Awaitable[Found | None]],
-    reader: Callable[[Database, Journal, Found], Awaitable[T]],
-    missing: Callable[[str], str],
-) -> T:
-    """Find something, in the named database or in those that are kept, and read it.
-
-    Args:
-        db: The database that was named, if one was.
-        find: Is handed a database's path and its journal; None where it is not there.
-        reader: Is handed the same, and what was found.
-        missing: What to say where it is nowhere, by the databases that were looked into.
-
-    Raises:
-        NothingThere: There is no database, or it is in none.
-    """
+def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) -> tuple[Database, RunRow]:
+    """A run and its database; see ``open_run``."""
     import anyio
 
-    async def read() -> T:
-        paths = databases_to_read(db)
-        for path in paths:
-            async with open_to_read(path) as journal:
-                found = await find(path, journal)
-                if found is not None:
-                    if named_database(db) is None:
-                        say(f"reading {path}")
-                    return await reader(path, journal, found)
-        raise NothingThere(missing(str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"))
+    async def read() -> tuple[Database, RunRow]:
+        async with open_run(run_id, db, unfinished=unfinished) as (path, _, row):
+            return path, row
 
     return anyio.run(read)
 
@@ -212,19 +212,6 @@ def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | No
 
 
 # --- a service, or the file -------------------------------------------------------------------------------
-
-
-class At(NamedTuple):
-    """What the options of a command say about where runs are."""
-
-    db: str | None = None
-    socket: Path | None = None
-    port: int | None = None
-
-    @property
-    def is_service_named(self) -> bool:
-        """Whether it is a service that was named, and no file."""
-        return self.socket is not None or self.port is not None
 
 
 def find_service(at: At) -> Place | None:
@@ -297,45 +284,74 @@ async def _answering(at: At, stack: AsyncExitStack) -> ServiceClient | None:
         return None
 
 
-def ask_about_run(
-    run_id: str | None, at: At, ask: Callable[[RunSource, str], Awaitable[T]], *, backend: Backend = "asyncio"
-) -> T:
-    """Find a run by its id, or a part of it, where a command is about, and ask about it.
+@asynccontextmanager
+async def open_source_of(run_id: str | None, at: At) -> AsyncGenerator[tuple[RunSource, str]]:
+    """Find a run by its id, or a part of it, where a command is about, and look at it until the end of the block.
 
     Args:
         run_id: The id; None for the newest root.
         at: Where to look.
-        ask: Is handed the source and the whole id.
-        backend: The event loop; asyncio starts sooner, and trio ends a stream without a word in its middle.
 
     Raises:
         NothingThere: There is no database, or no such run.
         RunNotFound: There are several such runs.
     """
-    import anyio
+    from repertory.record.opening import is_owned
+    from repertory.service.sources import RecordSource
 
-    from repertory.service.sources import open_record
+    async with AsyncExitStack() as stack:
+        client = await _answering(at, stack)
+        if client is not None:
+            found = await find_in_service(client, run_id)
+            if found is not None:
+                yield client, found
+                return
+            if at.is_service_named or named_database(at.db) is not None:
+                raise no_run(run_id, client.database, at.db)
+    async with open_run(run_id, at.db) as (path, journal, row):
+        yield RecordSource(journal, path, owned=is_owned(path)), row.started.run_id
 
-    async def main() -> T:
-        async with AsyncExitStack() as stack:
-            client = await _answering(at, stack)
-            if client is not None:
-                found = await find_in_service(client, run_id)
-                if found is not None:
-                    return await ask(client, found)
-                if at.is_service_named or named_database(at.db) is not None:
-                    raise no_run(run_id, client.database, at.db)
-        paths = databases_to_read(at.db)
-        for path in paths:
-            async with open_record(path) as source:
-                found = find_id(await source.list_ids(), run_id)
-                if found is not None:
-                    if named_database(at.db) is None:
-                        say(f"reading {path}")
-                    return await ask(source, found)
-        raise no_run(run_id, str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}", at.db)
 
-    return anyio.run(main, backend=backend)
+@asynccontextmanager
+async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
+    """Ask the service that a command is about until the end of the block.
+
+    Raises:
+        NothingThere: There is no database.
+        JournalLocked: Another process than a service owns the database.
+        RunError: Nobody does.
+        ServiceUnavailable: The service does not answer.
+    """
+    from repertory.record.sqlite_file import owner_of
+
+    async with open_service(at) as client:
+        if client is not None:
+            yield client
+            return
+    path = databases_to_read(at.db)[0]
+    owner = owner_of(path) if isinstance(path, Path) else None
+    if owner is not None:
+        raise JournalLocked(f"{path} is owned by a process that is no service", path=str(path), owner=owner.pid)
+    where = f" --db {path}" if named_database(at.db) is not None else ""
+    raise RunError(
+        f"nobody runs what is in {path}: repertory serve{where} --resume is a service that goes on with it, repertory "
+        f"resume RUN{where} goes on with one run here"
+    )
+
+
+@asynccontextmanager
+async def ask_service_of(run_id: str, at: At) -> AsyncGenerator[tuple[ServiceClient, str]]:
+    """The same, about the run that a part of its id stands for. Raises ``NothingThere``, too."""
+    async with ask_service(at) as client:
+        yield client, await find_served(client, run_id)
+
+
+async def find_served(client: ServiceClient, run_id: str) -> str:
+    """The id of the run of a service that a part of it stands for. Raises ``NothingThere``."""
+    found = await find_in_service(client, run_id)
+    if found is None:
+        raise no_run(run_id, client.database, None)
+    return found
 
 
 async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:

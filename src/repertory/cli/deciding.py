@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
 import json
-import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from repertory.cli import output
+from repertory.cli.conversing import Lines
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
 from repertory.errors import ConfigurationError, RunError
-from repertory.record.waiting import Waiter
 from repertory.runs.events import ApprovalRequested
 
 if TYPE_CHECKING:
@@ -53,8 +52,6 @@ async def decide_at_terminal(
 
 async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
     """Ask until a call is decided; whether anybody is there."""
-    import getpass
-
     by = getpass.getuser()
     output.remark(f"{one_line(event.agent)} wants to call {call_line(event.tool, event.arguments, 2000)}")
     while True:
@@ -90,21 +87,4 @@ async def _typed(prompt: str) -> str | None:
     """What is typed in a line; None where nobody types any more."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
-    waiter, lines = Waiter(), list[str]()
-
-    def read() -> None:
-        try:
-            # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending.
-            lines.append(os.read(sys.stdin.fileno(), 65_536).decode(errors="replace"))
-        except OSError:
-            lines.append("")
-        waiter.post(_wake, waiter)
-
-    # A daemon: the process ends also while it waits for a line that never comes.
-    threading.Thread(target=read, name="repertory-deciding", daemon=True).start()
-    await waiter.wait()
-    return lines[0] or None
-
-
-def _wake(waiter: Waiter) -> None:
-    waiter.wake()
+    return await Lines("").read()

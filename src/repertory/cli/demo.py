@@ -7,22 +7,22 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
 from repertory.cli import output
-from repertory.cli.databases import (
-    Database,
-    named_database,
-    new_database,
-)
-from repertory.cli.options import AS_JSON, BACKEND, LIMIT, MODEL, PLAIN, QUIET, Backend, argument, option
-from repertory.cli.running import execute, existing_folder, limits_by, print_answer
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import Database, named_database, new_database
+from repertory.cli.options import How, Shown, argument, option
+from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer, print_outcome
 from repertory.cli.stats import overview
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from repertory.agents import Agent
     from repertory.llm import Model
     from repertory.llm.messages import Json
@@ -47,8 +47,6 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
         model: For all of them; None leaves the choice to the supervisor.
         deny: Names in the folder that stay hidden.
     """
-    import msgspec
-
     from repertory.agents import research_team
     from repertory.context import ContextPolicy
     from repertory.tools import file_tools
@@ -71,6 +69,7 @@ def _model(name: str | None) -> Model:
     return OfflineModel(steps=OFFLINE_STEPS) if isinstance(model, OfflineModel) else model
 
 
+@command
 def demo(
     question: str | None = argument(
         "QUESTION", "What to find out. Default: what is deprecated in five modules; of another folder, what is in it."
@@ -78,13 +77,9 @@ def demo(
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
     db: str | None = option("--db FILE", "The database. Default: a new one in the data folder."),
-    model: str | None = MODEL,
-    limit: list[str] = LIMIT,
-    backend: Backend = BACKEND,
-    as_json: bool = AS_JSON,
-    plain: bool = PLAIN,
-    quiet: bool = QUIET,
-) -> None:
+    how: How,
+    shown: Shown,
+) -> Answer:
     """Watch a team of agents answer a question.
 
     They read source code on this machine, the standard library's unless told otherwise, and answer with citations,
@@ -94,44 +89,24 @@ def demo(
     from repertory.agents.loading import with_limits
 
     folder = existing_folder(root or Path(sysconfig.get_paths()["stdlib"]))
-    chosen = _model(model)
+    chosen = _model(how.model)
     deny = NOT_SHOWN if root is None else ()
-    limits = limits_by(limit)
-    agent = with_limits(demo_team(str(folder), deny=deny), limits.get("limits", {}))
-    options: Json = {"root": str(folder), "deny": list(deny)} | ({"model": model} if model is not None else {}) | limits
+    options = options_with({"deny": list(deny)}, folder, how)
+    agent = with_limits(demo_team(str(folder), deny=deny), how.limits)
     task = question or (QUESTION if root is None else _OTHER_QUESTION)
-    path = named_database(db) or new_database()
+    path, is_named = named_database(db) or new_database(), named_database(db) is not None
 
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
 
-    if not (as_json or quiet):
+    if not (shown.as_json or shown.quiet):
         _print_opening(task, folder, chosen, path)
-    fields, error = execute(
-        start,
-        path=path,
-        root=folder,
-        model=chosen,
-        backend=backend,
-        as_json=as_json,
-        plain=plain,
-        quiet=quiet,
-        is_shown=True,
-    )
-    if as_json:
-        output.print_json(fields)
-    elif quiet:
-        if fields["answer"] is not None:
-            print_answer(fields["answer"])
-    else:
-        _print_closing(fields, named=named_database(db) is not None)
-    if error is not None:
-        raise error
+    fields, error = execute(start, path=path, options=options, how=how, shown=shown, model=chosen, is_shown=True)
+    show = print_outcome if shown.quiet else partial(_print_closing, named=is_named)
+    return Answer(fields, partial(show, fields=fields), error)
 
 
 def _print_opening(task: str, folder: Path, model: Model, path: Database) -> None:
-    from rich.text import Text
-
     from repertory.offline import OfflineModel
 
     offline = isinstance(model, OfflineModel)
@@ -143,10 +118,7 @@ def _print_opening(task: str, folder: Path, model: Model, path: Database) -> Non
     )
 
 
-def _print_closing(fields: Json, *, named: bool) -> None:
-    from rich.text import Text
-
-    screen = output.console()
+def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
     screen.print()
     if fields["answer"] is not None:
         print_answer(fields["answer"])
@@ -164,24 +136,21 @@ def _print_closing(fields: Json, *, named: bool) -> None:
         words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
         output.show(screen, Text(words, style="dim"), "")
     for citation in fields["citations"]["unresolved"]:
-        problem = f"{citation['path']}:{citation['first']} does not hold: {citation['problem']}"
-        screen.print(Text(output.clean(problem), style="red"))
+        screen.print(Text(output.clean(broken_citation(citation)), style="red"))
     screen.print(Text("Look at what happened:", style="bold"))
     where = f" --db {fields['database']}" if named else ""
     name, run_id = _program(), fields["run_id"]
-    for command, what in (
+    for words, what in (
         (f"{name} ps -a{where}", "the tree of runs"),
         (f"{name} stats {run_id}{where}", "what it saw and cost, call by call"),
         (f"{name} inspect {run_id}{where}", "what the model saw last"),
         (f"{name} ledger {run_id}{where}", "the whole record"),
     ):
-        screen.print(Text.assemble(f"  {output.clean(command)}", (f"   {what}", "dim")), soft_wrap=True)
+        screen.print(Text.assemble(f"  {output.clean(words)}", (f"   {what}", "dim")), soft_wrap=True)
 
 
 def _print_bars(screen: Console, fields: Json) -> None:
     """What the models were sent, beside what the record would have filled: two bars of one scale."""
-    from rich.text import Text
-
     seen, plain = fields["tokens_seen"], fields["tokens_plain"]
     widest = max(10, min(60, screen.width - 28))
     for name, count, style in (("in view", seen, "green"), ("the record", plain, "yellow")):

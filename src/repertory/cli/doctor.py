@@ -8,15 +8,22 @@ import re
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.cli import output
+from repertory.cli.commands import Answer, command
 from repertory.cli.databases import Database, data_dir, known_databases, named_database, open_to_read
 from repertory.cli.findings import Finding, Verdict, check_company, check_postgres, check_systemd
-from repertory.cli.options import AS_JSON, DATABASE, MODEL, argument, option
+from repertory.cli.options import DATABASE, MODEL, argument, option
 from repertory.cli.service import unit_folder
 from repertory.errors import ConfigurationError, RepertoryError
 
@@ -34,30 +41,25 @@ _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
 
 
-def doctor(
+@command
+async def doctor(
     company: Path | None = argument("FILE", "A company file to check, too."),
     *,
     db: str | None = DATABASE,
     model: str | None = MODEL,
     llm: bool = option("--llm", "Ask the model to call a tool, too.", False),
     deep: bool = option("--deep", "Check every record of the database, too.", False),
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Check this machine and its settings.
 
     The versions of what is installed are among what it shows. With a company file it looks whether its agents load, its
     secrets are there, and when its schedules are due next; nothing is started.
     """
-    import anyio
-
-    findings = anyio.run(_look, company, db, model, llm, deep)
+    findings = await _look(company, db, model, llm, deep)
     problems = [finding for finding in findings if finding.verdict == "problem"]
-    if as_json:
-        output.print_json({"ok": not problems, "checks": [finding._asdict() for finding in findings]})
-    else:
-        _print(findings)
-    if problems:
-        raise RepertoryError(f"{len(problems)} of {len(findings)} checks found a problem")
+    found = f"{len(problems)} of {len(findings)} checks found a problem"
+    fields = {"ok": not problems, "checks": [finding._asdict() for finding in findings]}
+    return Answer(fields, partial(_print, findings=findings), RepertoryError(found) if problems else None)
 
 
 async def _look(company: Path | None, db: str | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
@@ -214,8 +216,6 @@ def _backups(path: Path) -> Finding:
 
 async def _service(database: Database | None, company: Path | None) -> AsyncIterator[Finding]:
     """Whether the service of a company, or of this machine that has a database, says that it is well."""
-    import anyio
-
     from repertory.record.opening import is_owned
     from repertory.service.places import anchor_of, service_of
 
@@ -255,8 +255,6 @@ def _key(environment: Mapping[str, str]) -> Finding:
 
 async def _server(environment: Mapping[str, str]) -> Finding:
     from urllib.parse import urlsplit
-
-    import anyio
 
     name, advice = "server", "write http://HOST:PORT"
     address = environment.get("ANTHROPIC_BASE_URL")
@@ -336,14 +334,11 @@ def _is_broken_call(block: Block) -> bool:
             return False
 
 
-def _print(findings: list[Finding]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
+def _print(screen: Console, findings: list[Finding]) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     for finding in findings:
         sign, colour = _SIGNS[finding.verdict]
         advice = f"\n{output.one_line(finding.advice)}" if finding.advice else ""
         fact = Text.assemble(output.one_line(finding.fact), (advice, "dim"), overflow="fold")
         table.add_row(Text(sign, style=colour), Text(finding.name, no_wrap=True), fact)
-    output.show(output.console(), table)
+    output.show(screen, table)

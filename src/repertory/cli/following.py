@@ -6,25 +6,32 @@ import json
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import anyio
+import msgspec
 
 from repertory._ids import is_in_tree
 from repertory._postgres_address import postgres_address
 from repertory.cli import output
-from repertory.cli.databases import At, ask_about_run, find_service, open_source
-from repertory.cli.options import DATABASE, PORT, RUN, SOCKET, option
+from repertory.cli.commands import command
+from repertory.cli.databases import find_service, open_source, open_source_of
+from repertory.cli.live import Progress
+from repertory.cli.options import RUN, At, option
 from repertory.cli.output import one_line
 from repertory.errors import RunError, RunNotFound, ServiceGone, ServiceUnavailable
+from repertory.record import FINAL_STATES
+from repertory.runs.events import ModelAnswered
+from repertory.service.client import ServiceClient, open_client
+from repertory.service.places import Place, service_of
+from repertory.service.views import REMOVED, EventView, event_of
 
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.runs.waiting_calls import WaitingCall
-    from repertory.service.client import ServiceClient
-    from repertory.service.places import Place
     from repertory.service.sources import RunSource
-    from repertory.service.views import EventView
 
 # Our systemd unit restarts a service after 2 s; to end in order takes up to 10 s, and opening a large record some more.
 _RECONNECT: Final = 60.0
@@ -35,32 +42,41 @@ RECONNECT = option(
 )
 
 
-def logs(
+@partial(command, backend="trio")
+async def logs(
     run_id: str | None = RUN,
     *,
     follow: bool = option("-f, --follow", "Wait for more, until the run ends.", False),
     everything: bool = option("-a, --all", "What happened in all runs.", False),
     lines: int = option("-n, --lines N", "Only the last of what has happened; 0 for all.", 0, min=0),
     reconnect: float = RECONNECT,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
+    at: At,
     as_json: bool = option("--json", "Write one JSON object a line: an event.", False),
 ) -> None:
     """Show what happened in a run and those below it, event by event.
 
     Where the service that is followed goes away, the next one is asked for what came behind the last line.
     """
-    at = At(db, socket, port)
     write = _write_json if as_json else write_line
+    told: list[tuple[EventView, str, str]] = []
 
-    async def show(source: RunSource, found: str | None) -> None:
+    def keep(event: EventView, agent: str, line: str) -> None:
+        told.append((event, agent, line))
+
+    async with AsyncExitStack() as stack:
+        found: str | None = None
+        if everything:
+            source = await stack.enter_async_context(open_source(at))
+        else:
+            source, found = await stack.enter_async_context(open_source_of(run_id, at))
         scribe = Scribe(source, found)
         seq = (await source.list_runs(0)).seq  # what comes behind it is followed
         is_live = found is None or (await source.read_run(found)).run.live
-        happened = [event for event in await scribe.read_past() if event.seq <= seq and await scribe.knows(event)]
-        for event in happened[-lines:]:
-            await scribe.take(event, write)
+        for event in await scribe.read_past():
+            if event.seq <= seq and scribe.is_ours(event):
+                await scribe.take(event, keep)
+        for line in [line for line in told if as_json or line[2]][-lines:]:
+            write(*line)
         if not follow or not is_live:
             return
         async with aclosing(_follow_on(scribe, at, after=seq, within=reconnect)) as events:
@@ -70,17 +86,6 @@ def logs(
                 if event.run_id == found and ends(event):
                     return
 
-    async def show_all() -> None:
-        async with open_source(at) as source:
-            await show(source, None)
-
-    if everything:
-        import anyio
-
-        anyio.run(show_all, backend="trio")
-    else:
-        ask_about_run(run_id, at, show, backend="trio")
-
 
 async def _follow_on(scribe: Scribe, at: At, *, after: int, within: float) -> AsyncGenerator[EventView]:
     """Events of the runs of a scribe behind a number, as they come: of the service, and of the one that comes after it.
@@ -89,8 +94,6 @@ async def _follow_on(scribe: Scribe, at: At, *, after: int, within: float) -> As
         ServiceGone: None came in time.
         RunError: It does not go on with the run.
     """
-    from repertory.service.client import ServiceClient
-
     async with AsyncExitStack() as stack:
         error: ServiceGone | None = None
         while True:
@@ -148,10 +151,6 @@ async def find_again(
     Raises:
         ServiceGone: It is not.
     """
-    import anyio
-
-    from repertory.service.client import open_client
-    from repertory.service.places import service_of
 
     def look() -> Place | None:
         database = postgres_address(gone.database) or gone.database
@@ -182,10 +181,6 @@ async def wait_live(client: ServiceClient, run_id: str, *, within: float) -> Non
     Raises:
         RunError: It does not.
     """
-    import anyio
-
-    from repertory.record import FINAL_STATES
-
     deadline = anyio.current_time() + within
     while True:
         may_come = await client.is_resuming() and anyio.current_time() < deadline
@@ -212,8 +207,6 @@ class Scribe:
     """
 
     def __init__(self, source: RunSource, root: str | None) -> None:
-        from repertory.cli.live import Progress
-
         self.source = source
         self.root = root
         self._agents: dict[str, str] = {}
@@ -255,9 +248,6 @@ class Scribe:
 
     async def take(self, view: EventView, write: Callable[[EventView, str, str], None]) -> None:
         """Write an event, with the name of its agent and what is worth saying of it."""
-        from repertory.runs.events import ModelAnswered
-        from repertory.service.views import REMOVED, event_of
-
         agent = await self.agent_of(view)
         event = event_of(view, agent=agent)
         if event is None:
@@ -279,8 +269,6 @@ def write_line(event: EventView, agent: str, line: str) -> None:
 
 
 def _write_json(event: EventView, agent: str, line: str) -> None:
-    import msgspec
-
     fields: Json = {**msgspec.to_builtins(event), "agent": agent, "line": line}
     sys.stdout.write(f"{json.dumps(fields)}\n".replace("\x7f", "\\u007f"))
     sys.stdout.flush()
@@ -288,14 +276,10 @@ def _write_json(event: EventView, agent: str, line: str) -> None:
 
 def check_there(event: EventView, run_id: str | None) -> None:
     """Raise ``RunNotFound`` where an event says that a run which is followed was removed; None for all runs."""
-    from repertory.service.views import REMOVED
-
     if event.type == REMOVED and run_id is not None and is_in_tree(run_id, event.run_id):
         raise RunNotFound(f"run {run_id} was removed, with all that was on record of it")
 
 
 def ends(event: EventView) -> bool:
     """Whether a run ends with an event."""
-    from repertory.record import FINAL_STATES
-
     return event.type == "StateChanged" and event.body["state"] in FINAL_STATES

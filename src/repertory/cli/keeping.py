@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -13,22 +12,26 @@ from typing import TYPE_CHECKING
 
 from repertory._postgres_address import postgres_address
 from repertory.cli import output
-from repertory.cli.databases import At, databases_to_read, open_service, runs_database
-from repertory.cli.options import AS_JSON, DATABASE, OWN_DATABASE, PORT, SOCKET, argument
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import databases_to_read, open_service, runs_database
+from repertory.cli.options import DATABASE, OWN_DATABASE, At, argument
+from repertory.cli.status import status_line
 from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from repertory.cli.databases import Database
+    from repertory.record.backup import Copied
+    from repertory.service.client import ServiceClient
 
 NOTE = ".backup"  # beside a database: what the last backup of it was
 
 
+@command
 def backup(
     file: str = argument("FILE", "Where to; in a folder the file is named after the database and the time.", ...),
     *,
     db: str | None = DATABASE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Copy a database into one file, also while it is written to.
 
     The copy is the database as it was at one instant. It is read back whole, each record compared with its checksum,
@@ -41,23 +44,15 @@ def backup(
     if file.endswith(os.sep) or target.is_dir():
         _make_folder(target)
         target = target / f"{source.stem}-{time.strftime('%Y%m%d-%H%M%S')}.db"
-    with _progress("copied", quiet=as_json) as progress:
+    with _progress("copied") as progress:
         copied = back_up(source, target, progress=progress)
     _leave_note(source, target)
-    if as_json:
-        output.print_json({"database": str(source), "file": copied.path, **_fields(copied)})
-    else:
-        output.say(
-            f"{source} is backed up in {target}: {copied.records:,} records, {_mib(copied.size)}, read back whole"
-        )
+    words = f"{source} is backed up in {target}: {copied.records:,} records, {_mib(copied.size)}, read back whole"
+    return _copied({"database": str(source), "file": copied.path}, copied, words)
 
 
-def restore(
-    file: Path = argument("FILE", "The backup.", ...),
-    *,
-    db: str | None = OWN_DATABASE,
-    as_json: bool = AS_JSON,
-) -> None:
+@command
+def restore(file: Path = argument("FILE", "The backup.", ...), *, db: str | None = OWN_DATABASE) -> Answer:
     """Make a database of a backup, where there is none yet.
 
     The backup is read whole before, and the database after. To put it in the place of one that is there, end what uses
@@ -68,89 +63,77 @@ def restore(
     if not os.path.exists(file):
         raise output.NothingThere(f"there is no backup at {file}")
     target = _file(runs_database(db))
-    with _progress("restored", quiet=as_json) as progress:
+    with _progress("restored") as progress:
         copied = restore_file(file, target, progress=progress)
-    if as_json:
-        output.print_json({"database": copied.path, "file": str(file), **_fields(copied)})
-    else:
-        output.say(f"{target} is there again: {copied.records:,} records, {_mib(copied.size)}")
+    words = f"{target} is there again: {copied.records:,} records, {_mib(copied.size)}"
+    return _copied({"database": copied.path, "file": str(file)}, copied, words)
 
 
-def vacuum(
-    *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT, as_json: bool = AS_JSON
-) -> None:
+def _copied(places: dict[str, str], copied: Copied, words: str) -> Answer:
+    figures = {name: getattr(copied, name) for name in ("size", "records", "seq")}
+    return Answer({**places, **figures}, lambda _: output.say(words))
+
+
+@command
+async def vacuum(*, at: At) -> Answer:
     """Give the space of removed runs and contents back to the disk.
 
     A running service does it bit by bit beside its work. Without one the file is written anew, which takes as much room
     again meanwhile.
     """
-    import anyio
+    from repertory.record.backup import vacuum_file
 
-    before, after = anyio.run(_vacuum, At(db, socket, port), as_json)
-    if as_json:
-        output.print_json({"before": before, "after": after})
-    else:
-        output.say(f"{_mib(before)} before, {_mib(after)} after")
+    async with open_service(at) as client:
+        if client is None:
+            before, after = vacuum_file(_file(databases_to_read(at.db)[0]))
+        else:
+            before, after = await _vacuum(client)
+    words = f"{_mib(before)} before, {_mib(after)} after"
+    return Answer({"before": before, "after": after}, lambda _: output.say(words))
 
 
+async def _vacuum(client: ServiceClient) -> tuple[int, int]:
+    """Have a service give back all that it can; the size before and after."""
+    space = await client.vacuum()
+    before, free = space.size, space.free
+    with _progress("given back") as progress:
+        while space.free:
+            space, last = await client.vacuum(), space
+            progress(before - space.size, before - space.size + space.free)
+            if space.free >= last.free:  # a file that was made without this, or others free as fast
+                break
+    if space.free and space.size == before:
+        output.say(f"{_mib(free)} stay in the file: end the service, and repertory vacuum writes it anew")
+    return before, space.size
+
+
+@command
 def migrate(
     source: str = argument("FROM", "The database to move: a file, or postgresql://….", ...),
     target: str = argument("TO", "Where to: a file or a database that holds no records yet.", ...),
-    *,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Move a database from a file to PostgreSQL, or back.
 
     All of it or nothing: every row is compared with its checksum, and read again from where it was written, before it
     is kept there. The old database stays as it is. No service and no run may use either meanwhile; after an
     interruption begin again.
     """
-    from repertory.cli.live import status_line
     from repertory.record.moving import move_journal
 
     old, new = (postgres_address(place) or Path(place) for place in (source, target))
     if isinstance(old, Path) and not os.path.exists(old):
         raise output.NothingThere(f"no database at {old}; nothing was moved")
     with status_line() as show:
-        moved = move_journal(
-            old,
-            new,
-            progress=lambda doing, done, rows: None if as_json else show(f"{doing}: {done:,} of {rows:,} rows"),
-        )
-    if as_json:
-        fields = {"rows": moved.rows, "newest": moved.newest, "tables": moved.tables, "verified": True}
-        output.print_json({"from": str(old), "to": str(new), **fields})
-    else:
-        output.say(f"{old} is in {new} now: {moved.rows:,} rows, each read back and compared; the old one is as it was")
-
-
-async def _vacuum(at: At, quiet: bool) -> tuple[int, int]:
-    from repertory.record.backup import vacuum_file
-
-    async with open_service(at) as client:
-        if client is None:
-            return vacuum_file(_file(databases_to_read(at.db)[0]))
-        space = await client.vacuum()
-        before, free = space.size, space.free
-        with _progress("given back", quiet=quiet) as progress:
-            while space.free:
-                space, last = await client.vacuum(), space
-                progress(before - space.size, before - space.size + space.free)
-                if space.free >= last.free:  # a file that was made without this, or others free as fast
-                    break
-        if space.free and space.size == before:
-            output.say(f"{_mib(free)} stay in the file: end the service, and repertory vacuum writes it anew")
-        return before, space.size
+        moved = move_journal(old, new, progress=lambda doing, done, rows: show(f"{doing}: {done:,} of {rows:,} rows"))
+    fields = {"rows": moved.rows, "newest": moved.newest, "tables": moved.tables, "verified": True}
+    words = f"{old} is in {new} now: {moved.rows:,} rows, each read back and compared; the old one is as it was"
+    return Answer({"from": str(old), "to": str(new), **fields}, lambda _: output.say(words))
 
 
 def _file(database: Database) -> Path:
     if isinstance(database, Path):
         return database
     raise ConfigurationError(f"{database} is not a file; keep it with the tools of PostgreSQL, such as pg_dump")
-
-
-def _fields(copied: object) -> dict[str, int]:
-    return {name: getattr(copied, name) for name in ("size", "records", "seq")}
 
 
 def _mib(size: int) -> str:
@@ -181,17 +164,7 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextmanager
-def _progress(verb: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
+def _progress(verb: str) -> Generator[Callable[[int, int], None]]:
     """Show how far it is, on a terminal."""
-    shown = not quiet and sys.stderr.isatty()
-
-    def progress(done: int, whole: int) -> None:
-        if shown and whole:
-            sys.stderr.write(f"\r{verb} {_mib(done)} of {_mib(whole)} ({done / whole:.0%}) ")
-            sys.stderr.flush()
-
-    try:
-        yield progress
-    finally:
-        if shown:
-            sys.stderr.write("\r\x1b[K")
+    with status_line() as show:
+        yield lambda done, whole: show(f"{verb} {_mib(done)} of {_mib(whole)} ({done / max(1, whole):.0%})")

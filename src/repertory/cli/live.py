@@ -16,24 +16,27 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
 from repertory.cli import output
+from repertory.cli.options import Shown
 from repertory.cli.output import one_line, tokens
 from repertory.cli.reading import call_line
 from repertory.cli.runs import coloured_state, in_tree
 from repertory.cli.signals import drawn_on
 from repertory.cli.speech import Speech, SpokenLines
+from repertory.cli.status import REFRESH, has_picture
 from repertory.record import FINAL_STATES
 from repertory.runs import events
 from repertory.runs.streaming import Piece
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from repertory.supervisor import Run
 
 _MOST_SPOKEN: Final = 12  # lines of what is said, below the tree
 _BEFORE_NOW: Final = 44  # columns between the names of agents and what they do
-_REFRESH = 8  # times a second; more is not seen, and each redrawing costs a millisecond
 _NOTED = (  # what stays below the picture for a while: it is what the view and the record are about
     events.ContextEdited,
     events.SummaryTaken,
@@ -44,56 +47,17 @@ _NOTED = (  # what stays below the picture for a while: it is what the view and 
 )
 
 
-def has_picture(screen: Console) -> bool:
-    """Whether something can be drawn over there."""
-    return screen.is_terminal and not screen.is_dumb_terminal
-
-
 @contextmanager
-def status_line() -> Generator[Callable[[str], None]]:
-    """Show one line at a terminal, on standard error, each over the one before; nothing where there is none."""
-    screen = output.console(stderr=True)
-    width = screen.width - 1
-    if not has_picture(screen):
-        yield lambda _: None
-        return
-    with drawn_on(screen.file.fileno()):
-        yield lambda text: screen.print(f"{one_line(text, width):<{width}}", end="\r")
-    screen.print(" " * width, end="\r")
-
-
-@contextmanager
-def count_up(total: int, what: str) -> Generator[Callable[[], None]]:
-    """Show on a status line how many of a total are done; what it gives is called with each of them."""
-    with status_line() as show:
-        done, shown_at = 0, 0.0
-
-        def count() -> None:
-            nonlocal done, shown_at
-            done += 1
-            if time.monotonic() - shown_at > 1 / _REFRESH:
-                shown_at = time.monotonic()
-                show(f"{done:,} of {total:,} {what}")
-
-        show(f"0 of {total:,} {what}")
-        yield count
-
-
-@contextmanager
-def show_progress(*, as_json: bool, plain: bool, stderr: bool, quiet: bool = False) -> Generator[Progress]:
+def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
     """Show what goes on until the block is left.
 
     Args:
-        as_json: Standard output is kept for the one object; only a terminal at standard error gets a picture.
-        plain: Lines instead of a picture.
+        shown: What is to be shown; with ``as_json`` only a terminal at standard error gets a picture.
         stderr: Lines go to standard error, because standard output is for the answer alone.
-        quiet: Neither lines nor a picture.
     """
-    from rich.live import Live
-
-    screen = output.console(stderr=as_json or stderr)
-    if quiet or plain or not has_picture(screen):
-        is_silent, write = quiet or as_json, output.remark if stderr else partial(print, flush=True)
+    screen = output.console(stderr=shown.as_json or stderr)
+    if shown.quiet or shown.plain or not has_picture(screen):
+        is_silent, write = shown.quiet or shown.as_json, output.remark if stderr else partial(print, flush=True)
         yield Progress(None if is_silent else write, beside_answer=not stderr or _one_place())
         return
     progress = Progress(is_drawn=True)
@@ -102,7 +66,7 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool, quiet: bool = Fal
     picture = Live(
         console=screen,
         get_renderable=lambda: draw(progress, screen),
-        refresh_per_second=_REFRESH,
+        refresh_per_second=REFRESH,
         redirect_stdout=False,
         redirect_stderr=False,
         vertical_overflow="ellipsis",
@@ -254,7 +218,7 @@ class Progress:
                 agent.now = ""
                 prompt = event.usage.prompt_tokens
                 seen = f"saw {tokens(prompt)} of {tokens(max(agent.record_tokens, prompt))} tokens"
-                did = f"calls {event.tool_calls} tools" if event.tool_calls else "answers"
+                did = f"calls {output.count(event.tool_calls, 'tool')}" if event.tool_calls else "answers"
                 return f"iteration {event.iteration}: {seen}, {did}"
             case events.ModelRetrying():
                 agent.now = f"asks again in {event.delay:.0f} s"
@@ -306,9 +270,6 @@ class Progress:
 
 def draw(progress: Progress, screen: Console) -> RenderableType:
     """Draw the tree as it stands, and what its first run says."""
-    from rich.console import Group
-    from rich.text import Text
-
     agents = list(progress.agents.values())
     spoken = agents[0].speech if agents and not progress.is_over else Speech()
     fitting = max(3, screen.height - 11)
@@ -346,7 +307,7 @@ def _now(agent: AgentLine, room: int) -> str:
     """What an agent does, and of a sub-agent that speaks the end of what it says."""
     calls = list(agent.calls.values())
     if not calls:
-        if agent.now or agent.state in FINAL_STATES or not agent.speech.text:
+        if agent.now or agent.state in (*FINAL_STATES, "interrupted") or not agent.speech.text:
             return agent.now
         return "answers" if agent.parent_id is None else agent.speech.tail(room)
     return calls[0] if len(calls) == 1 else f"{len(calls)} calls: {calls[0]}"

@@ -6,26 +6,31 @@ from typing import TYPE_CHECKING
 
 from repertory._postgres_address import PostgresAddress
 from repertory.cli import output
+from repertory.cli.commands import Answer, command
 from repertory.cli.databases import VARIABLE, named_database
-from repertory.cli.options import AS_JSON, DATABASE, argument
+from repertory.cli.options import DATABASE, argument
 from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from repertory.machines import Machine
 
 
-def machines(*, db: str | None = DATABASE, as_json: bool = AS_JSON) -> None:
+@command
+def machines(*, db: str | None = DATABASE) -> Answer:
     """List the machines that share a database, and their runs."""
     from repertory.machines.operating import list_machines
 
     found = list_machines(_shared(db))
-    if as_json:
-        output.print_json(list(found))
-    elif not found:
-        output.say("no supervisor takes part; start one with repertory serve --db postgresql://…")
-    else:
+
+    def show(screen: Console) -> None:
+        if not found:
+            output.say("no supervisor takes part; start one with repertory serve --db postgresql://…")
         headers = ("NAME", "STATE", "LABELS", "RUNS", "LEASE LEFT", "VERSION", "ID")
-        output.print_table(output.console(), headers, [_row(each) for each in found], right="RUNS")
+        output.print_table(screen, headers, list(map(_row, found)), right="RUNS")
+
+    return Answer(found, show)
 
 
 def drain(
@@ -58,6 +63,4 @@ def _row(machine: Machine) -> list[str]:
     state = "lost" if lost else "silent" if expired else "draining" if machine.draining else "up"
     left = "" if lost else f"{max(machine.left, 0):.0f} of {machine.lease:g} s"
     labels = ", ".join(machine.labels)
-    return [
-        *map(output.one_line, (machine.name, state, labels, machine.runs, left, machine.version, machine.machine_id))
-    ]
+    return [machine.name, state, labels, str(machine.runs), left, machine.version, machine.machine_id]

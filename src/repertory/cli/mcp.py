@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repertory.cli.options import BACKEND, OWN_DATABASE, SUMMARY_MODEL, Backend, option
+from repertory.cli.commands import command
+from repertory.cli.databases import runs_database
+from repertory.cli.options import OWN_DATABASE, HowServed, option
+from repertory.errors import ConfigurationError
 
 
-def mcp(
+@command
+async def mcp(
     *,
     db: str | None = OWN_DATABASE,
     agent: list[str] = option("--agent AGENT", "An agent to offer: module:name, or a file. May be repeated.", ()),
     root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
-    model: str | None = option("--model NAME", "The model of agents that name none."),
-    summary_model: str | None = SUMMARY_MODEL,
+    how: HowServed,
     redact: list[str] = option(
         "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
     ),
-    backend: Backend = BACKEND,
 ) -> None:
     """Serve agents and their runs over MCP, to a client such as an editor.
 
@@ -25,11 +27,6 @@ def mcp(
     the answer; others start, follow and steer runs. What is under way when the client leaves goes to its next
     boundary, from where it can be resumed.
     """
-    import anyio
-
-    from repertory.cli.databases import runs_database
-    from repertory.cli.running import summaries_by
-    from repertory.errors import ConfigurationError
     from repertory.mcp.server import serve_over_stdio
     from repertory.service.control import Control
     from repertory.service.run_tools import ABOUT, run_tools
@@ -39,11 +36,8 @@ def mcp(
         raise ConfigurationError(
             "nothing to serve: name an agent with --agent module:name, or a folder with --root DIR"
         )
-
-    async def main() -> None:
-        async with open_supervisor(
-            runs_database(db), model=model, summaries=summaries_by(summary_model), redact=redact
-        ) as supervisor:
-            await serve_over_stdio(run_tools(Control(supervisor, agents=agent, root=root)), instructions=ABOUT)
-
-    anyio.run(main, backend=backend)
+    async with open_supervisor(
+        runs_database(db), model=how.model, summaries=how.summaries, redact=redact
+    ) as supervisor:
+        control = Control(supervisor, agents=agent, root=root, limits=how.limits)
+        await serve_over_stdio(run_tools(control), instructions=ABOUT)

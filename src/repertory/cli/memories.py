@@ -7,33 +7,30 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from repertory.cli import output
-from repertory.cli.databases import (
-    Database,
-    find_run,
-    read_found,
-)
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import Database, find_run, open_with
 from repertory.cli.options import AS_JSON, DATABASE, FULL, argument, option
 from repertory.cli.output import clean, one_line
 from repertory.cli.runs import in_tree
-from repertory.errors import ConfigurationError, ItemNotFound, RunNotFound
+from repertory.errors import ConfigurationError, ItemNotFound, RepertoryError, RunNotFound
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from repertory.llm.messages import Json
     from repertory.memory import Item, ItemInfo, MergeReport
     from repertory.record import Journal
-    from repertory.service.memories import ItemChange, MemoryView, ScopeChanges, ScopeView
+    from repertory.service.memories import ItemChange, MemoryView, ScopeChanges
 
-T = TypeVar("T")
 Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
 
 memory = typer.Typer(help="Show what agents have kept, and bring one's memory into another's.")
@@ -49,8 +46,9 @@ _LINES = 8  # of one side, or of one item's changes, where not everything is to 
 # --- which scope is meant ---------------------------------------------------------------------------------
 
 
-def _read_scope(name: str | None, db: str | None, reader: Callable[[Database, Journal, str], Awaitable[T]]) -> T:
-    """Find the scope that a run's id, its own, or a part of either stands for, and read it; None for the newest run."""
+@asynccontextmanager
+async def _open_scope(name: str | None, db: str | None) -> AsyncGenerator[tuple[Database, Journal, str]]:
+    """Find the scope that a run's id, its own, or a part of either stands for, None for the newest run, and read it."""
 
     async def find(_path: Database, journal: Journal) -> str | None:
         known = [scope.scope_id for scope in await journal.read_scopes()]
@@ -68,33 +66,33 @@ def _read_scope(name: str | None, db: str | None, reader: Callable[[Database, Jo
         what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
         return f"there is {what} in {where}; repertory memory ls -a lists the scopes there are"
 
-    return read_found(db, find, reader, missing)
+    async with open_with(db, find, missing) as found:
+        yield found
 
 
-def _read_all(db: str | None, reader: Callable[[Database, Journal, None], Awaitable[T]]) -> T:
+@asynccontextmanager
+async def _open_all(db: str | None) -> AsyncGenerator[tuple[Database, Journal, bool]]:
     """Read the newest database that has a scope."""
 
     async def find(_path: Database, journal: Journal) -> bool | None:
         return bool(await journal.read_scopes()) or None
 
-    async def read(path: Database, journal: Journal, _found: bool) -> T:
-        return await reader(path, journal, None)
-
-    return read_found(db, find, read, lambda where: f"there is no memory scope in {where}")
+    async with open_with(db, find, lambda where: f"there is no memory scope in {where}") as found:
+        yield found
 
 
 # --- what there is ----------------------------------------------------------------------------------------
 
 
 @memory.command()
-def ls(
+@command
+async def ls(
     run_id: str | None = SCOPE,
     *,
     everything: bool = option("-a, --all", "List the scopes of all runs, and no items.", False),
     limit: int = option("--limit N", "How many items, the newest first.", 50, min=1),
     db: str | None = DATABASE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """List the scopes of a run and those below it, and what it sees.
 
     ITEMS and BYTES are what was written in a scope. What it sees of others is counted there: a shared scope is its
@@ -104,43 +102,38 @@ def ls(
 
     if everything and run_id is not None:
         raise ConfigurationError("--all lists the scopes of all runs; leave RUN or --all out")
-
-    async def read(
-        path: Database, journal: Journal, scope_id: str | None
-    ) -> tuple[Database, list[ScopeView], MemoryView | None, Json]:
+    view: MemoryView | None = None
+    async with _open_all(db) if everything else _open_scope(run_id, db) as (path, journal, scope_id):
         agents = {row.started.run_id: row.started.agent for row in await journal.read_runs()}
-        if scope_id is None:
-            return path, await read_scopes(journal), None, agents
-        view = await read_memory(journal, scope_id, limit=limit)
-        return path, await read_scopes(journal, view.scope.owner), view, agents
+        if isinstance(scope_id, str):
+            view = await read_memory(journal, scope_id, limit=limit)
+        scopes = await read_scopes(journal, None if view is None else view.scope.owner)
 
-    path, scopes, view, agents = _read_all(db, read) if everything else _read_scope(run_id, db, read)
-    if as_json:
-        seen: Json = {"scope_id": "", "items": [], "more": False} if view is None else _seen(view)
-        output.print_json({"database": str(path), "scopes": _plain(scopes), **seen})
-        return
-    screen = output.console()
-    rows = [
-        (
-            f"{branch}{one_line(scope.scope_id.removeprefix(_above(scope.scope_id)) if branch else scope.scope_id)}",
-            one_line(agents.get(scope.owner, ""), 20),
-            scope.mode,
-            f"{scope.items:,}",
-            f"{scope.bytes:,}",
-            output.duration(time.time() - scope.at),
-        )
-        for branch, scope in in_tree(scopes, lambda scope: (scope.scope_id, _above(scope.scope_id)))
-    ]
-    headers = ("SCOPE", "AGENT", "MODE", "ITEMS", "BYTES", "AGE")
-    output.print_table(screen, headers, rows, right="ITEMS|BYTES|AGE")
-    if view is not None:
-        _print_items(screen, view, limit)
-    else:
-        output.show(screen, f"{_count(len(scopes), 'scope')}, {sum(scope.items for scope in scopes):,} items")
+    def show(screen: Console) -> None:
+        rows = [
+            (
+                f"{branch}{scope.scope_id.removeprefix(_above(scope.scope_id)) if branch else scope.scope_id}",
+                one_line(agents.get(scope.owner, ""), 20),
+                scope.mode,
+                f"{scope.items:,}",
+                f"{scope.bytes:,}",
+                output.duration(time.time() - scope.at),
+            )
+            for branch, scope in in_tree(scopes, lambda scope: (scope.scope_id, _above(scope.scope_id)))
+        ]
+        output.print_table(screen, ("SCOPE", "AGENT", "MODE", "ITEMS", "BYTES", "AGE"), rows, right="ITEMS|BYTES|AGE")
+        if view is not None:
+            _print_items(screen, view, limit)
+        else:
+            items = output.count(sum(scope.items for scope in scopes), "item")
+            output.show(screen, f"{output.count(len(scopes), 'scope')}, {items}")
+
+    seen: Json = {"scope_id": "", "items": [], "more": False} if view is None else _seen(view)
+    return Answer({"database": str(path), "scopes": scopes, **seen}, show)
 
 
 def _seen(view: MemoryView) -> Json:
-    return {"scope_id": view.scope.scope_id, "items": _plain(view.items), "more": view.more}
+    return {"scope_id": view.scope.scope_id, "items": view.items, "more": view.more}
 
 
 def _above(scope_id: str) -> str:
@@ -155,30 +148,31 @@ def _print_items(screen: Console, view: MemoryView, limit: int) -> None:
             one_line(item.type, 20),
             f"{item.size:,}",
             output.duration(time.time() - item.at),
-            f"[{one_line(', '.join(item.tags), 30)}] {one_line(item.preview)}" if item.tags else one_line(item.preview),
+            f"{one_line(item.preview)} [{one_line(', '.join(item.tags), 30)}]" if item.tags else one_line(item.preview),
         )
         for item in view.items
     ]
     output.print_table(screen, ("ITEM", "TYPE", "BYTES", "AGE", "CONTENT"), rows, right="BYTES|AGE")
     scope_id = one_line(view.scope.scope_id)
     if view.more:
-        output.show(screen, f"{scope_id} sees more than these {_count(limit, 'item')}; --limit N lists more")
+        output.show(screen, f"{scope_id} sees more than these {output.count(limit, 'item')}; --limit N lists more")
     else:
-        output.show(screen, f"{scope_id} sees {_count(len(rows), 'item')}")
+        output.show(screen, f"{scope_id} sees {output.count(len(rows), 'item')}")
 
 
 # --- one item ---------------------------------------------------------------------------------------------
 
 
 @memory.command()
-def show(
+@command
+async def show(
     item_id: str = argument("ITEM", "The item's id, as memory ls names it.", ...),
     run_id: str | None = SCOPE,
     *,
     raw: bool = option("--raw", "Write the content as it is, bytes too: into a file or a pipe.", False),
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Show an item of memory.
 
     Text as it is, data as JSON, of images and other bytes what they are.
@@ -187,25 +181,21 @@ def show(
 
     if raw and as_json:
         raise ConfigurationError("--raw is the content alone and --json is all that is known; leave one of them out")
-
-    async def read(path: Database, journal: Journal, scope_id: str) -> tuple[Database, Item]:
+    async with _open_scope(run_id, db) as (path, journal, scope_id):
         try:
-            return path, await read_item(journal, scope_id, item_id)
+            item = await read_item(journal, scope_id, item_id)
         except ItemNotFound as error:
             raise ItemNotFound(f"{error}; repertory memory ls {scope_id} lists what it sees") from None
 
-    path, item = _read_scope(run_id, db, read)
-    if as_json:
-        output.print_json({"database": str(path), **_plain(item)})
-    elif raw:
-        _write_raw(item)
-    else:
-        screen = output.console()
+    def show(screen: Console) -> None:
         screen.print(_heading(item), soft_wrap=True)
-        print(clean(item.text))  # noqa: T201 - a command's own answer
+        output.write(item.text)
         if isinstance(item.content, bytes):
             where = "" if run_id is None else f" {shlex.quote(run_id)}"
             output.say(f"repertory memory show --raw {shlex.quote(item_id)}{where} > FILE writes them into a file")
+
+    fields = {"database": str(path), **msgspec.to_builtins(item)}
+    return Answer(fields, (lambda _: _write_raw(item)) if raw else show)
 
 
 def _write_raw(item: Item) -> None:
@@ -217,8 +207,6 @@ def _write_raw(item: Item) -> None:
 
 
 def _heading(item: ItemInfo) -> Text:
-    from rich.text import Text
-
     facts = [item.type, item.media_type, f"{item.size:,} bytes", output.timestamp(item.at)]
     facts += [f"from {item.source}"] if item.source else []
     facts += [f"tags {', '.join(item.tags)}"] if item.tags else []
@@ -230,64 +218,54 @@ def _heading(item: ItemInfo) -> Text:
 
 
 @memory.command()
-def search(
+@command
+async def search(
     words: str = argument("WORDS", "Words that must all be there, in any form; in double quotes a phrase.", ...),
     run_id: str | None = SCOPE,
     *,
     limit: int = option("--limit N", "How many at most.", 20, min=1),
     db: str | None = DATABASE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Find items that a run sees by their words, the best first."""
-    from rich.text import Text
-
     from repertory._choices import check_text
     from repertory.service.memories import read_memory
 
     check_text("WORDS", words)
+    async with _open_scope(run_id, db) as (path, journal, scope_id):
+        view = await read_memory(journal, scope_id, text=words, limit=limit)
 
-    async def read(path: Database, journal: Journal, scope_id: str) -> tuple[Database, MemoryView]:
-        return path, await read_memory(journal, scope_id, text=words, limit=limit)
+    def show(screen: Console) -> None:
+        for item in view.items:
+            screen.print(_heading(item), soft_wrap=True)
+            screen.print(Text(f"    {one_line(item.preview)}\n"), soft_wrap=not screen.is_terminal)
+        if not view.items:
+            output.say(f"nothing that {scope_id} sees has all of these words: {words}")
+        elif view.more:
+            output.say(f"there are more than these {limit}; --limit N lists more")
 
-    path, view = _read_scope(run_id, db, read)
-    if as_json:
-        output.print_json({"database": str(path), **_seen(view)})
-        return
-    screen = output.console()
-    for item in view.items:
-        screen.print(_heading(item), soft_wrap=True)
-        screen.print(Text(f"    {one_line(item.preview)}\n"), soft_wrap=not screen.is_terminal)
-    if not view.items:
-        output.say(f"nothing that {view.scope.scope_id} sees has all of these words: {words}")
-    elif view.more:
-        output.say(f"there are more than these {limit}; --limit N lists more")
+    return Answer({"database": str(path), **_seen(view)}, show)
 
 
 # --- a snapshot against its parent ------------------------------------------------------------------------
 
 
 @memory.command()
-def diff(
-    run_id: str = CHILD,
-    *,
-    full: bool = FULL,
-    db: str | None = DATABASE,
-    as_json: bool = AS_JSON,
-) -> None:
+@command
+async def diff(run_id: str = CHILD, *, full: bool = FULL, db: str | None = DATABASE) -> Answer:
     """Show what a merge of a snapshot into its parent would do.
 
     A conflict is an item that both sides have changed, differently, since they last said the same.
     """
     from repertory.service.memories import read_changes
 
-    async def read(path: Database, journal: Journal, scope_id: str) -> tuple[Database, ScopeChanges]:
-        return path, await read_changes(journal, scope_id)
+    async with _open_scope(run_id, db) as (path, journal, scope_id):
+        found = await read_changes(journal, scope_id)
+    return Answer(
+        {"database": str(path), **msgspec.to_builtins(found)}, partial(_print_changes, found=found, full=full)
+    )
 
-    path, found = _read_scope(run_id, db, read)
-    if as_json:
-        output.print_json({"database": str(path), **_plain(found)})
-        return
-    screen = output.console()
+
+def _print_changes(screen: Console, found: ScopeChanges, *, full: bool) -> None:
     for change in found.changes:
         for line in _lines_of(change, full=full):
             screen.print(line, soft_wrap=True)
@@ -299,8 +277,8 @@ def diff(
 def _outcome(written: int, ended: int, conflicts: int, unchanged: int) -> str:
     parts = [f"{written:,} written"] if written else []
     parts += [f"{ended:,} ended"] if ended else []
-    parts += [_count(conflicts, "conflict")] if conflicts else []
-    parts += [f"{_count(unchanged, 'item')} merged before or the same"] if unchanged else []
+    parts += [output.count(conflicts, "conflict")] if conflicts else []
+    parts += [f"{output.count(unchanged, 'item')} merged before or the same"] if unchanged else []
     return ", ".join(parts) or "nothing was changed"
 
 
@@ -308,8 +286,6 @@ _MARKS = {"added": ("+", "green"), "changed": ("~", "cyan"), "ended": ("-", "red
 
 
 def _lines_of(change: ItemChange, *, full: bool) -> Iterator[Text]:
-    from rich.text import Text
-
     mark, colour = _MARKS[change.change]
     yield Text.assemble((f"{mark} {change.change} {one_line(change.item_id)}", f"bold {colour}"))
     if change.change == "conflict":
@@ -327,8 +303,6 @@ def _lines_of(change: ItemChange, *, full: bool) -> Iterator[Text]:
 
 
 def _conflict_lines(sides: Iterable[tuple[str, Item | None]], *, full: bool) -> Iterator[Text]:
-    from rich.text import Text
-
     for name, item in sides:
         lines = ["(nothing)"] if item is None else _words(item).split("\n")
         shown = lines if full else lines[:_LINES]
@@ -343,7 +317,8 @@ def _words(item: Item) -> str:
 
 
 @memory.command()
-def merge(
+@command
+async def merge(
     run_id: str = CHILD,
     *,
     prefer: Prefer = option(
@@ -351,56 +326,36 @@ def merge(
     ),
     full: bool = FULL,
     db: str | None = DATABASE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Bring what a snapshot has changed into its parent.
 
     With neither, the default, the parent keeps its own and the conflict stays open; both writes the child's beside it.
     Quotas, which a program sets, do not bound it. What a merge has settled, a later one leaves alone. Where a conflict
     stays open, the exit code is 1.
     """
-
-    async def read(path: Database, _journal: Journal, scope_id: str) -> tuple[Database, str]:
-        return path, scope_id
-
-    path, scope_id = _read_scope(run_id, db, read)
-    parent_id, report = _merge(path, scope_id, prefer)
+    async with _open_scope(run_id, db) as (path, _, scope_id):
+        pass
+    parent_id, report = await _merge(path, scope_id, prefer)
     left_open = sum(conflict.taken == "neither" for conflict in report.conflicts)
-    if as_json:
-        said: Json = {"database": str(path), "scope_id": scope_id, "parent_id": parent_id, "prefer": prefer}
-        output.print_json({**said, **_plain(report)})
-    else:
-        _print_report(f"merged {scope_id} into {parent_id}", report, full=full)
-    if left_open:
-        output.say(
-            f"{_count(left_open, 'conflict')} left open: merge again with --prefer child, parent or both, or change "
-            "what the parent has"
-        )
-        raise typer.Exit(output.FAILED)
+
+    def show(screen: Console) -> None:
+        _print_report(screen, f"merged {scope_id} into {parent_id}", report, full=full)
+
+    said: Json = {"database": str(path), "scope_id": scope_id, "parent_id": parent_id, "prefer": prefer}
+    advice = "merge again with --prefer child, parent or both, or change what the parent has"
+    error = RepertoryError(f"{output.count(left_open, 'conflict')} left open: {advice}") if left_open else None
+    return Answer({**said, **msgspec.to_builtins(report)}, show, error)
 
 
-def _plain(value: object) -> Any:
-    """What JSON has: bytes in base 64."""
-    import msgspec
-
-    return msgspec.to_builtins(value)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]:
+async def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]:
     """Merge through the memory actor, as a run does."""
-    import anyio
-
     from repertory.actors import open_system
     from repertory.memory import Memory, MemoryActor, MemoryQuota
     from repertory.memory.merging import parent_of
     from repertory.memory.scopes import read_scope
     from repertory.record import open_journal
 
-    async def run() -> tuple[str, MergeReport]:
+    with output.read_beside(f"repertory memory diff {scope_id}"):
         async with open_journal(path) as journal, open_system("merge") as system:
             parent_id = parent_of(await read_scope(journal, scope_id))
             # What the program bounds is not on record, and who merges by hand wants all of it.
@@ -408,18 +363,11 @@ def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, MergeRep
             ref = system.spawn(partial(MemoryActor, journal, quota=unbounded), "memory")
             return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
 
-    with output.read_beside(f"repertory memory diff {scope_id}"):
-        return anyio.run(run)
 
-
-def _print_report(what: str, report: MergeReport, *, full: bool) -> None:
-    from rich.text import Text
-
-    screen = output.console()
-    for ids, mark in ((report.written, "written"), (report.deleted, "ended")):
+def _print_report(screen: Console, what: str, report: MergeReport, *, full: bool) -> None:
+    for ids, words, colour in ((report.written, "+ written", "green"), (report.deleted, "- ended", "red")):
         for item_id in ids:
-            symbol, colour = ("+", "green") if mark == "written" else ("-", "red")
-            screen.print(Text(f"{symbol} {mark} {one_line(item_id)}", style=colour), soft_wrap=True)
+            screen.print(Text(f"{words} {one_line(item_id)}", style=colour), soft_wrap=True)
     taken = {"child": "took the child's", "parent": "kept the parent's", "both": "kept both", "neither": "left open"}
     for conflict in report.conflicts:
         line = f"! conflict {one_line(conflict.item_id)}, {taken[conflict.taken]}"

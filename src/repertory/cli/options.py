@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
+
+from repertory.errors import ConfigurationError
 
 Backend: TypeAlias = Literal["trio", "asyncio"]
 
@@ -55,3 +60,74 @@ RUN = argument("RUN", "A run's id, or any part of it that fits one run only. Def
 UNFINISHED_RUN = argument(
     "RUN", "A run's id, or any part of it that fits one run only. Default: the newest that did not finish."
 )
+ONE_RUN = argument("RUN", "A run's id, or any part of it that fits one run only.", ...)
+
+
+# --- groups, which ``commands.command`` spreads -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class At:
+    """Where runs are: in a database, or in a service."""
+
+    db: Annotated[str | None, DATABASE] = None
+    socket: Annotated[Path | None, SOCKET] = None
+    port: Annotated[int | None, PORT] = None
+
+    @property
+    def is_service_named(self) -> bool:
+        """Whether it is a service that was named, and no file."""
+        return self.socket is not None or self.port is not None
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is run here."""
+
+    model: Annotated[str | None, MODEL] = None
+    limit: Annotated[list[str], LIMIT] = field(default_factory=list)
+    summary_model: Annotated[str | None, SUMMARY_MODEL] = None
+    backend: Annotated[Backend, BACKEND] = "trio"
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """What ``--limit`` says."""
+        return limits_of(self.limit)
+
+    @property
+    def summaries(self) -> tuple[str, ...] | None:
+        """The ``summaries`` of a supervisor, as ``--summary-model`` says."""
+        return summaries_of(self.summary_model)
+
+
+@dataclass(frozen=True)
+class HowServed(How):
+    """How runs of several agents are run here."""
+
+    model: Annotated[str | None, option("--model NAME", "The model of agents that name none.")] = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of a run here."""
+
+    as_json: Annotated[bool, AS_JSON] = False
+    plain: Annotated[bool, PLAIN] = False
+    quiet: Annotated[bool, QUIET] = False
+
+
+def limits_of(given: Sequence[str]) -> dict[str, float | None]:
+    """The limits that ``--limit`` says."""
+    limits: dict[str, float | None] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        try:
+            limits[name.strip()] = None if value == "none" else int(value) if value.isdecimal() else float(value)
+        except ValueError:
+            raise ConfigurationError(f"--limit must be as cost=2 or cost=none, got {each[:100]!r}") from None
+    return limits
+
+
+def summaries_of(name: str | None) -> tuple[str, ...] | None:
+    """The ``summaries`` of a supervisor, as ``--summary-model`` says."""
+    return None if name is None else () if name == "none" else (name,)

@@ -153,7 +153,9 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
+def table(
+    headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "", whole: bool = False
+) -> Table:
     """Make a table whose last column gives way where there is not enough room.
 
     It is left out where less than 8 columns of the terminal would be left for it, and so are those
@@ -161,13 +163,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
 
     Args:
         headers: What stands above the columns.
-        rows: The cells, clean already.
+        rows: The cells; of texts, what could steer the terminal is spelled out.
         width: Columns of the terminal that it may take.
         right: The headers, joined by ``|``, whose columns are aligned to the right.
+        whole: The last column is shown whole, over several lines if need be.
     """
     from rich.cells import cell_len
     from rich.table import Table
 
+    rows = [[cell.translate(_ONE_LINE) if isinstance(cell, str) else cell for cell in row] for row in rows]
     widest = [max(cell_len(str(text)) for text in column) for column in zip(headers, *rows, strict=True)]
     shown = len(headers)
     needed = min(8, widest[-1])
@@ -180,8 +184,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
         made.add_column(
             header,
             justify="right" if header and header in right.split("|") else "left",
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=not (whole and index == shown - 1),
+            overflow="fold" if whole else "ellipsis",
             width=min(widest[index], left) if index == shown - 1 else widest[index],
         )
     for row in rows:
@@ -214,10 +218,12 @@ def show(screen: Console, *parts: RenderableType) -> None:
     screen.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def print_table(screen: Console, headers: Sequence[str], rows: Sequence[Sequence[str | Text]], right: str = "") -> None:
-    """Print a table as wide as its console, and an empty line; see ``table``. Nothing where there are no rows."""
+def print_table(
+    screen: Console, headers: Sequence[str], rows: Sequence[Sequence[str | Text]], right: str = "", *, gap: bool = True
+) -> None:
+    """Print a table as wide as its console, see ``table``, with a gap behind it; nothing where there are no rows."""
     if rows:
-        show(screen, table(headers, rows, width=screen.width, right=right), "")
+        show(screen, table(headers, rows, width=screen.width, right=right), *[""][:gap])
 
 
 def print_json(value: Any) -> None:
@@ -227,6 +233,11 @@ def print_json(value: Any) -> None:
     value = msgspec.to_builtins(value)
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, indent=2 if sys.stdout.isatty() else None)
     sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+
+
+def write(text: str) -> None:
+    """Write a text that is a command's whole answer to standard output."""
+    sys.stdout.write(f"{clean(text)}\n")
 
 
 def say(text: str) -> None:
@@ -296,6 +307,11 @@ def tolerate_any_terminal() -> None:
 
 
 # --- units ------------------------------------------------------------------------------------------------
+
+
+def count(number: int, what: str) -> str:
+    """``1 run``, ``2,000 runs``."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def tokens(count: int) -> str:

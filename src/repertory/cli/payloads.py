@@ -6,62 +6,50 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from repertory.cli import output
-from repertory.cli.databases import (
-    Database,
-    read_run,
-)
-from repertory.cli.options import AS_JSON, DATABASE, RUN, option
-from repertory.cli.output import clean, one_line
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import open_run
+from repertory.cli.options import DATABASE, RUN, option
+from repertory.cli.output import one_line
 
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
-    from repertory.record import Journal, RunRow
 
 payload = typer.Typer(help="Show the payload of a run, and how it came to be so.")
 
 
 @payload.command()
-def show(
+@command
+async def show(
     run_id: str | None = RUN,
     *,
     version: int | None = option("--version N", "As it was. Default: as it is.", min=1),
     db: str | None = DATABASE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Show the payload of a run as JSON."""
     from repertory.service.reports import read_payload
 
-    async def read(path: Database, journal: Journal, row: RunRow) -> Json:
-        return {"database": str(path), **await read_payload(journal, row, version)}
-
-    shown = read_run(run_id, db, read)
-    if as_json:
-        output.print_json(shown)
-    else:
-        print(clean(json.dumps(shown["payload"], indent=2, ensure_ascii=False)))  # noqa: T201 - a command's own answer
+    async with open_run(run_id, db) as (path, journal, row):
+        shown = await read_payload(journal, row, version)
+    text = json.dumps(shown["payload"], indent=2, ensure_ascii=False)
+    return Answer({"database": str(path), **shown}, lambda _: output.write(text))
 
 
 @payload.command()
-def history(run_id: str | None = RUN, *, db: str | None = DATABASE, as_json: bool = AS_JSON) -> None:
+@command
+async def history(run_id: str | None = RUN, *, db: str | None = DATABASE) -> Answer:
     """Show who changed what in a run's payload, version by version."""
     from repertory.service.reports import read_payload_history
 
-    async def read(path: Database, journal: Journal, row: RunRow) -> Json:
-        return {"database": str(path), **await read_payload_history(journal, row)}
-
-    shown = read_run(run_id, db, read)
-    if as_json:
-        output.print_json(shown)
-    else:
-        _print_history(shown["versions"])
+    async with open_run(run_id, db) as (path, journal, row):
+        shown = await read_payload_history(journal, row)
+    return Answer({"database": str(path), **shown}, lambda screen: _print_history(screen, shown["versions"]))
 
 
-def _print_history(versions: list[Any]) -> None:
-    from rich.text import Text
-
-    screen = output.console()
+def _print_history(screen: Console, versions: list[Any]) -> None:
     for version in versions:
         who = " ".join(one_line(version[name]) for name in ("author", "source") if version[name])
         line = Text.assemble((f"#{version['version']:<4}", "bold"), f"{output.timestamp(version['at'])}  {who}")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from repertory.cli import output
-from repertory.cli.databases import At, ask_about_run
-from repertory.cli.options import AS_JSON, DATABASE, FULL, PORT, RUN, SOCKET, option
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import open_source_of
+from repertory.cli.options import AS_JSON, FULL, RUN, At, option
 from repertory.cli.output import clean, one_line, tokens
+from repertory.cli.runs import coloured_state, nodes_of
 from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from repertory.llm.messages import Json
     from repertory.record import RunStatistics
     from repertory.service.sources import RunSource
@@ -27,38 +31,30 @@ _PREVIEW = (8, 800)  # lines and characters of a text that is not shown whole
 _COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
 
 
-def inspect(
+@command
+async def inspect(
     run_id: str | None = RUN,
     *,
     iteration: int | None = option("-i, --iteration N", "Which one. Default: the newest.", min=1),
     full: bool = FULL,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
-    as_json: bool = AS_JSON,
-) -> None:
+    at: At,
+) -> Answer:
     """Show how a run stands, and what its model saw at an iteration.
 
     Beside it stands the record: how each entry was shown, and the decisions that made it so.
     """
+    async with open_source_of(run_id, at) as (source, found):
+        detail, shown = await source.read_run(found), await source.read_inspection(found, iteration)
 
-    async def read(source: RunSource, found: str) -> tuple[RunDetail, Json]:
-        return await source.read_run(found), await source.read_inspection(found, iteration)
+    def show(screen: Console) -> None:
+        output.show(screen, _standing(detail))
+        _print(screen, shown, full=full)
 
-    detail, shown = ask_about_run(run_id, At(db, socket, port), read)
-    if as_json:
-        output.print_json(shown)
-    else:
-        output.show(output.console(), _standing(detail))
-        _print(shown, full=full)
+    return Answer(shown, show)
 
 
 def _standing(detail: RunDetail) -> RenderableType:
     """How a run stands, in a few lines: its task, what it and its tree have spent, its limits, where it is defined."""
-    from rich.text import Text
-
-    from repertory.cli.runs import coloured_state, nodes_of
-
     run, own, tree = detail.run, detail.statistics, detail.tree_statistics
     facts = Text.assemble((one_line(run.agent), "bold"), f" {one_line(run.id)}, ", coloured_state(run.state))
     if run.machine:
@@ -82,11 +78,7 @@ def _spent(figures: RunStatistics) -> str:
     return f"{figures.iterations} iterations, {tokens(figures.tokens_seen)} tokens, {output.dollars(figures.cost_seen)}"
 
 
-def _print(shown: Json, *, full: bool) -> None:
-    from rich.console import Group
-    from rich.table import Table
-
-    screen = output.console()
+def _print(screen: Console, shown: Json, *, full: bool) -> None:
     output.show(screen, _heading(shown))
     two_columns = screen.is_terminal and screen.width >= _WIDE
     record = list(_record_part(shown, screen.width * 2 // 5 - 4 if two_columns else screen.width))
@@ -102,8 +94,6 @@ def _print(shown: Json, *, full: bool) -> None:
 
 
 def _heading(shown: Json) -> RenderableType:
-    from rich.text import Text
-
     heading = Text.assemble(
         (f"iteration {shown['iteration']} of {shown['iterations']}", "bold"),
         f", {one_line(shown['model'])}, {output.timestamp(shown['at'])}\n",
@@ -123,8 +113,6 @@ def _heading(shown: Json) -> RenderableType:
 
 
 def _record_part(shown: Json, width: int) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     yield Text("THE RECORD, and how each entry was shown", style="bold")
     rows = [
         (
@@ -144,8 +132,6 @@ def _record_part(shown: Json, width: int) -> Iterator[RenderableType]:
 
 
 def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     yield Text("WHAT THE MODEL SAW", style="bold")
     tools = [tool.get("name", "?") for tool in request.get("tools", ())]
     yield Text(f"tools: {one_line(', '.join(tools)) or 'none'}", style="dim")
@@ -166,34 +152,27 @@ def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
 # --- the record -------------------------------------------------------------------------------------------
 
 
-def ledger(
+@command
+async def ledger(
     run_id: str | None = RUN,
     *,
     full: bool = FULL,
     follow: bool = option("-f, --follow", "Wait for new entries until the run ends.", False),
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
+    at: At,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the full record of a run."""
     if follow and as_json:
         raise ConfigurationError("--follow has no end to make one JSON object of; leave one of them out")
-
-    async def read(source: RunSource, found: str) -> None:
+    async with open_source_of(run_id, at) as (source, found):
         if as_json:
             output.print_json({"database": source.database, **await source.read_record(found)})
         else:
             await print_ledger(source, found, full=full, follow=follow)
 
-    ask_about_run(run_id, At(db, socket, port), read)
-
 
 async def print_ledger(source: RunSource, run_id: str, *, full: bool, follow: bool) -> None:
     """Print the entries of a run, and those that come until it ends, if it is to be followed."""
-    import anyio
-    from rich.text import Text
-
     screen, shown = output.console(), 0
     while True:
         run = (await source.read_run(run_id)).run  # before its entries: those of a run that has ended are all
@@ -212,8 +191,6 @@ async def print_ledger(source: RunSource, run_id: str, *, full: bool, follow: bo
 
 
 def _print_entry(screen: Console, entry: Json, *, full: bool) -> None:
-    from rich.text import Text
-
     who = entry["kind"] if entry["tool"] is None else f"{entry['tool']} → result"
     facts = f"  {tokens(entry['tokens'])} tokens"
     if entry["original_length"]:

@@ -6,18 +6,24 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 from repertory.cli import output
-from repertory.cli.options import AS_JSON, argument, option
+from repertory.cli.commands import Answer, command
+from repertory.cli.options import argument, option
+from repertory.cli.running import import_from_here
+from repertory.cli.status import count_up
 from repertory.errors import ConfigurationError, RecordingError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from repertory.context import ContextPolicy
     from repertory.llm import Model
     from repertory.replay import Played, RecordedRun, Sample
@@ -27,6 +33,7 @@ _LEAST, _MOST = 16, 44  # columns of a run's id: where it would get fewer, its f
 _Line = tuple[str, Callable[[dict[str, Any]], str]]
 
 
+@command
 def replay(
     files: list[Path] = argument("FILE", "Recorded runs: JSON or JSONL, maybe gzipped.", ...),
     *,
@@ -52,21 +59,18 @@ def replay(
     jobs: int | None = option(
         "--jobs N", "Processes that play, each a run at a time. Default: one for each CPU.", min=1
     ),
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Say what recorded runs would have cost and shown, had they run here.
 
     Sessions of Claude Code, conversations of the Messages API or of OpenAI's chat API, and collections of these are
     read. They are played through the agent loop. Without --agree nothing is sent anywhere: the model says what it
     said then, and every tool answers what it answered then.
     """
-    from repertory.cli.live import count_up
     from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report, write_chart
     from repertory.replay.chart import check_target
     from repertory.replay.choices import BINDING_PRESETS
 
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a policy of yours may be in the current folder
+    import_from_here()  # a policy of yours may be in the current folder
     chosen = policy_named(policy)
     asked = _model_to_ask(model) if agree is not None else None
     names = model or (PRESETS if binding else (*PRESETS, *BINDING_PRESETS))
@@ -84,21 +88,19 @@ def replay(
             else:
                 runs.append(found)
     if asked is not None and agree is not None:
-        failed = _agree(runs, chosen, asked, count=agree, seed=seed, yes=yes, as_json=as_json)
-        if problems or failed:
-            raise typer.Exit(output.FAILED)
-        return
+        return _agree(runs, chosen, asked, count=agree, seed=seed, yes=yes, is_whole=not problems)
     with count_up(len(profiles) * sum(len(run.turns) for run in runs), "requests") as count:
         played = play_all(runs, policy=policy, profiles=profiles, jobs=jobs or os.cpu_count() or 1, on_request=count)
     result = report(played, policy=policy, problems=problems, seconds=time.perf_counter() - begun)
-    if as_json:
-        output.print_json(result)
-    elif played:
-        _print_replay(result, played)
     if plot is not None and played:
         write_chart(plot, _longest(played))
-    if problems or any(figures["failed_runs"] for figures in result["total"]["models"].values()):
-        raise typer.Exit(output.FAILED)
+    failed = problems or any(figures["failed_runs"] for figures in result["total"]["models"].values())
+    return Answer(result, partial(_print_replay, result=result, played=played), _failed_if(failed))
+
+
+def _failed_if(failed: object) -> BaseException | None:
+    """The exit code of what was said before."""
+    return typer.Exit(output.FAILED) if failed else None
 
 
 def _model_to_ask(names: Sequence[str] | None) -> Model:
@@ -117,12 +119,9 @@ def _agree(
     count: int,
     seed: int,
     yes: bool,
-    as_json: bool,
-) -> bool:
-    """Ask the model, once the user knows what that costs, and say how often it agreed; whether a turn was left out."""
-    import msgspec
-
-    from repertory.cli.live import count_up
+    is_whole: bool,
+) -> Answer:
+    """Ask the model, once the user knows what that costs, how often it agrees."""
     from repertory.replay import agree, price_at_most, sample_requests
 
     with count_up(sum(len(run.turns) for run in runs), "requests played") as played:
@@ -135,11 +134,7 @@ def _agree(
     for problem in found.failed:
         output.say(problem)
     result = {"model": model.name, "seed": seed, **msgspec.to_builtins(found)}
-    if as_json:
-        output.print_json(result)
-    else:
-        _print_agreement(result)
-    return bool(found.failed)
+    return Answer(result, partial(_print_agreement, result=result), _failed_if(found.failed or not is_whole))
 
 
 def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool) -> None:
@@ -163,19 +158,19 @@ def _longest(played: Sequence[dict[str, Played]]) -> dict[str, Played]:
     return max(played, key=lambda models: len(next(iter(models.values())).run.turns))
 
 
-def _print_replay(result: dict[str, Any], played: Sequence[dict[str, Played]]) -> None:
+def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict[str, Played]]) -> None:
     """Write everything that fits a terminal of any width.
 
     Args:
+        screen: The terminal.
         result: What ``repertory.replay.report`` says.
-        played: The same, run by run; at least one.
+        played: The same, run by run.
     """
-    from rich.text import Text
-
     from repertory.replay.chart import bars
     from repertory.replay.reporting import GROUPS
 
-    screen = output.console()
+    if not played:
+        return
     names: list[str] = result["models"]
     _print_runs(screen, result["runs"], names)
     shown = 0
@@ -195,17 +190,17 @@ def _print_replay(result: dict[str, Any], played: Sequence[dict[str, Played]]) -
     )
 
 
-def _print_agreement(result: dict[str, Any]) -> None:
+def _print_agreement(screen: Console, result: dict[str, Any]) -> None:
     """Write how often answers agreed.
 
     Args:
+        screen: The terminal.
         result: What ``repertory replay --agree --json`` prints.
     """
     rows = [
         [label, _share(result[f"{part}_view"]), _share(result[f"{part}_record"])]
         for label, part in (("the same tools", "tools"), ("the same key arguments", "arguments"))
     ]
-    screen = output.console()
     output.show(screen, f"{result['samples']} turns, {output.one_line(result['model'])}, seed {result['seed']}:")
     output.print_table(
         screen, ["THE NEXT STEP HAS", "VIEW, RECORD", "RECORD, RECORD"], rows, "VIEW, RECORD|RECORD, RECORD"
@@ -216,8 +211,6 @@ def _print_agreement(result: dict[str, Any]) -> None:
 
 
 def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    from rich.text import Text
-
     headers, *rows = _beside(runs, names, screen.width) or _below(runs, names, screen.width)
     output.show(screen, output.table(headers, rows, width=screen.width, right="|".join(headers[1:])))
     whose = "each model" if "COST" in headers else names[0]
@@ -271,8 +264,6 @@ def _width(lines: Iterable[Sequence[str]]) -> int:
 
 def _cut(text: str, width: int) -> str:
     """One line, cut in the middle: ids of one session's agents differ at the end."""
-    from rich.cells import cell_len
-
     indent = text[: len(text) - len(text.lstrip(" "))]
     line = indent + output.one_line(text)
     kept = line

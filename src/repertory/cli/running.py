@@ -6,22 +6,24 @@ import os
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+import warnings
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repertory.cli import options as shared
+import anyio
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from repertory.cli import output
-from repertory.cli.databases import (
-    At,
-    Database,
-    find_service,
-    read_run,
-    runs_database,
-)
-from repertory.cli.options import Backend, argument, option
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import Database, find_service, read_row, runs_database
+from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, UNFINISHED_RUN, At, How, Shown, argument, option
 from repertory.cli.steering import resume_in_service
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
 
@@ -29,105 +31,73 @@ if TYPE_CHECKING:
     from repertory.agents import Agent
     from repertory.llm import Model
     from repertory.llm.messages import Json
-    from repertory.record import Journal, RunRow
     from repertory.supervisor import Run, Supervisor
 
 _RULE = re.compile(":?-+:?")  # below the headers of a table
 RESEARCH = "repertory.agents:research_team"
 
 
+@command
 def run(
     task: str = argument("TASK", "What to do.", ...),
     *,
-    root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
-    agent: str | None = shared.AGENT,
-    context: str | None = shared.CONTEXT,
-    db: str | None = shared.OWN_DATABASE,
-    model: str | None = shared.MODEL,
-    limit: list[str] = shared.LIMIT,
-    summary_model: str | None = shared.SUMMARY_MODEL,
-    backend: Backend = shared.BACKEND,
-    as_json: bool = shared.AS_JSON,
-    plain: bool = shared.PLAIN,
-    quiet: bool = shared.QUIET,
-) -> None:
+    root: Path = option("--root DIR", "The folder to read. Default: the current one.", Path()),
+    agent: str | None = AGENT,
+    context: str | None = CONTEXT,
+    db: str | None = OWN_DATABASE,
+    how: How,
+    shown: Shown,
+) -> Answer:
     """Run an agent on a task.
 
     That is the research team on a folder, or an agent of your own. The answer goes to standard output. Ctrl-C ends
     the run at its next boundary, a second one at once; either way `repertory resume` goes on from there.
     """
-    folder = existing_folder(root or Path())
-    options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {}) | limits_by(limit)
     from repertory.agents.loading import lasting_reference
 
+    options = options_with({}, root, how)
     reference = lasting_reference(agent or RESEARCH)
     found, handed = find_agent(reference, options), find_context(context)
 
     async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.spawn(found, task, agent_ref=reference, options=options, context=handed)
 
-    fields, error = execute(
-        start,
-        path=runs_database(db),
-        root=folder,
-        model=model,
-        summary_model=summary_model,
-        backend=backend,
-        as_json=as_json,
-        plain=plain,
-        quiet=quiet,
-    )
-    report(fields, error, as_json=as_json)
+    fields, error = execute(start, path=runs_database(db), options=options, how=how, shown=shown)
+    return Answer(fields, partial(print_outcome, fields=fields), error)
 
 
+@command
 def resume(
-    run_id: str | None = shared.UNFINISHED_RUN,
+    run_id: str | None = UNFINISHED_RUN,
     *,
-    agent: str | None = shared.AGENT,
-    context: str | None = shared.CONTEXT,
+    agent: str | None = AGENT,
+    context: str | None = CONTEXT,
     root: Path | None = option("--root DIR", "Another folder than before."),
-    db: str | None = shared.DATABASE,
-    socket: Path | None = shared.SOCKET,
-    port: int | None = shared.PORT,
-    model: str | None = shared.MODEL,
-    limit: list[str] = shared.LIMIT,
-    summary_model: str | None = shared.SUMMARY_MODEL,
-    backend: Backend = shared.BACKEND,
-    as_json: bool = shared.AS_JSON,
-    plain: bool = shared.PLAIN,
-    quiet: bool = shared.QUIET,
-) -> None:
+    at: At,
+    how: How,
+    shown: Shown,
+) -> Answer:
     """Go on with a run that did not finish.
 
     It may have been interrupted, paused, stopped or failed. No tool call with an unknown effect is made twice. Where a
     service has the database it goes on there, and the command returns at once; else it goes on here.
     """
-    at = At(db, socket, port)
+    from repertory.agents.loading import lasting_reference
+
     if find_service(at) is not None:
-        if agent or context or root or model or limit or summary_model:
+        if agent or context or root or how.model or how.limit or how.summary_model:
             raise ConfigurationError(
                 "a service goes on with a run as it was begun: leave --agent, --context, --root, --model, --limit and "
                 "--summary-model out, or end the service first"
             )
-        resume_in_service(run_id, at, as_json=as_json)
-        return
-
-    async def read(path: Database, journal: Journal, row: RunRow) -> tuple[Database, RunRow]:
-        return path, row
-
-    path, row = read_run(run_id, db, read, unfinished=True)
+        return anyio.run(resume_in_service, run_id, at)
+    path, row = read_row(run_id, at.db, unfinished=True)
     started = row.started
     if run_id is None:
-        output.say(f"going on with {started.run_id}, which is {row.state}: {output.one_line(started.task, 60)}")
-    options: Json = dict(started.options)
-    if root is not None:
-        options["root"] = str(existing_folder(root))
-    if model is not None:
-        options["model"] = model
-    if limit:
-        options["limits"] = options.get("limits", {}) | limits_by(limit)["limits"]
-    from repertory.agents.loading import lasting_reference
-
+        # By the record it may run still; what nobody works on was interrupted.
+        state = "interrupted" if row.state in ("running", "waiting") else row.state
+        output.say(f"going on with {started.run_id}, which is {state}: {output.one_line(started.task, 60)}")
+    options = options_with(started.options, root, how)
     reference = lasting_reference(agent) if agent else started.agent_ref
     if not reference:
         raise ConfigurationError(
@@ -138,18 +108,20 @@ def resume(
     async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.resume(started.run_id, agent=found, context=handed)
 
-    fields, error = execute(
-        start,
-        path=path,
-        root=Path(options["root"]) if "root" in options else None,
-        model=options.get("model"),
-        summary_model=summary_model,
-        backend=backend,
-        as_json=as_json,
-        plain=plain,
-        quiet=quiet,
-    )
-    report(fields, error, as_json=as_json)
+    fields, error = execute(start, path=path, options=options, how=how, shown=shown)
+    return Answer(fields, partial(print_outcome, fields=fields), error)
+
+
+def options_with(saved: Json, root: Path | None, how: How) -> Json:
+    """The options of a run with what the command line says in their place."""
+    options = dict(saved)
+    if root is not None:
+        options["root"] = str(existing_folder(root))
+    if how.model is not None:
+        options["model"] = how.model
+    if how.limits:
+        options["limits"] = options.get("limits", {}) | how.limits
+    return options
 
 
 def existing_folder(path: Path) -> Path:
@@ -164,15 +136,10 @@ def existing_folder(path: Path) -> Path:
 
 def find_agent(reference: str, options: Json) -> Agent[Any]:
     """Import an agent, from the current folder too, and see that its model makes sense before anything is written."""
-    import warnings
-
-    import msgspec
-
     from repertory.agents import load_agent
     from repertory.runs import open_model
 
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    import_from_here()
     model = options.get("model")
     open_model(model)
     with warnings.catch_warnings(record=True) as odd:
@@ -187,9 +154,14 @@ def find_context(reference: str | None) -> Any:
     """Import what is handed to the tools, from the current folder too; None where nothing is named."""
     from repertory.agents.loading import load_context
 
+    import_from_here()
+    return None if reference is None else load_context(reference)
+
+
+def import_from_here() -> None:
+    """Have modules in the current folder found, as ``python -m`` does."""
     if "" not in sys.path:
         sys.path.insert(0, "")
-    return None if reference is None else load_context(reference)
 
 
 # --- one run in the foreground ----------------------------------------------------------------------------
@@ -199,13 +171,10 @@ def execute(
     start: Callable[[Supervisor], Awaitable[Run[Any]]],
     *,
     path: Database,
-    root: Path | None,
-    model: Model | str | None,
-    backend: Backend,
-    as_json: bool,
-    plain: bool,
-    quiet: bool = False,
-    summary_model: str | None = None,
+    options: Json,
+    how: How,
+    shown: Shown,
+    model: Model | None = None,
     is_shown: bool = False,
 ) -> tuple[Json, RepertoryError | None]:
     """Run one run to its end, or until a signal asks to stop, and show how it goes. Its record says how to go on.
@@ -213,20 +182,15 @@ def execute(
     Args:
         start: Starts or resumes it.
         path: The database.
-        root: The folder that citations in the answer are about; None leaves them unchecked.
-        model: For agents that name none.
-        backend: The event loop.
-        as_json: Standard output is kept for the one object.
-        plain: Lines instead of a picture.
-        quiet: Neither.
-        summary_model: Writes summaries; None for the small one of the same provider, "none" for none.
+        options: Its own: citations in the answer are about the folder ``root``, and are not checked without one.
+        how: How it is run.
+        shown: What is shown of it.
+        model: For agents that name none, instead of the one that the options name.
         is_shown: What goes on belongs to standard output, beside the answer.
 
     Returns:
         What ``--json`` gives, and what the command ends with: the run failed, or a signal came first.
     """
-    import anyio
-
     from repertory.cli.deciding import decide_at_terminal
     from repertory.cli.live import show_progress
     from repertory.cli.speech import read_along
@@ -240,7 +204,7 @@ def execute(
         begun_runs: list[tuple[Run[Any], str]] = []
         async with (
             stopped_by_signals(orderly=True) as stop,
-            open_supervisor(path, model=model, summaries=summaries_by(summary_model)) as supervisor,
+            open_supervisor(path, model=model or options.get("model"), summaries=how.summaries) as supervisor,
         ):
             run = await start(supervisor)
             begun_runs.append((run, (await supervisor.journal.read_run(run.id)).started.model))
@@ -264,10 +228,11 @@ def execute(
         go_on = f"go on with: repertory resume {run.id} --db {path}"
         return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
-    with show_progress(as_json=as_json, plain=plain, stderr=not is_shown, quiet=quiet) as progress:
-        fields, error = anyio.run(main, backend=backend)
+    with show_progress(shown, stderr=not is_shown) as progress:
+        fields, error = anyio.run(main, backend=how.backend)
     answer = fields["answer"]
-    citations = [] if answer is None or root is None else check_citations(answer, root)
+    root = options.get("root")
+    citations = [] if answer is None or root is None else check_citations(answer, Path(root))
     unresolved = [asdict(citation) for citation in citations if not citation.resolved]
     counts = {"total": len(citations), "resolved": len(citations) - len(unresolved), "unresolved": unresolved}
     return fields | {"seconds": round(time.monotonic() - begun, 3), "citations": counts}, error
@@ -276,8 +241,6 @@ def execute(
 async def _outcome(
     run: Run[Any], model: str, path: Database, go_on: str, interrupted: output.Interrupted
 ) -> tuple[Json, RepertoryError | None]:
-    import msgspec
-
     from repertory.record import FINAL_STATES
 
     answer, words, result = None, None, None
@@ -309,36 +272,20 @@ async def _outcome(
     return fields, error
 
 
-def limits_by(given: Sequence[str]) -> Json:
-    """The option ``limits`` of a run, as ``--limit`` says; nothing where it was not given."""
-    limits: dict[str, float | None] = {}
-    for each in given:
-        name, _, value = each.partition("=")
-        try:
-            limits[name.strip()] = None if value == "none" else int(value) if value.isdecimal() else float(value)
-        except ValueError:
-            raise ConfigurationError(f"--limit must be as cost=2 or cost=none, got {each[:100]!r}") from None
-    return {"limits": limits} if limits else {}
-
-
-def summaries_by(name: str | None) -> tuple[str, ...] | None:
-    """The ``summaries`` of a supervisor, as ``--summary-model`` says."""
-    return None if name is None else () if name == "none" else (name,)
-
-
 # --- what came of it --------------------------------------------------------------------------------------
 
 
-def report(fields: Json, error: RepertoryError | None, *, as_json: bool) -> None:
-    """Write the answer, or the one object, to standard output; raise what kept the run from its answer."""
-    if as_json:
-        output.print_json(fields)
-    elif fields["answer"] is not None:
+def print_outcome(_screen: Console, *, fields: Json) -> None:
+    """Write the answer, if there is one, and say which of its citations do not hold."""
+    if fields["answer"] is not None:
         print_answer(fields["answer"])
-        for citation in fields["citations"]["unresolved"]:
-            output.say(f"citation {citation['path']}:{citation['first']} does not hold: {citation['problem']}")
-    if error is not None:
-        raise error
+    for citation in fields["citations"]["unresolved"]:
+        output.say(broken_citation(citation))
+
+
+def broken_citation(citation: Json) -> str:
+    """What is wrong with a citation that does not hold."""
+    return f"citation {citation['path']}:{citation['first']} does not hold: {citation['problem']}"
 
 
 def print_answer(answer: str) -> None:
@@ -347,9 +294,6 @@ def print_answer(answer: str) -> None:
     if not sys.stdout.isatty():
         sys.stdout.write(f"{text}\n")
         return
-    from rich.table import Table
-    from rich.text import Text
-
     screen = output.console()
     for is_table, lines in groupby(text.split("\n"), key=lambda line: line.startswith("|")):
         if is_table:

@@ -6,31 +6,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from repertory._ids import unit_of
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import (
-    At,
-    ask_about_run,
-    data_dir,
-    databases_to_read,
-    named_database,
-    open_source,
-)
-from repertory.cli.options import AS_JSON, DATABASE, PORT, RUN, SOCKET, option
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import data_dir, databases_to_read, named_database, open_source, open_source_of
+from repertory.cli.options import RUN, At, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from repertory.record import RunStatistics
     from repertory.service.places import Place
-    from repertory.service.sources import RunSource
-    from repertory.service.views import RunDetail, RunList, RunNode, RunView
+    from repertory.service.views import RunList, RunNode, RunView
 
 COLOURS = {
     "running": "cyan",
@@ -64,44 +59,31 @@ _ALWAYS = (
 )
 
 
-def ps(
-    *,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
-    everything: bool = option("-a, --all", "Show runs that have ended, too.", False),
-    as_json: bool = AS_JSON,
-) -> None:
+@command
+async def ps(*, everything: bool = option("-a, --all", "Show runs that have ended, too.", False), at: At) -> Answer:
     """List runs as a tree: those of the service, where one runs.
 
     Tokens are those of all prompts together. A run that no process works on any more is interrupted: resume it.
     """
-    import anyio
-
-    at = At(db, socket, port)
-
-    async def read() -> tuple[str, Place | None, RunList]:
-        async with open_source(at, quiet=as_json) as source:
-            return source.database, source.place, await source.list_runs()
-
+    named = named_database(at.db) is not None
     try:
-        database, place, found = anyio.run(read)
+        async with open_source(at) as source:
+            database, place, found = source.database, source.place, await source.list_runs()
     except output.NothingThere:
-        if named_database(db) is not None:
+        if named:
             raise
-        if as_json:
-            output.print_json({"database": None, "service": None, "runs": [], "more": 0})
-        else:
-            welcome()
-        return
+        return Answer({"database": None, "service": None, "runs": [], "more": 0}, lambda _: welcome())
     shown = found.runs if everything else unfinished_trees(found.runs)
-    if as_json:
-        output.print_json({"database": database, "service": place and str(place), "runs": shown, "more": found.more})
-        return
-    _print(shown)
-    hint = _hint(found, shown, place, "" if named_database(db) is None else f" --db {database}")
-    if hint:
-        sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
+
+    def show(screen: Console) -> None:
+        if shown:
+            output.show(screen, runs_table(shown, screen.width))
+        hint = _hint(found, shown, place, f" --db {database}" if named else "")
+        if hint:
+            sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
+
+    fields = {"database": database, "service": place and str(place), "runs": shown, "more": found.more}
+    return Answer(fields, show)
 
 
 def unfinished_trees(runs: Sequence[RunView]) -> list[RunView]:
@@ -127,19 +109,11 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
     return f"Nothing is under way. {ended} runs have ended: repertory ps -a{where} shows them.{begin}"
 
 
-def _print(runs: Sequence[RunView]) -> None:
-    if runs:
-        screen = output.console()
-        output.show(screen, runs_table(runs, screen.width))
-
-
 def runs_table(runs: Sequence[RunView], width: int) -> Table:
     """Runs as a tree, with their figures."""
     rows = [
         (
-            f"{branch}{own_id(run.id, run.parent_id) if branch else output.one_line(run.id)}",
-            output.one_line(run.agent),
-            _standing(run),
+            *_who(branch, run),
             output.duration(time.time() - run.started_at),
             *figures_of(run),
             _about(run),
@@ -160,6 +134,11 @@ def figures_of(run: RunView) -> tuple[str, str, str]:
     )
 
 
+def _who(branch: str, run: RunView) -> tuple[str, str, Text]:
+    """A run's place in its tree, its agent and how it stands."""
+    return f"{branch}{own_id(run.id, run.parent_id) if branch else run.id}", run.agent, _standing(run)
+
+
 def _standing(run: RunView) -> Text:
     """The state of a run, with its priority where it waits, and its machine where that is not its lead's."""
     state = coloured_state(run.state)
@@ -174,45 +153,27 @@ def _about(run: RunView) -> str:
     return output.one_line(run.error or f"{waits_for}{run.task}", 200)
 
 
-def tree(
-    run_id: str | None = RUN,
-    *,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
-    as_json: bool = AS_JSON,
-) -> None:
+@command
+async def tree(run_id: str | None = RUN, *, at: At) -> Answer:
     """Show a run and those below it, with what they spent and remember.
 
     MEMORY is root for a memory of its own from the start; for a sub-agent it is what it was given of the one above:
     shared, a snapshot, or isolated from it. Tokens are those of all prompts together.
     """
+    async with open_source_of(run_id, at) as (source, found):
+        detail = await source.read_run(found)
 
-    async def read(source: RunSource, found: str) -> tuple[str, RunDetail]:
-        return source.database, await source.read_run(found)
+    def show(screen: Console) -> None:
+        rows: list[tuple[str | Text, ...]] = [
+            (*_who(branch, node.run), *_spent(node.statistics), node.memory or "–", _about(node.run))
+            for branch, node in in_tree(list(nodes_of(detail.tree)), attrgetter("run.id", "run.parent_id"))
+        ]
+        if len(rows) > 1:
+            rows.append((f"{len(rows)} runs", "", "", *_spent(detail.tree_statistics), "", ""))
+        headers = ("RUN", "AGENT", "STATE", "ITER", "TOKENS", "COST", "MEMORY", "TASK")
+        output.print_table(screen, headers, rows, right="ITER|TOKENS|COST", gap=False)
 
-    database, detail = ask_about_run(run_id, At(db, socket, port), read)
-    if as_json:
-        import msgspec
-
-        output.print_json({"database": database, **msgspec.to_builtins(detail)})
-        return
-    rows: list[tuple[str | Text, ...]] = [
-        (
-            f"{branch}{own_id(node.run.id, node.run.parent_id) if branch else output.one_line(node.run.id)}",
-            output.one_line(node.run.agent),
-            _standing(node.run),
-            *_spent(node.statistics),
-            node.memory or "–",
-            output.one_line(node.run.error or node.run.task, 200),
-        )
-        for branch, node in in_tree(list(nodes_of(detail.tree)), attrgetter("run.id", "run.parent_id"))
-    ]
-    if len(rows) > 1:
-        rows.append((f"{len(rows)} runs", "", "", *_spent(detail.tree_statistics), "", ""))
-    headers = ("RUN", "AGENT", "STATE", "ITER", "TOKENS", "COST", "MEMORY", "TASK")
-    screen = output.console()
-    output.show(screen, output.table(headers, rows, width=screen.width, right="ITER|TOKENS|COST"))
+    return Answer({"database": source.database, **msgspec.to_builtins(detail)}, show)
 
 
 def _spent(figures: RunStatistics) -> tuple[str, str, str]:
@@ -233,8 +194,6 @@ def own_id(run_id: str, parent_id: str | None) -> str:
 
 def coloured_state(state: str) -> Text:
     """A state in its colour."""
-    from rich.text import Text
-
     return Text(state, style=COLOURS.get(state.strip(), ""))
 
 
@@ -273,7 +232,6 @@ def in_tree(
 
 def welcome() -> None:
     """See what there is, and say what to do with it. Nothing is written, and nothing that is there is an error."""
-    import anyio
 
     async def read() -> tuple[str, Place | None, RunList]:
         async with open_source(At(), quiet=True) as source:
@@ -292,9 +250,9 @@ def welcome() -> None:
     left = [run for run in roots if run.resumable]
     going = sum(run.state != "done" for run in roots) - len(left)
     older = 0 if place is not None else len(databases_to_read(None)) - 1
-    more = f", {_count(older, 'older database')} beside it" if older else ""
+    more = f", {output.count(older, 'older database')} beside it" if older else ""
     served = "" if place is None else f"A service listens at {place}. "
-    facts = f"{served}{database}: {_count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
+    facts = f"{served}{database}: {output.count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
     if place is not None:
         _print_next(facts, _SERVED, _LOOK, _ALWAYS)
     elif going:
@@ -305,10 +263,6 @@ def welcome() -> None:
         _print_next(f"{facts} Go on:", resuming, _LOOK, _ALWAYS)
     else:
         _print_next(facts, _LOOK, _BEGIN, _ALWAYS)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _model_in_use() -> str:
@@ -326,8 +280,6 @@ def _model_in_use() -> str:
 
 
 def _print_next(facts: str, *groups: Sequence[tuple[str, str]]) -> None:
-    from rich.text import Text
-
     screen = output.console()
     output.show(
         screen, Text(f"repertory {__version__}", style="bold"), Text(_model_in_use()), Text(output.one_line(facts))

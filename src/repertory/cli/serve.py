@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repertory.cli.options import BACKEND, CONTEXT, LIMIT, OWN_DATABASE, SUMMARY_MODEL, Backend, option
+from repertory.cli.commands import command
+from repertory.cli.databases import runs_database
+from repertory.cli.options import CONTEXT, OWN_DATABASE, HowServed, option
+from repertory.cli.output import say
+from repertory.cli.running import find_context
 
 
-def serve(
+@command
+async def serve(
     *,
     db: str | None = OWN_DATABASE,
     socket: Path | None = option("--socket PATH", "The unix socket. Default: ctl.sock in the runtime folder."),
@@ -17,9 +22,7 @@ def serve(
     ),
     context: str | None = CONTEXT,
     root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
-    model: str | None = option("--model NAME", "The model of agents that name none."),
-    limit: list[str] = LIMIT,
-    summary_model: str | None = SUMMARY_MODEL,
+    how: HowServed,
     resume: bool = option("--resume", "Go on with what an earlier process left unfinished.", False),
     read_only: bool = option("--read-only", "Refuse everything that changes something: look, do not touch.", False),
     redact: list[str] = option(
@@ -36,40 +39,31 @@ def serve(
         "--lease SECONDS", "On PostgreSQL: after so long without a word others take its runs. Default: 30.", min=0.5
     ),
     log: Path | None = option("--log FILE", "Where to write what is said, instead of standard error."),
-    backend: Backend = BACKEND,
 ) -> None:
     """Keep a supervisor running, with an HTTP interface and a page.
 
     SIGTERM and Ctrl-C bring the runs to their next boundary, from where they can be resumed; a second one kills.
     SIGHUP opens the log file again. Sockets that systemd passes take the place of --socket and --port.
     """
-    import anyio
-
-    from repertory.cli.databases import runs_database
-    from repertory.cli.output import say
-    from repertory.cli.running import find_context, limits_by, summaries_by
     from repertory.service import Options, run_service
 
-    async def main() -> None:
-        options = Options(
-            database=runs_database(db),
-            socket=socket,
-            port=port,
-            agents=agent,
-            context=find_context(context),
-            root=root,
-            read_only=read_only,
-            resume=resume,
-            model=model,
-            limits=limits_by(limit).get("limits", {}),
-            summaries=summaries_by(summary_model),
-            redact=redact,
-            keep_finished=keep_finished,
-            log=log,
-            name=name,
-            labels=label,
-            lease=lease,
-        )
-        await run_service(options, report=say)
-
-    anyio.run(main, backend=backend)
+    options = Options(
+        database=runs_database(db),
+        socket=socket,
+        port=port,
+        agents=agent,
+        context=find_context(context),
+        root=root,
+        read_only=read_only,
+        resume=resume,
+        model=how.model,
+        limits=how.limits,
+        summaries=how.summaries,
+        redact=redact,
+        keep_finished=keep_finished,
+        log=log,
+        name=name,
+        labels=label,
+        lease=lease,
+    )
+    await run_service(options, report=say)

@@ -3,55 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
 from repertory.cli import output
-from repertory.cli.databases import At, ask_about_run
-from repertory.cli.options import AS_JSON, DATABASE, PORT, RUN, SOCKET, option
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import open_source_of
+from repertory.cli.options import RUN, At, option
 from repertory.cli.output import cost, dollars, one_line, tokens
 from repertory.cli.runs import in_tree, own_id
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from repertory.llm.messages import Json
-    from repertory.service.sources import RunSource
 
 _DECISIONS = 12  # lines; --json has them all
 _BAR = 0.03  # how far the token estimate may be off in 95 of 100 prompts
 _HEIGHT = 8  # lines of the chart
 
 
-def stats(
-    run_id: str | None = RUN,
-    *,
-    tree: bool = option("--tree", "Add the runs below it.", False),
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
-    as_json: bool = AS_JSON,
-) -> None:
+@command
+async def stats(
+    run_id: str | None = RUN, *, tree: bool = option("--tree", "Add the runs below it.", False), at: At
+) -> Answer:
     """Show what a run saw and cost, beside what a plain loop would send.
 
     That is, iteration by iteration: its context, the prompt cache, the cost by purpose, tools and retrievals,
     summaries, the decisions with what they saved, how good the token estimate was, and alerts.
     """
-
-    async def read(source: RunSource, found: str) -> Json:
-        return {"database": source.database, **await source.read_stats(found, tree=tree)}
-
-    shown = ask_about_run(run_id, At(db, socket, port), read)
-    if as_json:
-        output.print_json(shown)
-    else:
-        _print(output.console(), shown["runs"], shown["total"], tree=tree)
+    async with open_source_of(run_id, at) as (source, found):
+        shown: Json = {"database": source.database, **await source.read_stats(found, tree=tree)}
+    return Answer(shown, partial(_print, runs=shown["runs"], total=shown["total"], tree=tree))
 
 
-def _print(screen: Console, runs: Sequence[Json], total: Json, *, tree: bool) -> None:
-    from rich.text import Text
-
+def _print(screen: Console, *, runs: Sequence[Json], total: Json, tree: bool) -> None:
     first = runs[0]
     facts = [f" {one_line(first['run_id'])}", one_line(first["model"]), first["state"]]
     if tree:
@@ -79,8 +67,6 @@ def _print(screen: Console, runs: Sequence[Json], total: Json, *, tree: bool) ->
 
 
 def _print_chart(screen: Console, iterations: Sequence[Json]) -> None:
-    from rich.text import Text
-
     from repertory.replay.chart import bars
 
     if not iterations:
@@ -147,8 +133,6 @@ def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
 
 
 def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
-    from rich.text import Text
-
     lines = [(run, line) for run in runs for line in run["decisions"] if line["tokens_before"]]
     rows = [
         (

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+import time
+from typing import TYPE_CHECKING, Any
 
 from repertory.cli import output
-from repertory.cli.databases import (
-    At,
-    databases_to_read,
-    find_in_service,
-    named_database,
-    no_run,
-    open_service,
-    open_source,
-)
-from repertory.cli.options import AS_JSON, DATABASE, PORT, SOCKET, argument, option
-from repertory.cli.output import one_line
-from repertory.errors import ConfigurationError, JournalLocked, RunError
+from repertory.cli.commands import Answer, command
+from repertory.cli.databases import ask_service, ask_service_of, open_source
+from repertory.cli.options import ONE_RUN, At, argument, option
+from repertory.cli.reading import call_line
+from repertory.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from repertory.llm.messages import Json
     from repertory.runs.waiting_calls import WaitingCall
-    from repertory.service.client import ServiceClient
 
-T = TypeVar("T")
-
-_RUN = argument("RUN", "A run's id, or any part of it that fits one run only.", ...)
 _CALL = argument("CALL", "The call's id, or its beginning, as approvals lists it.", ...)
 _OF_RUN = option("--run RUN", "The run, where several have a call of this id.")
 _BY = option("--by NAME", "Who decides, for the record. Default: the user's name.")
@@ -38,37 +29,36 @@ _BY = option("--by NAME", "Who decides, for the record. Default: the user's name
 # --- runs -------------------------------------------------------------------------------------------------
 
 
-def start(
+@command
+async def start(
     agent: str = argument("AGENT", "The agent, by its name in the service.", ...),
     task: str = argument("TASK", "What to do.", ...),
     *,
     root: str | None = option("--root DIR", "The folder to read, in that of the service."),
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
-    as_json: bool = AS_JSON,
-) -> None:
+    at: At,
+) -> Answer:
     """Begin a run in the service, and return at once. Its id goes to standard output."""
+    async with ask_service(at) as client:
+        return new_run(await client.start(agent, task, root=root), "follow it with: repertory attach")
 
-    async def begin(client: ServiceClient) -> str:
-        return await client.start(agent, task, root=root)
 
-    run_id = with_service(At(db, socket, port), begin)
-    if as_json:
-        output.print_json({"id": run_id})
-    else:
+def new_run(run_id: str, hint: str) -> Answer:
+    """The id of a run that was begun, for scripts, with what a person does next."""
+
+    def show(_screen: Console) -> None:
         sys.stdout.write(f"{run_id}\n")
         if sys.stdout.isatty():
-            output.say(f"follow it with: repertory attach {run_id}")
+            output.say(f"{hint} {run_id}")
+
+    return Answer({"id": run_id}, show)
 
 
-def send(
-    run_id: str = _RUN,
+@command
+async def send(
+    run_id: str = ONE_RUN,
     text: str = argument("TEXT", "What to say; - reads it from standard input.", ...),
     *,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
+    at: At,
 ) -> None:
     """Say something to a run of the service.
 
@@ -76,123 +66,101 @@ def send(
     when the command returns.
     """
     words = sys.stdin.read() if text == "-" else text
-
-    async def say(client: ServiceClient, found: str) -> None:
+    async with ask_service_of(run_id, at) as (client, found):
         await client.send(found, words)
 
-    _to_run(run_id, At(db, socket, port), say)
+
+async def _steer(run_id: str, at: At, verb: str) -> str:
+    async with ask_service_of(run_id, at) as (client, found):
+        await client.steer(found, verb)
+        return found
 
 
-def pause(
-    run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
-) -> None:
+@command
+async def pause(run_id: str = ONE_RUN, *, at: At) -> None:
     """Hold a run of the service at its next boundary, until resume."""
-    _to_run(run_id, At(db, socket, port), _verb("pause"))
+    await _steer(run_id, at, "pause")
 
 
-def stop(
-    run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
-) -> None:
+@command
+async def stop(run_id: str = ONE_RUN, *, at: At) -> None:
     """End a run of the service at its next boundary.
 
     That is after the model call or the tools that are under way.
     """
-    _to_run(run_id, At(db, socket, port), _verb("stop"))
+    await _steer(run_id, at, "stop")
 
 
-def kill(
-    run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
-) -> None:
+@command
+async def kill(run_id: str = ONE_RUN, *, at: At) -> None:
     """End a run of the service at once. What is in its record stays; what is under way is left as it is."""
-    _to_run(run_id, At(db, socket, port), _verb("kill"))
+    await _steer(run_id, at, "kill")
 
 
-def resume_in_service(run_id: str | None, at: At, *, as_json: bool) -> None:
-    """Have the service go on with a run; None for the newest that did not finish."""
+@command
+async def retry(run_id: str = ONE_RUN, *, at: At) -> None:
+    """Have the service go on with a run that failed or was stopped."""
+    _say_going_on(await _steer(run_id, at, "retry"))
 
-    async def resume(client: ServiceClient) -> str:
-        if run_id is None:
+
+async def resume_in_service(run_id: str | None, at: At) -> Answer:
+    """Have the service go on with a run, None for the newest that did not finish."""
+    if run_id is None:
+        async with ask_service(at) as client:
             waiting = [run.id for run in (await client.list_runs()).runs if run.resumable or run.state == "paused"]
-            found = waiting[-1] if waiting else None
-            if found is None:
+            if not waiting:
                 raise output.NothingThere(
                     f"every run in {client.database} has finished or is under way; repertory ps -a lists them"
                 )
-        else:
-            found = await find_run(client, run_id)
-        await client.steer(found, "resume")
-        return found
-
-    found = with_service(at, resume)
-    if as_json:
-        output.print_json({"id": found})
-    else:
-        output.say(f"{found} goes on in the service; follow it with: repertory attach {found}")
+            run_id = waiting[-1]
+    found = await _steer(run_id, at, "resume")
+    return Answer({"id": found}, lambda _: _say_going_on(found))
 
 
-def _verb(name: str) -> Callable[[ServiceClient, str], Awaitable[None]]:
-    async def steer(client: ServiceClient, run_id: str) -> None:
-        await client.steer(run_id, name)
-
-    return steer
+def _say_going_on(run_id: str) -> None:
+    output.say(f"{run_id} goes on in the service; follow it with: repertory attach {run_id}")
 
 
 # --- calls that wait --------------------------------------------------------------------------------------
 
 
-def approvals(
-    *,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
-    as_json: bool = AS_JSON,
-) -> None:
+@command
+async def approvals(*, at: At) -> Answer:
     """List the tool calls that wait for a person, or for their result.
 
     Without a service those of interrupted runs are listed, which wait again once their run is resumed.
     """
-    import anyio
+    async with open_source(at) as source:
+        database, is_served, waiting = source.database, source.place is not None, await source.waiting()
 
-    async def read() -> tuple[str, bool, list[WaitingCall]]:
-        async with open_source(At(db, socket, port)) as source:
-            return source.database, source.place is not None, list(await source.waiting())
+    def show(screen: Console) -> None:
+        if not waiting:
+            sys.stdout.write("Nothing waits.\n")
+            return
+        headers = ("CALL", "RUN", "WAITS FOR", "AGENT", "AGE", "WHAT")
+        # Whole: nobody should have to allow what he cannot see.
+        output.show(screen, output.table(headers, list(map(_row, waiting)), width=screen.width, whole=True))
+        if is_served:
+            output.say("repertory approve CALL has one made, repertory deny CALL REASON refuses it")
+        else:
+            output.say("nobody runs these: repertory resume RUN asks about them at a terminal")
 
-    database, is_served, waiting = anyio.run(read)
-    if as_json:
-        output.print_json({"database": database, "waiting": waiting})
-        return
-    rows = [
-        (
-            one_line(each.call_id),
-            one_line(each.run_id),
-            each.kind,
-            one_line(each.agent),
-            output.timestamp(each.since),
-            one_line(f"{each.tool} {json.dumps(dict(each.arguments), ensure_ascii=False)}", 500),
-        )
-        for each in waiting
-    ]
-    if not rows:
-        sys.stdout.write("Nothing waits.\n")
-        return
-    screen = output.console()
-    headers = ("CALL", "RUN", "WAITS FOR", "AGENT", "SINCE", "WHAT")
-    output.show(screen, output.table(headers, rows, width=screen.width))
-    if is_served:
-        output.say("repertory approve CALL has one made, repertory deny CALL REASON refuses it")
-    else:
-        output.say("nobody runs these: repertory resume RUN asks about them at a terminal")
+    return Answer({"database": database, "waiting": waiting}, show)
 
 
-def approve(
+def _row(call: WaitingCall) -> tuple[str, ...]:
+    age = output.duration(time.time() - call.since)
+    return call.call_id, call.run_id, call.kind, call.agent, age, call_line(call.tool, dict(call.arguments), 2000)
+
+
+@command
+async def approve(
     call_id: str = _CALL,
     *,
     arguments: str | None = option("--arguments JSON", "Call the tool with these instead, as one JSON object."),
     run: str | None = _OF_RUN,
     by: str | None = _BY,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
+    at: At,
 ) -> None:
     """Have a call made that waits. It is durable when the command returns."""
     body: Json = {}
@@ -201,31 +169,26 @@ def approve(
             body["arguments"] = json.loads(arguments)
         except ValueError as error:
             raise ConfigurationError(f"--arguments must be one JSON object: {error}") from error
-    _decide(At(db, socket, port), (run, call_id), "approve", by, body)
+    await _decide("approve", call_id, run=run, by=by, at=at, **body)
 
 
-def deny(
+@command
+async def deny(
     call_id: str = _CALL,
     reason: str = argument("REASON", "Why, for the model to read.", ...),
     *,
     run: str | None = _OF_RUN,
     by: str | None = _BY,
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
+    at: At,
 ) -> None:
     """Deny a call that waits. The model is told why."""
-    _decide(At(db, socket, port), (run, call_id), "deny", by, {"reason": reason})
+    await _decide("deny", call_id, run=run, by=by, at=at, reason=reason)
 
 
-def _decide(at: At, call: tuple[str | None, str], verb: str, by: str | None, body: Json) -> None:
-    import getpass
-
-    async def decide(client: ServiceClient) -> None:
-        found = _find_call(await client.waiting(), *call)
-        await client.decide(*found, verb, {"by": by or getpass.getuser(), **body})
-
-    with_service(at, decide)
+async def _decide(verb: str, call_id: str, *, run: str | None, by: str | None, at: At, **said: Any) -> None:
+    async with ask_service(at) as client:
+        found = _find_call(await client.waiting(), run, call_id)
+        await client.decide(*found, verb, {"by": by or getpass.getuser(), **said})
 
 
 def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> tuple[str, str]:
@@ -245,58 +208,3 @@ def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> 
     if run_id is not None:
         return run_id, call_id
     raise RunError(f"no call {call_id!r} waits; repertory approvals lists those that do")
-
-
-# --- the service ------------------------------------------------------------------------------------------
-
-
-def with_service(at: At, ask: Callable[[ServiceClient], Awaitable[T]]) -> T:
-    """Ask the service that a command is about.
-
-    Raises:
-        NothingThere: There is no database.
-        JournalLocked: Another process than a service owns the database.
-        RunError: Nobody does.
-        ServiceUnavailable: The service does not answer.
-    """
-    import anyio
-
-    async def main() -> T:
-        async with open_service(at) as client:
-            if client is None:
-                raise nobody_runs(at)
-            return await ask(client)
-
-    return anyio.run(main)
-
-
-def nobody_runs(at: At) -> Exception:
-    """What to say where a command needs a service and there is none."""
-    from repertory.record.sqlite_file import owner_of
-
-    path = databases_to_read(at.db)[0]
-    owner = owner_of(path) if isinstance(path, Path) else None
-    if owner is not None:
-        return JournalLocked(f"{path} is owned by a process that is no service", path=str(path), owner=owner.pid)
-    where = f" --db {path}" if named_database(at.db) is not None else ""
-    return RunError(
-        f"nobody runs what is in {path}: repertory serve{where} --resume is a service that goes on with it, repertory "
-        f"resume RUN{where} goes on with one run here"
-    )
-
-
-def _to_run(run_id: str, at: At, act: Callable[[ServiceClient, str], Awaitable[None]]) -> None:
-    """Act on a run of the service."""
-
-    async def main(client: ServiceClient) -> None:
-        await act(client, await find_run(client, run_id))
-
-    with_service(at, main)
-
-
-async def find_run(client: ServiceClient, run_id: str) -> str:
-    """The id of the run of a service that a part of it stands for. Raises ``NothingThere``."""
-    found = await find_in_service(client, run_id)
-    if found is None:
-        raise no_run(run_id, client.database, None)
-    return found

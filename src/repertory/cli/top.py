@@ -7,17 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import anyio
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
 from repertory.cli import output
-from repertory.cli.databases import At, open_source
-from repertory.cli.options import DATABASE, PORT, SOCKET, option
+from repertory.cli.commands import command
+from repertory.cli.databases import open_source
+from repertory.cli.options import At, option
 from repertory.cli.runs import runs_table, unfinished_trees
+from repertory.cli.signals import drawn_on
+from repertory.cli.status import has_picture
+from repertory.cli.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from repertory.service.sources import RunSource
     from repertory.service.views import RunView
 
@@ -53,39 +59,28 @@ class Glance:
     runs: list[RunView]
 
 
-def top(
+@command
+async def top(
     *,
     interval: float = option("--interval SECONDS", "How long between two looks.", 1.0, min=0.1, max=3600),
     once: bool = option("--once", "Look once, and end.", False),
-    db: str | None = DATABASE,
-    socket: Path | None = SOCKET,
-    port: int | None = PORT,
+    at: At,
     as_json: bool = option("--json", "Look once, and write one JSON object.", False),
 ) -> None:
     """Show what is under way, what waits, and all costs, until Ctrl-C.
 
     Where there is no terminal it is a line for each look.
     """
-    import anyio
-
-    from repertory.cli.live import has_picture
-    from repertory.cli.stopping import stopped_by_signals
-
-    at = At(db, socket, port)
-
-    async def main() -> None:
-        async with open_source(at, quiet=as_json) as source:
-            glance = await _look(source)
-            if as_json:
-                output.print_json(glance)
-            elif once:
-                screen = output.console()
-                output.show(screen, *_draw(glance, None, screen.width, sys.maxsize))
-            else:
-                async with stopped_by_signals():
-                    await (_redraw if has_picture(output.console()) else _write_lines)(source, glance, interval)
-
-    anyio.run(main)
+    async with open_source(at, quiet=as_json) as source:
+        glance = await _look(source)
+        screen = output.console()
+        if as_json:
+            output.print_json(glance)
+        elif once:
+            output.show(screen, *_draw(glance, None, screen.width, sys.maxsize))
+        else:
+            async with stopped_by_signals():
+                await (_redraw if has_picture(screen) else _write_lines)(source, glance, interval)
 
 
 async def _look(source: RunSource) -> Glance:
@@ -107,12 +102,6 @@ async def _look(source: RunSource) -> Glance:
 
 
 async def _redraw(source: RunSource, glance: Glance, interval: float) -> None:
-    import anyio
-    from rich.console import Group
-    from rich.live import Live
-
-    from repertory.cli.signals import drawn_on
-
     screen = output.console()
     before: Glance | None = None
     with drawn_on(screen.file.fileno()), Live(console=screen, auto_refresh=False, screen=True) as picture:
@@ -123,8 +112,6 @@ async def _redraw(source: RunSource, glance: Glance, interval: float) -> None:
 
 
 async def _write_lines(source: RunSource, glance: Glance, interval: float) -> None:
-    import anyio
-
     before: Glance | None = None
     while True:
         sys.stdout.write(f"{output.timestamp(glance.at)}  {'  '.join(_facts(glance, before))}\n")
@@ -146,8 +133,6 @@ def _facts(glance: Glance, before: Glance | None) -> Sequence[str]:
 
 
 def _draw(glance: Glance, before: Glance | None, width: int, height: int) -> Sequence[RenderableType]:
-    from rich.text import Text
-
     where = glance.database if glance.service is None else f"{glance.service}, {glance.database}"
     parts: list[RenderableType] = [
         Text(output.one_line(f"{time.strftime('%H:%M:%S', time.localtime(glance.at))}  {where}"), style="dim"),

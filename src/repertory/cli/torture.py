@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import anyio
+import msgspec
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from repertory._postgres_address import postgres_address
 from repertory.cli import output, signals
-from repertory.cli.options import AS_JSON, BACKEND, Backend, argument, option
+from repertory.cli.commands import Answer, command
+from repertory.cli.options import BACKEND, Backend, argument, option
+from repertory.cli.status import status_line
 from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from repertory.record import Snapshot
     from repertory.torture import Report, ScenarioReport
@@ -25,6 +33,7 @@ _SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or
 _SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives the process, not the power"}
 
 
+@command
 def stress(
     workload: Literal["appends"] = argument("WORKLOAD", "What to stress: appends.", "appends"),
     *,
@@ -34,17 +43,11 @@ def stress(
     durable: bool = option("--durable", "Acknowledge what survives a loss of power, not just of the process.", False),
     db: str | None = option("--db FILE", "The database. Default: one that is thrown away."),
     backend: Backend = BACKEND,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Append from many tasks at once, and check.
 
     Nothing may be lost, doubled or out of order, and no snapshot may show what came after it.
     """
-    import tempfile
-
-    import anyio
-
-    from repertory.cli.live import status_line
     from repertory.cli.stopping import stopped_by_signals
     from repertory.torture.appends import run_appends
 
@@ -66,7 +69,7 @@ def stress(
                 )
         raise stop.interrupted("stopped before the end; nothing was found wrong so far")
 
-    finish(anyio.run(main, backend=backend), as_json=as_json)
+    return finish(anyio.run(main, backend=backend))
 
 
 async def _summarize(snapshot: Snapshot) -> str:
@@ -76,6 +79,7 @@ async def _summarize(snapshot: Snapshot) -> str:
     return "\n".join(text_of(entry.content) for entry in snapshot[-_SUMMARIZED:])
 
 
+@command
 def torture(
     *,
     profile: Literal["short", "full"] = option(
@@ -87,8 +91,7 @@ def torture(
     traces: Path | None = option("--traces DIR", "Look again at what a failed case of power cuts left."),
     workers: int = option("--workers N", "Processes that play.", 2, min=1),
     db: str | None = option("--db ADDRESS", "Kill on databases of a PostgreSQL server: the address of one there."),
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Try to make it lose something.
 
     Power cuts, kills, storms of cancellation and mutated answers, drawn from a seed. Nothing may be lost, doubled or
@@ -97,7 +100,6 @@ def torture(
     """
     from platformdirs import user_cache_path
 
-    from repertory.cli.live import status_line
     from repertory.torture import choose, run_torture
     from repertory.torture.scenarios import SCENARIOS, on_server
 
@@ -122,34 +124,25 @@ def torture(
             ),
             is_stopped=lambda: bool(told),
         )
-    finish(report, as_json=as_json)
-    if told:
-        raise typer.Exit(128 + told[0])
+    return finish(report, ended_by=told[:1])
 
 
-def finish(report: AppendsReport | Report, *, as_json: bool) -> None:
-    """Write what was found.
-
-    Raises:
-        RepertoryError: Something is not as promised, or a negative control did not fail.
-    """
-    import msgspec
-
+def finish(report: AppendsReport | Report, *, ended_by: Sequence[int] = ()) -> Answer:
+    """What was found; an error where something is not as promised, or a negative control did not fail."""
     from repertory.torture import Report
 
-    if as_json:
-        output.print_json({**msgspec.to_builtins(report), "clean": report.clean})
-    elif isinstance(report, Report):
-        _print_scenarios(report)
-    else:
-        _print_appends(report)
+    error: BaseException | None = typer.Exit(128 + ended_by[0]) if ended_by else None
     if not report.clean:
-        raise RepertoryError("not everything is as promised; please report it with the lines above")
+        error = RepertoryError("not everything is as promised; please report it with the lines above")
+    show = (
+        partial(_print_scenarios, report=report)
+        if isinstance(report, Report)
+        else partial(_print_appends, report=report)
+    )
+    return Answer({**msgspec.to_builtins(report), "clean": report.clean}, show, error)
 
 
-def _print_appends(report: AppendsReport) -> None:
-    from rich.text import Text
-
+def _print_appends(screen: Console, report: AppendsReport) -> None:
     rate = f"{report.appends_per_second:,.0f} a second"
     writers = f"by {report.writers - report.threads} tasks and {report.threads} threads"
     rows: list[tuple[str | Text, ...]] = [
@@ -164,14 +157,10 @@ def _print_appends(report: AppendsReport) -> None:
         ("summaries that knew too much", report.summary_violations, f"of {report.summaries_checked:,}"),
     ):
         rows.append((name, Text(f"{count:,}", style="red" if count else "green"), among))
-    screen = output.console()
-    output.show(screen, output.table(("", "", ""), rows, width=screen.width))
+    output.print_table(screen, ("", "", ""), rows, gap=False)
 
 
-def _print_scenarios(report: Report) -> None:
-    from rich.text import Text
-
-    screen = output.console()
+def _print_scenarios(screen: Console, report: Report) -> None:
     rows: list[tuple[str | Text, ...]] = []
     for each in report.scenarios:
         if each.left_out:
@@ -188,7 +177,7 @@ def _print_scenarios(report: Report) -> None:
             )
         )
     headers = ("scenario", "cases", "failures", "controls", "time")
-    output.show(screen, output.table(headers, rows, width=screen.width, right="cases|failures|time"))
+    output.print_table(screen, headers, rows, right="cases|failures|time", gap=False)
     early = ", ended early" if report.interrupted else ""
     for line in (f"seed {report.seed}, profile {report.profile}{early}", *_details(report)):
         screen.print(line, soft_wrap=True)

@@ -1,0 +1,49 @@
+"""One line at a terminal that says how far something is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from repertory.cli import output
+from repertory.cli.signals import drawn_on
+
+REFRESH = 8  # times a second; more is not seen, and each redrawing costs a millisecond
+
+
+def has_picture(screen: Console) -> bool:
+    """Whether something can be drawn over there."""
+    return screen.is_terminal and not screen.is_dumb_terminal
+
+
+@contextmanager
+def status_line() -> Generator[Callable[[str], None]]:
+    """Show one line at a terminal, on standard error, each over the one before; nothing where there is none."""
+    screen = output.console(stderr=True)
+    width = screen.width - 1
+    if not has_picture(screen):
+        yield lambda _: None
+        return
+    with drawn_on(screen.file.fileno()):
+        yield lambda text: screen.print(f"{output.one_line(text, width):<{width}}", end="\r")
+    screen.print(" " * width, end="\r")
+
+
+@contextmanager
+def count_up(total: int, what: str) -> Generator[Callable[[], None]]:
+    """Show on a status line how many of a total are done; what it gives is called with each of them."""
+    with status_line() as show:
+        done, shown_at = 0, 0.0
+
+        def count() -> None:
+            nonlocal done, shown_at
+            done += 1
+            if time.monotonic() - shown_at > 1 / REFRESH:
+                shown_at = time.monotonic()
+                show(f"{done:,} of {total:,} {what}")
+
+        show(f"0 of {total:,} {what}")
+        yield count
