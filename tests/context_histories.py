@@ -9,6 +9,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from repertory.context import EMPTY, ContextPolicy, Outcome, Plan, Planner
+from repertory.context.decisions import Decision, expansion
+from repertory.context.plan import PinEntry, UnpinEntry
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
 from repertory.llm.profiles import CacheRules, ModelProfile, Prices
@@ -36,6 +38,18 @@ def measure(snapshot: Sequence[Entry], plan: Plan) -> int:
     for cover in plan.covers:
         total += cover.tokens + sum(plan.tokens_of(snapshot[position]) for position in plan.kept(cover))
     return total
+
+
+def expand(snapshot: Sequence[Entry], plan: Plan, position: int, *, iteration: int, **what: Any) -> Decision:
+    """The decision to show an entry again, as a caller asks for it; ``what`` of it as ``expansion`` takes it."""
+    edit = expansion(snapshot, plan, position, **what)
+    return Decision(kind="expand", reason="asked for", iteration=iteration, position=len(snapshot), edits=(edit,))
+
+
+def pin(snapshot: Sequence[Entry], position: int, *, iteration: int, on: bool = True) -> Decision:
+    """The decision to keep an entry in view, or no longer."""
+    edit = PinEntry(position=position) if on else UnpinEntry(position=position)
+    return Decision(kind="pin", reason="asked for", iteration=iteration, position=len(snapshot), edits=(edit,))
 
 
 class Story:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from context_histories import PICTURE, Story, profile
+from context_histories import PICTURE, Story, expand, pin, profile
 from repertory.context import EMPTY, ContextPolicy, Outcome, Plan, Planner, apply
-from repertory.context.decisions import expand, pin
 from repertory.errors import ContextError, ContextOverflow
 from repertory.llm.estimate import Calibration
 from repertory.llm.messages import Block, Text

@@ -14,7 +14,7 @@ from frames import strangers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from context_histories import Story, long_story, models, plan_afresh, planned, policies, profile, stories
+from context_histories import Story, expand, long_story, models, pin, plan_afresh, planned, policies, profile, stories
 from random_runs import drawn, lived
 from repertory.context import (
     EMPTY,
@@ -28,7 +28,7 @@ from repertory.context import (
     project,
     replay,
 )
-from repertory.context.decisions import expand, pin
+from repertory.context.decisions import entry_at
 from repertory.context.plan import CoverRange, DropThinking, HoldBack, RemoveResult, StubResult
 from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
@@ -388,7 +388,7 @@ def test_a_pin_by_the_caller_survives_everything() -> None:
         messages = project(snapshot, plan, profile=profile()).messages
         assert (result in [block for message in messages for block in message.content]) == stands
     with pytest.raises(ContextError, match="no entry 999"):
-        pin(snapshot, 999, iteration=1)
+        entry_at(snapshot, 999)
 
 
 def test_a_turn_that_a_caller_pins_keeps_its_results() -> None:

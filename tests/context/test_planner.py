@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from context_histories import Story, long_story, measure, plan_afresh, planned, profile
+from context_histories import Story, long_story, measure, pin, plan_afresh, planned, profile
 from repertory.context import EMPTY, ContextPolicy, Outcome, Planner, Projector, apply, project
-from repertory.context.decisions import arithmetic_of, pin
+from repertory.context.decisions import arithmetic_of
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, RemoveResult, StubResult
 from repertory.errors import ContextOverflow

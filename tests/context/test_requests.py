@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from context_histories import long_story, plan_afresh, profile
+from context_histories import expand, long_story, pin, plan_afresh, profile
 from repertory.context import EMPTY, ContextPolicy, apply, project
-from repertory.context.decisions import expand, pin
 from repertory.context.lifecycle import added, events_of
 from repertory.errors import ContextError
 from repertory.llm.messages import text_of
@@ -21,10 +20,9 @@ def test_a_part_of_the_whole_can_be_expanded() -> None:
     story = long_story(12)
     plan = plan_afresh(story.snapshot(), policy=ContextPolicy(), profile=NO_CACHE, iteration=13).plan
     whole = "".join(f"line {n}\n" for n in range(1, 101))
-    decision = expand(story.snapshot(), plan, 2, iteration=13, whole=whole, items=(40, 41), reason="agent asked")
+    decision = expand(story.snapshot(), plan, 2, iteration=13, whole=whole, items=(40, 41))
     request = project(story.snapshot(), apply(plan, decision), profile=NO_CACHE)
     assert any("[lines 40–41 of 100]\nline 40\nline 41\n" in text_of(b) for m in request.messages for b in m.content)
-    assert (decision.kind, decision.reason) == ("expand", "agent asked")
     own = expand(story.snapshot(), plan, 2, iteration=13, items=(1, 1))
     assert "lines 1–1 of" in str(own.edits)
 

@@ -11,9 +11,9 @@ import msgspec
 from repertory.context.account import Account, rates_of
 from repertory.context.binding import compactable, compaction_call, signed_cover
 from repertory.context.decisions import Decision, apply, arithmetic_of
-from repertory.context.edits import Editor, drop_thinking
+from repertory.context.edits import Editor
 from repertory.context.live import Live
-from repertory.context.plan import CoverRange, Edit, Plan
+from repertory.context.plan import CoverRange, DropThinking, Edit, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.llm.estimate import Calibration, text_tokens
 from repertory.llm.messages import Text
@@ -230,7 +230,8 @@ class Course:
         live, position = now.live, len(now.snapshot)
         edits = tuple(wish.edits)
         if self.is_bound(live) and wish.kind != "provider":
-            edits = (*edits, drop_thinking(live))
+            # An edit of the past leaves what reasoning there is so far bound to another history.
+            edits = (*edits, DropThinking(position=live.position))
         plain = Decision(kind=wish.kind, reason=wish.reason, iteration=now.iteration, position=position, edits=edits)
         after = Live(apply(live.plan, plain), self.policy, now.snapshot, like=live)
         plan = after.plan

@@ -186,31 +186,27 @@ def _input_prices(profile: ModelProfile, prompt_tokens: int) -> Prices:
 # --- what a caller asks for -------------------------------------------------------------------------------
 
 
-def expand(
+def expansion(
     snapshot: Sequence[Entry],
     plan: Plan,
     position: int,
     *,
-    iteration: int,
     whole: str | None = None,
     items: tuple[int, int] | None = None,
-    reason: str = "asked for",
-) -> Decision:
-    """Show an entry again that was shortened, removed or covered; whole, or some of its lines.
+) -> ExpandEntry:
+    """The edit that shows an entry again that was shortened, removed or covered; whole, or some of its lines.
 
     Args:
         snapshot: The ledger.
         plan: How it is shown.
         position: The entry.
-        iteration: The iteration whose request shows it first.
         whole: The whole out of the content store; None for the entry as it stands in the ledger.
         items: The first and last line to show, counted from 1; None for all.
-        reason: Why, for the record.
 
     Raises:
         ContextError: There is no such entry, it is in view already, or it has no such lines.
     """
-    entry = _entry(snapshot, position)
+    entry = entry_at(snapshot, position)
     how = plan.representation(entry)
     if how in ("verbatim", "expanded") or (how == "shaped" and whole is None):
         raise ContextError(f"entry {position} is in view already; there is nothing to expand")
@@ -220,22 +216,11 @@ def expand(
         content = (Text(text if items is None else _lines(text, items, position)),)
     was = 0 if how == "covered" else plan.tokens_of(entry)
     tokens = entry.tokens if content is None else text_tokens(text_of(content))
-    edit = ExpandEntry(position=position, tokens=tokens, was_tokens=was, content=content)
-    return Decision(kind="expand", reason=reason, iteration=iteration, position=len(snapshot), edits=(edit,))
+    return ExpandEntry(position=position, tokens=tokens, was_tokens=was, content=content)
 
 
-def pin(snapshot: Sequence[Entry], position: int, *, iteration: int, on: bool = True) -> Decision:
-    """Keep an entry in view verbatim from now on, or (``on=False``) no longer.
-
-    Raises:
-        ContextError: There is no such entry.
-    """
-    _entry(snapshot, position)
-    edit = PinEntry(position=position) if on else UnpinEntry(position=position)
-    return Decision(kind="pin", reason="asked for", iteration=iteration, position=len(snapshot), edits=(edit,))
-
-
-def _entry(snapshot: Sequence[Entry], position: int) -> Entry:
+def entry_at(snapshot: Sequence[Entry], position: int) -> Entry:
+    """The entry that a caller means; raises ``ContextError`` where there is none."""
     if not 0 <= position < len(snapshot):
         raise ContextError(f"there is no entry {position}; the record has {len(snapshot)} entries, from 0")
     return snapshot[position]

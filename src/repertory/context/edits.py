@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from repertory.context.live import Live
-from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, Plan, RemoveResult, StubResult
+from repertory.context.plan import TRAIL, CoverRange, Edit, Plan, RemoveResult, StubResult
 from repertory.context.superseded import Superseded
 from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Text
@@ -276,11 +276,6 @@ def _groups(covers: Sequence[CoverRange]) -> list[list[CoverRange]]:
         else:
             groups.append([cover])
     return groups
-
-
-def drop_thinking(live: Live) -> DropThinking:
-    """Show no reasoning of what there is so far: an edit of the past leaves it bound to another history."""
-    return DropThinking(position=live.position)
 
 
 def joined(edits: Iterable[Edit], more: Iterable[Edit]) -> list[Edit]:

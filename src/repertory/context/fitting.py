@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from repertory._cutting import cut
@@ -29,6 +30,9 @@ class _Tried(NamedTuple):
     edits: list[Edit]
     view: Live
     size: int
+
+
+_SIZE = attrgetter("size")
 
 
 class Fitting:
@@ -65,7 +69,7 @@ class Fitting:
         for tried in self._try(self._gentle(Editor(self._ahead()), large=True)):
             if tried.size <= self._limit * _HEADROOM:
                 return tried.edits
-            best = min(best, tried, key=_size)
+            best = min(best, tried, key=_SIZE)
         return best.edits if self._now.size - best.size >= least_cleared else []
 
     def whatever_it_takes(self, bound: str) -> list[Edit]:
@@ -82,7 +86,7 @@ class Fitting:
         for tried in self._try(chain(self._gentle(editor), self._forceful(editor))):
             if tried.size <= self._limit * _HEADROOM:
                 return tried.edits
-            best = min(best, tried, key=_size)
+            best = min(best, tried, key=_SIZE)
             if tried.size <= self._limit:
                 fitting = fitting or tried.edits
         if not fitting:
@@ -192,10 +196,6 @@ class Fitting:
             short = entry.position < edge or self._is_large(entry.tokens) or entry.position in editor.superseded.newer
             most += entry.tokens if short else 0
         return most + sum(edit.was_tokens for edit in self._due if isinstance(edit, StubResult | RemoveResult))
-
-
-def _size(tried: _Tried) -> int:
-    return tried.size
 
 
 def _parts(view: Live, head: int, tokens: int) -> str:

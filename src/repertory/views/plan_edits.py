@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from repertory.context import EMPTY, ContextPolicy, Decision, Plan, apply, encode_decision
-from repertory.context.decisions import expand, pin
+from repertory.context.decisions import entry_at, expansion
 from repertory.context.lifecycle import events_of, retrieved
 from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, PinEntry, UnpinEntry
 from repertory.errors import ContextError
@@ -100,33 +98,35 @@ class PlanEdits:
 
     def decide(self, kind: str, reason: str, iteration: int, *edits: Edit, told: bool = False) -> None:
         """Take a decision that is not the planner's; it was not worked out what it costs."""
-        plan, end = self._live.plan, len(self._live.ledger.snapshot())
-        decision = Decision(kind=kind, reason=reason, iteration=iteration, position=end, edits=edits)
+        plan, decision = self._live.plan, self._decision(kind, reason, iteration, edits)
         after = apply(plan, decision)
         self._past_changed = self._past_changed or after.epoch != plan.epoch
         self.take(decision, after, told=told)
+
+    def _decision(self, kind: str, reason: str, iteration: int, edits: tuple[Edit, ...]) -> Decision:
+        end = len(self._live.ledger.snapshot())
+        return Decision(kind=kind, reason=reason, iteration=iteration, position=end, edits=edits)
 
     # --- what callers ask for -----------------------------------------------------------------------------
 
     async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
         """See ``Run.expand``."""
-        snapshot, iteration = self._editable(), self._live.iteration + 1
-        whole = await self._whole(snapshot[position]) if 0 <= position < len(snapshot) else None
-        plan, why = self._live.plan, reason or "asked for"
-        decision = expand(snapshot, plan, position, iteration=iteration, whole=whole, items=items, reason=why)
-        if position not in plan.pins:  # it is old, so it would be the first to be shortened again
-            until = self._ending_pins[position] = iteration + _HOLD
-            edits = (PinEntry(position=position, until=until), *decision.edits)
-            decision = msgspec.structs.replace(decision, edits=edits)
-        await self._take_asked(decision)
+        snapshot, until = self._editable(), self._live.iteration + 1 + _HOLD
+        whole = await self._whole(entry_at(snapshot, position))
+        edits: list[Edit] = [expansion(snapshot, self._live.plan, position, whole=whole, items=items)]
+        if position not in self._live.plan.pins:  # it is old, so it would be the first to be shortened again
+            self._ending_pins[position] = until
+            edits.insert(0, PinEntry(position=position, until=until))
+        await self._take_asked("expand", reason or "asked for", *edits)
 
     async def pin(self, position: int, *, on: bool) -> None:
         """See ``Run.pin`` and ``Run.unpin``."""
-        decision = pin(self._editable(), position, iteration=self._live.iteration + 1, on=on)
+        entry_at(self._editable(), position)
         self._ending_pins.pop(position, None)
-        await self._take_asked(decision)
+        await self._take_asked("pin", "asked for", PinEntry(position=position) if on else UnpinEntry(position=position))
 
-    async def _take_asked(self, decision: Decision) -> None:
+    async def _take_asked(self, kind: str, reason: str, *edits: Edit) -> None:
+        decision = self._decision(kind, reason, self._live.iteration + 1, edits)
         before, after = self._live.plan, apply(self._live.plan, decision)
         if after.epoch != before.epoch:  # else nothing is shown otherwise, and it costs nothing
             self._past_changed = True
