@@ -162,17 +162,17 @@ def test_what_was_written_wrongly_is_noticed(
     filled: Filled, tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: a writer that drops a row, or changes one, commits nothing."""
-    from repertory.record import moving
+    from repertory.record.postgres_search import PostgresTables
 
     file = tmp_path / "a.db"
     filled(file)
-    real = moving._Server.write  # type: ignore[attr-defined]
+    real = PostgresTables.fill
 
-    def dropping(self: Any, part: Any, rows: Any) -> None:
+    def dropping(self: Any, table: str, columns: Any, rows: Any) -> None:
         kept = list(rows)
-        real(self, part, kept[:-1] if part.name == "entries" else kept)
+        real(self, table, columns, kept[:-1] if table == "entries" else kept)
 
-    monkeypatch.setattr(moving._Server, "write", dropping)  # type: ignore[attr-defined]
+    monkeypatch.setattr(PostgresTables, "fill", dropping)
     uri = postgres.new_database()
     with pytest.raises(JournalDamaged, match=r"entries in .* is not what .* holds; nothing was moved"):
         move_journal(file, uri)

@@ -22,9 +22,10 @@ from patience import PATIENCE
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record import Ledger, SqliteJournal, open_journal
 from repertory.record.rows import encode_records
-from repertory.record.search import index_slice
+from repertory.record.search import ENTRIES
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import SqliteWriter
+from repertory.record.tables import Tables, index_slice
 from repertory.record.waiting import Ticket, Waiter, wake_all
 from repertory.record.writing import GROUP, Batch
 
@@ -40,6 +41,11 @@ def positions(path: Path, run_id: str) -> list[int]:
         rows = database.execute("SELECT position FROM entries WHERE run_id = ? ORDER BY seq", (run_id,)).fetchall()
     database.close()
     return [position for (position,) in rows]
+
+
+def index_entries(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Index the next slice of entries."""
+    return index_slice(Tables(connection), ENTRIES)
 
 
 class Stopped:
@@ -128,7 +134,7 @@ def test_a_mistake_in_a_job_is_its_askers_alone(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         anyio.run(writer.start_job(work).result)
-    assert anyio.run(writer.start_job(index_slice).result) == (0, 0)
+    assert anyio.run(writer.start_job(index_entries).result) == (0, 0)
     writer.submit(Batch(encode_records([kit.appended("a", 0)]))).wait_sync()
     writer.close(10)
 
@@ -165,7 +171,7 @@ def test_a_busy_file_is_waited_for_and_the_log_says_so(tmp_path: Path, caplog: p
     for many in (1, 2):
         foreign = held(path)
         batch = writer.submit(Batch(encode_records([kit.appended("a", n * many) for n in range(many, 2 * many)])))
-        job = writer.start_job(index_slice)
+        job = writer.start_job(index_entries)
         caplog.clear()
         while not caplog.records:
             assert not batch.done
@@ -311,7 +317,7 @@ def test_the_words_are_indexed_in_slices(tmp_path: Path) -> None:
     writer.submit(Batch(encode_records([kit.appended("b", n, "long words " * 30_000) for n in range(3)])))
     slices = []
     while not slices or slices[-1][0] < slices[-1][1]:
-        slices.append(anyio.run(writer.start_job(index_slice).result))
+        slices.append(anyio.run(writer.start_job(index_entries).result))
     assert slices == [(256, 303), (302, 303), (303, 303)]
     writer.close(10)
 

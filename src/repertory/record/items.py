@@ -70,7 +70,7 @@ def _index_row(_seq: int, item: ItemWritten) -> IndexRow | None:
     labels += [label("tag", tag) for tag in item.tags]
     labels += [label("item", other) for other in item.related_to]
     words = "\n".join((*(() if item.format == "bytes" else (item.content,)), *item.tags))
-    return item.position, (label("scope", item.scope_id), " ".join(labels), spaced(indexable(words)))
+    return IndexRow(item.position, (label("scope", item.scope_id), " ".join(labels)), spaced(indexable(words)))
 
 
 ITEMS: Final = SearchIndex("item_search", _ITEMS, ("scope", "labels", "words"), "items", _index_row)

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,9 +21,10 @@ from repertory._postgres_address import Place, PostgresAddress, postgres_address
 from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked
 from repertory.record import sqlite_file
 from repertory.record.rows import TABLES, Row, Table
+from repertory.record.tables import Tables
 
 if TYPE_CHECKING:
-    from repertory.record.postgres_sql import Connection
+    pass
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many rows it has been done to, and how many there are."""
@@ -66,15 +67,6 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     newest: int
 
 
-class _End(Protocol):
-    """One of the two journals, its connection in a transaction."""
-
-    def count(self, part: _Part) -> int: ...
-    def read(self, part: _Part) -> Iterator[Row]: ...
-    def write(self, part: _Part, rows: Iterable[Row]) -> None: ...
-    def finish(self, newest: int, records: int) -> None: ...
-
-
 def move_journal(source: Place, target: Place, *, progress: Progress | None = None) -> Moved:
     """Move everything into a journal that is empty, or not there yet; blocks. The old one stays as it is.
 
@@ -97,23 +89,23 @@ def move_journal(source: Place, target: Place, *, progress: Progress | None = No
     with ExitStack() as stack:
         old = stack.enter_context(_opened(source, to_write=False))
         new = stack.enter_context(_opened(target, to_write=True))
-        filled = [part.name for part in _PARTS if new.count(part)]
+        filled = [part.name for part in _PARTS if _count(new, part)]
         if filled:
             raise ConfigurationError(f"{_shown(target)} holds records already ({filled[0]}); name one that is empty")
-        counts = {part.name: old.count(part) for part in _PARTS}
+        counts = {part.name: _count(old, part) for part in _PARTS}
         rows = sum(counts.values())
         digests: dict[str, bytes] = {}
         newest = records = done = 0
         for part in _PARTS:
-            reading = _Checked(old.read(part), part, _shown(source))
-            new.write(part, _told(reading, tell, f"moving {part.name}", done, rows))
+            reading = _Checked(old.stream(part.select, at_once=_PIECE), part, _shown(source))
+            new.fill(part.name, part.columns, _told(reading, tell, f"moving {part.name}", done, rows))
             done += counts[part.name]
             newest = max(newest, reading.newest)
             records += reading.records
             digests[part.name] = reading.digest.digest()
         done = 0
         for part in _PARTS:
-            reading = _Checked(new.read(part), part, _shown(target))
+            reading = _Checked(new.stream(part.select, at_once=_PIECE), part, _shown(target))
             for _ in _told(reading, tell, f"checking {part.name}", done, rows):
                 pass
             done += counts[part.name]
@@ -121,9 +113,15 @@ def move_journal(source: Place, target: Place, *, progress: Progress | None = No
                 raise JournalDamaged(
                     f"{part.name} in {_shown(target)} is not what {_shown(source)} holds; nothing was moved"
                 )
-        new.finish(newest, records)
+        new.tell("INSERT INTO moved VALUES (?, ?)", newest, records)
+        new.number_above(newest)
         tell("done", rows, rows)
     return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
+
+
+def _count(tables: Tables, part: _Part) -> int:
+    ((count,),) = tables.ask(f"SELECT count(*) FROM {part.name}")
+    return int(count)
 
 
 def _is_same(source: Place, target: Place) -> bool:
@@ -180,7 +178,7 @@ def _shown(place: Place) -> str:
     return str(postgres_address(place) or place)
 
 
-def _opened(place: Place, *, to_write: bool) -> AbstractContextManager[_End]:
+def _opened(place: Place, *, to_write: bool) -> AbstractContextManager[Tables]:
     address = postgres_address(place)
     return _on_server(address, to_write=to_write) if address is not None else _in_file(place, to_write=to_write)  # type: ignore[arg-type]
 
@@ -188,30 +186,8 @@ def _opened(place: Place, *, to_write: bool) -> AbstractContextManager[_End]:
 # --- files ------------------------------------------------------------------------------------------------
 
 
-class _File:
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def count(self, part: _Part) -> int:
-        (count,) = self._connection.execute(f"SELECT count(*) FROM {part.name}").fetchone()
-        return int(count)
-
-    def read(self, part: _Part) -> Iterator[Row]:
-        cursor = self._connection.execute(part.select)
-        while rows := cursor.fetchmany(_PIECE):
-            yield from rows
-
-    def write(self, part: _Part, rows: Iterable[Row]) -> None:
-        marks = ", ".join("?" * len(part.columns))
-        self._connection.executemany(f"INSERT INTO {part.name} ({', '.join(part.columns)}) VALUES ({marks})", rows)
-
-    def finish(self, newest: int, records: int) -> None:
-        self._connection.execute("INSERT INTO moved VALUES (?, ?)", (newest, records))
-        self._connection.execute("COMMIT")
-
-
 @contextmanager
-def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Generator[_End]:
+def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Generator[Tables]:
     path = os.path.realpath(place)
     if to_write:
         sqlite_file.make_folder(path)
@@ -226,7 +202,8 @@ def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Generator[_End
         with closing(connection):
             try:
                 connection.execute("BEGIN IMMEDIATE" if to_write else "BEGIN")
-                yield _File(connection)
+                yield Tables(connection)
+                connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise sqlite_file.explain(error, path, "write" if to_write else "read") from error
     finally:
@@ -236,45 +213,11 @@ def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Generator[_End
 # --- servers ----------------------------------------------------------------------------------------------
 
 
-class _Server:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def count(self, part: _Part) -> int:
-        row = self._connection.execute(f"SELECT count(*) FROM {part.name}").fetchone()
-        return int(row[0]) if row is not None else 0
-
-    def read(self, part: _Part) -> Iterator[Row]:
-        from repertory.record.postgres_sql import driver, restore
-
-        # From a cursor of the server's: a whole table would not fit here.
-        with driver().ServerCursor(self._connection, f"reading_{part.name}") as cursor:
-            cursor.execute(part.select)
-            while rows := cursor.fetchmany(_PIECE):
-                for row in restore(rows):
-                    yield tuple(row)
-
-    def write(self, part: _Part, rows: Iterable[Row]) -> None:
-        from repertory.record.postgres_sql import to_column
-
-        sql = f"COPY {part.name} ({', '.join(part.columns)}) FROM STDIN"
-        with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
-            for row in rows:
-                copy.write_row([to_column(value) for value in row])
-
-    def finish(self, newest: int, records: int) -> None:
-        from repertory.record.postgres_schema import BLOCK
-
-        self._connection.execute("INSERT INTO moved VALUES ($1, $2)", (newest, records))
-        self._connection.execute("SELECT setval('record_seq', $1::bigint)", (newest // BLOCK * BLOCK,))
-        self._connection.execute("COMMIT")
-        self._connection.execute("ANALYZE")
-
-
 @contextmanager
-def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[_End]:
+def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[Tables]:
     from repertory.record.postgres_journal import has_writer
     from repertory.record.postgres_schema import check_readable, migrate
+    from repertory.record.postgres_search import PostgresTables
     from repertory.record.postgres_sql import check_server, connect, driver, explain
 
     try:
@@ -290,7 +233,10 @@ def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[_End]:
             # Nobody may write meanwhile. Reading goes on.
             connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
             connection.execute(f"LOCK TABLE {', '.join(part.name for part in _PARTS)} IN SHARE ROW EXCLUSIVE MODE")
-            yield _Server(connection)
+            yield PostgresTables(connection)
+            connection.execute("COMMIT")
+            if to_write:
+                connection.execute("ANALYZE")
     except driver().errors.LockNotAvailable:
         raise JournalLocked(f"somebody else moves {address}, or holds its tables; try again later") from None
     except driver().Error as error:

@@ -19,7 +19,7 @@ from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
-from repertory.record.postgres_search import PostgresFullText, PostgresTables, index_slice
+from repertory.record.postgres_search import PostgresFullText, PostgresTables
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
 from repertory.record.reads import Rows, number_of
@@ -28,6 +28,7 @@ from repertory.record.removal import remove_slice
 from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text
 from repertory.record.search import SearchIndex
 from repertory.record.sqlite_journal import OwnedJournal
+from repertory.record.tables import Tables, index_slice
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -133,20 +134,29 @@ class PostgresJournal(OwnedJournal):
         return await self._reader.use(f"read {what} in", fetch)
 
     async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
-        await self._settle()
         await self._complete_below()
-        return await self._reader.use("index", lambda connection: index_slice(connection, index))
+
+        def add(tables: Tables) -> tuple[int, int]:
+            return index_slice(tables, index)
+
+        return await self._change("index", add)
 
     async def _remove_slice(self, run_id: str, at: float) -> bool:
         if self._writer is None:
             raise self._not_writable()
 
-        def remove(connection: Connection) -> bool:
+        def remove(tables: Tables) -> bool:
+            return remove_slice(tables, run_id, at)
+
+        return await self._change("remove", remove)
+
+    async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
+        def change(connection: Connection) -> T:
             with connection.transaction():
-                return remove_slice(PostgresTables(connection), run_id, at)
+                return work(PostgresTables(connection))
 
         await self._settle()
-        return await self._reader.use("remove", remove)
+        return await self._reader.use(doing, change)
 
     async def _complete_below(self) -> int:
         newest = self._writer.newest if isinstance(self._writer, PostgresWriter) else 0

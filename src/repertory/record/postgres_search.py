@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from repertory._excerpts import fold
-from repertory.errors import JournalDamaged, RunError
-from repertory.record.postgres_sql import restore, translate
-from repertory.record.rows import Value, encode_json
-from repertory.record.search import ENTRIES, FullText, Labels, Question, SearchIndex, find_all_words, label, phrases_of
-
-if TYPE_CHECKING:
-    from repertory.record.postgres_sql import Connection
+from repertory.errors import RunError
+from repertory.record.postgres_schema import BLOCK
+from repertory.record.postgres_sql import driver, restore, to_column, translate
+from repertory.record.rows import Row, Value, encode_json
+from repertory.record.search import (
+    ENTRIES,
+    FullText,
+    IndexRow,
+    Labels,
+    Question,
+    SearchIndex,
+    find_all_words,
+    label,
+    phrases_of,
+)
+from repertory.record.tables import Tables
 
 # A tsvector holds at most 1 MB of words and places up to 16,383; beyond both a phrase could not be found any more.
 # https://www.postgresql.org/docs/current/textsearch-limitations.html
 _PIECE_WORDS: Final = 12_000
 _PIECE_CHARACTERS: Final = 120_000
 _LONGEST: Final = 256  # characters of a word that count
-_SLICE: Final = 256  # records whose words one transaction indexes, and
-_SLICE_CHARACTERS: Final = 500_000  # the most characters
 _REMOVING: Final = "SELECT pg_advisory_xact_lock('removals'::regclass::oid::int4, hashtext($1))"
 _SAID: Final = "phraseto_tsquery('repertory_words', ?)"
 
@@ -91,53 +98,36 @@ class PostgresFullText(FullText):
         return sql, [*phrases, wanted, upto]
 
 
-def index_slice(connection: Connection, index: SearchIndex) -> tuple[int, int]:
-    """Index the words of the next records that are not indexed yet, in one transaction.
+class PostgresTables(Tables):
+    """A connection to PostgreSQL."""
 
-    Returns:
-        Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
-    """
-    table = index.table
-    with connection.transaction():
-        (indexed,) = _one(connection, f"SELECT {index.progress} FROM search_progress FOR UPDATE")
-        (last,) = _one(connection, f"SELECT coalesce(max(seq), 0) FROM {table.name}")
-        (bound,) = _one(connection, "SELECT followed_up_to()")
-        sql = f"{table.select_from()} WHERE t.seq > $1 AND t.seq < $2 ORDER BY t.seq LIMIT {_SLICE}"
-        rows: list[tuple[Any, ...]] = []
-        characters = 0
-        for row in restore(connection.execute(sql, (indexed, bound)).fetchall()):
-            indexed = int(row[0] or 0)
-            try:
-                found = index.row(*table.read(row))
-            except JournalDamaged:
-                continue  # whoever reads it is told; everything else can be searched
-            if found is not None:
-                place, (*labels, words) = found
-                known = " ".join([label("run", table.read(row)[1].run_id)] if index is ENTRIES else labels)
-                rows += [(place, number, known, piece) for number, piece in enumerate(pieces_of(words))]
-                characters += len(words)
-                if characters > _SLICE_CHARACTERS:
-                    break
-        sql = f"""INSERT INTO {index.name} VALUES ($1, $2, CAST($3 AS tsvector), to_tsvector('repertory_words', $4))
-                  ON CONFLICT DO NOTHING"""
-        with connection.pipeline(), connection.cursor() as cursor:
-            cursor.executemany(sql, rows)
-            cursor.execute(f"UPDATE search_progress SET {index.progress} = $1", (indexed,))
-    return int(indexed), int(last)
+    for_update = " FOR UPDATE"
 
+    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
+        """Ask for rows."""
+        return [*restore(self._connection.execute(translate(sql), values).fetchall())]
 
-class PostgresTables:
-    """A connection in a transaction, from which records are removed."""
+    def stream(self, sql: str, *values: Value, at_once: int) -> Generator[Row]:
+        """Ask for rows, of which no more than so many are in memory."""
+        with driver().RawServerCursor(self._connection, "stream") as cursor:
+            cursor.execute(translate(sql), values)
+            while rows := cursor.fetchmany(at_once):
+                for row in restore(rows):
+                    yield tuple(row)
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def tell(self, sql: str, *values: Value) -> None:
+        """Change rows."""
+        self._connection.execute(translate(sql), values)
 
-    def lock(self, run_id: str) -> None:
-        """Let nobody else remove a run, or go on with it, before the end of the transaction.
+    def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Write rows into a table."""
+        sql = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
+        with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
+            for row in rows:
+                copy.write_row([to_column(value) for value in row])
 
-        Raises:
-            RunError: Another machine goes on with it.
-        """
+    def lock_run(self, run_id: str) -> None:
+        """Let nobody else remove a run, or go on with it, before the end of the transaction; see ``Tables``."""
         self._connection.execute(_REMOVING, [run_id])
         # Whoever goes on with a run that has ended locks this row as well.
         self._connection.execute("SELECT 1 FROM runs WHERE run_id = $1 FOR UPDATE", [run_id])
@@ -146,13 +136,26 @@ class PostgresTables:
         if (found := self._connection.execute(tree, [run_id]).fetchone()) is not None:
             raise RunError(f"run {found[0]} goes on at another machine; stop it before run {run_id} is removed")
 
-    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
-        """Ask for rows."""
-        return [*restore(self._connection.execute(translate(sql), values).fetchall())]
+    def complete_below(self) -> int | None:
+        """Below which number nothing can be written any more."""
+        ((bound,),) = self.ask("SELECT followed_up_to()")
+        return int(bound)
 
-    def tell(self, sql: str, *values: Value) -> None:
-        """Change rows."""
-        self._connection.execute(translate(sql), values)
+    def number_above(self, newest: int) -> None:
+        """Have later records numbered above a number."""
+        self.tell("SELECT setval('record_seq', ?::bigint)", newest // BLOCK * BLOCK)
+
+    def index(self, index: SearchIndex, rows: Iterable[IndexRow]) -> None:
+        """Add the words of records to an index."""
+        sql = f"""INSERT INTO {index.name} VALUES ($1, $2, CAST($3 AS tsvector), to_tsvector('repertory_words', $4))
+                  ON CONFLICT DO NOTHING"""
+        pieces = [
+            (row.place, number, " ".join(row.labels), piece)
+            for row in rows
+            for number, piece in enumerate(pieces_of(row.words))
+        ]
+        with self._connection.pipeline(), self._connection.cursor() as cursor:
+            cursor.executemany(sql, pieces)
 
     def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
         """Forget the words of records that are about to be deleted."""
@@ -162,8 +165,3 @@ class PostgresTables:
         else:
             sql = f"DELETE FROM {index.name} WHERE position IN (SELECT position FROM items WHERE seq IN ({these}))"
         self.tell(sql, encode_json([*numbers]))
-
-
-def _one(connection: Connection, sql: str) -> tuple[Any, ...]:
-    row: tuple[Any, ...] = connection.execute(translate(sql)).fetchone()
-    return row

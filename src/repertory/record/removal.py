@@ -6,16 +6,15 @@ opens the journal next. Numbers are never given out again: ``removals`` remember
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from repertory._ids import root_of
 from repertory.record.contents import OF_TREE
 from repertory.record.items import ITEMS
 from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
 from repertory.record.rows import TABLES, Table, Value, encode_json
-from repertory.record.search import ENTRIES, SearchIndex, unindex
+from repertory.record.search import ENTRIES
+from repertory.record.tables import Tables
 
 _SLICE: Final = 500  # records that one transaction takes; some 10 ms
 # What became of the due times of a schedule is none of a run's, though it names one: else they would come again.
@@ -23,52 +22,6 @@ _OF_RUNS: Final = [
     table for table in TABLES.values() if "run_id" in table.columns and table.record is not ScheduleSettled
 ]
 _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
-
-
-class Tables(Protocol):
-    """A connection in a transaction."""
-
-    def lock(self, run_id: str) -> None:
-        """Let nobody else remove a run, or go on with it, before the end of the transaction.
-
-        Raises:
-            RunError: Another machine goes on with it.
-        """
-        ...
-
-    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
-        """Ask for rows."""
-        ...
-
-    def tell(self, sql: str, *values: Value) -> None:
-        """Change rows."""
-        ...
-
-    def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
-        """Forget the words of records that are about to be deleted."""
-        ...
-
-
-class SqliteTables:
-    """A connection to SQLite."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def lock(self, run_id: str) -> None:
-        """Nothing: a file has one owner, which does one thing after the other."""
-
-    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
-        """Ask for rows."""
-        return self._connection.execute(sql, values).fetchall()
-
-    def tell(self, sql: str, *values: Value) -> None:
-        """Change rows."""
-        self._connection.execute(sql, values)
-
-    def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
-        """Forget the words of records that are about to be deleted."""
-        unindex(self._connection, index, numbers)
 
 
 def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
@@ -85,7 +38,7 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
     Raises:
         RunError: Another machine goes on with the run.
     """
-    tables.lock(run_id)
+    tables.lock_run(run_id)
     tree = (run_id, run_id, run_id)
     begun = tables.ask("SELECT finished FROM removals WHERE run_id = ?", run_id)
     if not begun:

@@ -227,9 +227,9 @@ _SQLITE: Final = (
     # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
     # is brought up to date, in slices, when somebody searches; `search_progress` says how far it is.
     """CREATE VIRTUAL TABLE entry_search
-           USING fts5(words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
-    # By position in the item log. Scopes and labels (tags, types, …) stand in it as numbers, so that one look finds
-    # the newest items of a scope with given labels and words, among however many.
+           USING fts5(run, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
+    # By position in the item log. Runs, scopes and labels (tags, types, …) stand in an index as numbers, so that one
+    # look finds the entries of a run, or the newest items of a scope with given labels and words, among however many.
     """CREATE VIRTUAL TABLE item_search
            USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
 )

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from repertory._cutting import first_chars
 from repertory._excerpts import EXCERPT, MOST_WORDS, UNSPACED, find_words, words_of
-from repertory.errors import JournalDamaged
 from repertory.llm.messages import Block, ToolUse, text_of
 from repertory.record.records import EntryAppended, SearchHit
-from repertory.record.rows import TABLES, Table, Value, encode_json, lenient_text
+from repertory.record.rows import TABLES, Table, Value, encode_json
 
 _PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
 # Of scripts without spaces every letter is a word of its own, and several in a row are found as a phrase.
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_SLICE: Final = 256  # records whose words one transaction indexes, and
-_SLICE_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
 
-IndexRow: TypeAlias = tuple[int, tuple[str, ...]]
 Labels: TypeAlias = Sequence[Sequence[str]]
 """Groups of labels, made by ``label``: what is wanted has one at least of each group."""
 Question: TypeAlias = tuple[str, list[Value]]
@@ -38,6 +33,14 @@ def label(kind: str, value: str) -> str:
     return str(int.from_bytes(blake2b(data, digest_size=8).digest()))
 
 
+class IndexRow(NamedTuple):
+    """What an index has of a record: where, and the values of its columns."""
+
+    place: int
+    labels: tuple[str, ...]
+    words: str
+
+
 class SearchIndex(msgspec.Struct, frozen=True):
     """A table for full-text search over the records of one kind.
 
@@ -46,7 +49,7 @@ class SearchIndex(msgspec.Struct, frozen=True):
         table: Where the records stand.
         columns: Of the index; all but the last hold labels.
         progress: The column of ``search_progress`` that says up to which ``seq`` it is.
-        row: From a record and its number to the ``rowid`` and the columns; None leaves the record out.
+        row: From a record and its number to its row; None leaves the record out.
     """
 
     name: str
@@ -57,55 +60,10 @@ class SearchIndex(msgspec.Struct, frozen=True):
 
 
 def _of_entry(seq: int, record: EntryAppended) -> IndexRow:
-    return seq, (spaced(searchable_text(record.entry.content)),)
+    return IndexRow(seq, (label("run", record.run_id),), spaced(searchable_text(record.entry.content)))
 
 
-ENTRIES: Final = SearchIndex("entry_search", TABLES[EntryAppended], ("words",), "entries", _of_entry)
-
-
-def index_slice(connection: sqlite3.Connection, index: SearchIndex = ENTRIES) -> tuple[int, int]:
-    """Index the words of the next records that are not indexed yet.
-
-    Returns:
-        Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
-    """
-    table = index.table
-    (indexed,) = connection.execute(f"SELECT {index.progress} FROM search_progress").fetchone()
-    (last,) = connection.execute(f"SELECT coalesce(max(seq), 0) FROM {table.name}").fetchone()
-    names, marks = ", ".join(index.columns), ", ?" * len(index.columns)
-    characters = 0
-    connection.text_factory = lenient_text
-    for row in connection.execute(f"{table.select_from()} WHERE t.seq > ? ORDER BY t.seq LIMIT {_SLICE}", (indexed,)):
-        indexed = row[0]
-        try:
-            found = index.row(*table.read(row))
-        except JournalDamaged:
-            continue  # whoever reads it is told; everything else can be searched
-        if found is not None:
-            rowid, words = found
-            connection.execute(f"INSERT INTO {index.name} (rowid, {names}) VALUES (?{marks})", (rowid, *words))
-            characters += sum(map(len, words))
-            if characters > _SLICE_CHARACTERS:
-                break
-    connection.execute(f"UPDATE search_progress SET {index.progress} = ?", (indexed,))
-    return indexed, last
-
-
-def unindex(connection: sqlite3.Connection, index: SearchIndex, numbers: Sequence[int]) -> None:
-    """Forget the words of records that are about to be deleted: the index holds no text, so it has to be told."""
-    table, names, marks = index.table, ", ".join(index.columns), ", ?" * len(index.columns)
-    (indexed,) = connection.execute(f"SELECT {index.progress} FROM search_progress").fetchone()
-    wanted = encode_json([number for number in numbers if number <= indexed])
-    connection.text_factory = lenient_text
-    which = "WHERE t.seq IN (SELECT value FROM json_each(?))"
-    for row in connection.execute(f"{table.select_from()} {which}", (wanted,)).fetchall():
-        try:
-            found = index.row(*table.read(row))
-        except JournalDamaged:
-            continue  # it was left out
-        if found is not None:
-            sql = f"INSERT INTO {index.name} ({index.name}, rowid, {names}) VALUES ('delete', ?{marks})"
-            connection.execute(sql, (found[0], *found[1]))
+ENTRIES: Final = SearchIndex("entry_search", TABLES[EntryAppended], ("run", "words"), "entries", _of_entry)
 
 
 def searchable_text(content: Sequence[Block]) -> str:
@@ -162,9 +120,9 @@ class FullText:
         words = " OR ".join(f'"{phrase}"' for phrase in phrases_of(query))
         if not words:
             return None
-        sql = f"""SELECT -bm25(entry_search) AS score, {columns} FROM entry_search
+        sql = f"""SELECT -bm25(entry_search, 0, 1) AS score, {columns} FROM entry_search
                   JOIN entries t ON t.seq = entry_search.rowid WHERE entry_search MATCH ? AND t.run_id = ?"""
-        return sql, [words, run_id]
+        return sql, [f"run : {label('run', run_id)} AND words : ({words})", run_id]
 
     def items(self, labels: Labels, text: str, upto: int, most: int) -> Question:
         """SELECT the ``place`` of items up to a position that have labels and all words, newest first.

@@ -8,7 +8,6 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
@@ -22,10 +21,10 @@ from repertory.record.journal import Durability, Journal
 from repertory.record.reads import Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
-from repertory.record.removal import SqliteTables, remove_slice
+from repertory.record.removal import remove_slice
 from repertory.record.rows import Value
 from repertory.record.schema import migrate
-from repertory.record.search import SearchIndex, index_slice
+from repertory.record.search import SearchIndex
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
     FileLock,
@@ -37,6 +36,7 @@ from repertory.record.sqlite_file import (
 )
 from repertory.record.sqlite_reader import SqliteReader
 from repertory.record.sqlite_writer import Inserter, SqliteWriter
+from repertory.record.tables import Tables, index_slice
 from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
 
@@ -113,13 +113,13 @@ class MemoryJournal(Journal):
         await self._settle()
         with self._lock, self._open() as connection:
             connection.execute("BEGIN")
-            return index_slice(connection, index)
+            return index_slice(Tables(connection), index)
 
     async def _remove_slice(self, run_id: str, at: float) -> bool:
         await self._settle()
         with self._lock, self._open() as connection:
             connection.execute("BEGIN")
-            return remove_slice(SqliteTables(connection), run_id, at)
+            return remove_slice(Tables(connection), run_id, at)
 
     async def _settle(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -221,12 +221,12 @@ class SqliteJournal(OwnedJournal):
     async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
         if not isinstance(self._writer, SqliteWriter):
             raise self._not_writable()
-        return await self._writer.start_job(partial(index_slice, index=index)).result()
+        return await self._writer.start_job(lambda connection: index_slice(Tables(connection), index)).result()
 
     async def _remove_slice(self, run_id: str, at: float) -> bool:
         if not isinstance(self._writer, SqliteWriter):
             raise self._not_writable()
-        job = self._writer.start_job(lambda connection: remove_slice(SqliteTables(connection), run_id, at))
+        job = self._writer.start_job(lambda connection: remove_slice(Tables(connection), run_id, at))
         return await job.result()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:

@@ -1,0 +1,114 @@
+"""A connection in a transaction, for what is done to many records at once: index, remove and move them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final
+
+from repertory.errors import JournalDamaged
+from repertory.record.rows import Row, Value, encode_json, lenient_text
+from repertory.record.search import IndexRow, SearchIndex
+
+
+class Tables:
+    """A connection to SQLite; another engine inherits. The SQL is SQLite's."""
+
+    for_update = ""  # behind a SELECT of what is changed at once
+
+    def __init__(self, connection: Any) -> None:
+        """Work over a connection that is in a transaction."""
+        self._connection = connection
+        if isinstance(connection, sqlite3.Connection):
+            connection.text_factory = lenient_text
+
+    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
+        """Ask for rows."""
+        return [*self._connection.execute(sql, values)]
+
+    def stream(self, sql: str, *values: Value, at_once: int) -> Generator[Row]:
+        """Ask for rows, of which no more than so many are in memory."""
+        cursor = self._connection.execute(sql, values)
+        while rows := cursor.fetchmany(at_once):
+            yield from rows
+
+    def tell(self, sql: str, *values: Value) -> None:
+        """Change rows."""
+        self._connection.execute(sql, values)
+
+    def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Write rows into a table."""
+        marks = ", ".join("?" * len(columns))
+        self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
+    def lock_run(self, run_id: str) -> None:
+        """Let nobody else remove a run, or go on with it, before the end of the transaction.
+
+        A file has one owner, which does one thing after the other.
+
+        Raises:
+            RunError: Another machine goes on with it.
+        """
+
+    def complete_below(self) -> int | None:
+        """Below which number nothing can be written any more; None where nobody else writes."""
+        return None
+
+    def number_above(self, newest: int) -> None:
+        """Have later records numbered above a number; in a file they are numbered above those that are there."""
+
+    def index(self, index: SearchIndex, rows: Iterable[IndexRow]) -> None:
+        """Add the words of records to an index."""
+        names, marks = ", ".join(index.columns), ", ?" * len(index.columns)
+        sql = f"INSERT INTO {index.name} (rowid, {names}) VALUES (?{marks})"
+        self._connection.executemany(sql, ((row.place, *row.labels, row.words) for row in rows))
+
+    def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
+        """Forget the words of records that are about to be deleted: the index has no text, so it has to be told."""
+        names, marks = ", ".join(index.columns), ", ?" * len(index.columns)
+        ((indexed,),) = self.ask(f"SELECT {index.progress} FROM search_progress")
+        which = "WHERE t.seq IN (SELECT value FROM json_each(?))"
+        wanted = encode_json([number for number in numbers if number <= indexed])
+        for row in self.ask(f"{index.table.select_from()} {which}", wanted):
+            if (found := _index_row(index, row)) is not None:
+                sql = f"INSERT INTO {index.name} ({index.name}, rowid, {names}) VALUES ('delete', ?{marks})"
+                self.tell(sql, found.place, *found.labels, found.words)
+
+
+_SLICE: Final = 256  # records whose words one transaction indexes, and
+_SLICE_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
+_AT_ONCE: Final = 16  # records that are read at once, as each may be large
+
+
+def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
+    """Index the words of the next records that are not indexed yet.
+
+    Returns:
+        Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
+    """
+    ((indexed,),) = tables.ask(f"SELECT {index.progress} FROM search_progress{tables.for_update}")
+    ((last,),) = tables.ask(f"SELECT coalesce(max(seq), 0) FROM {index.table.name}")
+    below = tables.complete_below()
+    bound, values = ("", ()) if below is None else ("AND t.seq < ?", (below,))
+    sql = f"{index.table.select_from()} WHERE t.seq > ? {bound} ORDER BY t.seq LIMIT {_SLICE}"
+    found: list[IndexRow] = []
+    characters = 0
+    rows = tables.stream(sql, indexed, *values, at_once=_AT_ONCE)
+    for row in rows:
+        indexed = row[0]
+        if (made := _index_row(index, row)) is not None:
+            found.append(made)
+            characters += len(made.words)
+            if characters > _SLICE_CHARACTERS:
+                break
+    rows.close()
+    tables.index(index, found)
+    tables.tell(f"UPDATE search_progress SET {index.progress} = ?", indexed)
+    return int(indexed), int(last)
+
+
+def _index_row(index: SearchIndex, row: Sequence[Any]) -> IndexRow | None:
+    try:
+        return index.row(*index.table.read(row))
+    except JournalDamaged:  # whoever reads it is told; everything else can be searched
+        return None
