@@ -100,6 +100,7 @@ class Planner:
         self.affords, self.charge = course.affords, course.charge
         self._cliffs = cliffs_of(profile)
         self._cached = bool(profile.cache.breakpoints)
+        self._expires = policy.expires
         self._once = ShownOnce(course, self._comfort)
 
     @property
@@ -250,7 +251,7 @@ class Planner:
     def _overdue(self, now: Moment) -> Sequence[Edit]:
         """Results that expired a window ago: an explicit expiration waits that long for a cheap moment, no longer."""
         late = now.iteration - self._course.policy.window
-        return self._course.editor.expire(now.live, now.snapshot, late, 0) if self._course.policy.expires else []
+        return self._course.editor.expire(now.live, now.snapshot, late, 0) if self._expires else []
 
     def _fitted(
         self, now: Moment, limit: int, kind: str, reason: str, due: Sequence[Edit]

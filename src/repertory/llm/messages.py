@@ -198,11 +198,13 @@ def text_of(content: Block | str | Sequence[Block]) -> str:
         content = content.content
     if isinstance(content, str):
         return content
-    if isinstance(content, Text):
-        return content.text
     parts: list[str] = []
-    for block in content if isinstance(content, tuple | list) else ():
-        part = block.text if isinstance(block, Text) else text_of(block) if isinstance(block, ToolResult) else ""
+    for block in content if isinstance(content, tuple | list) else (content,):
+        part = ""
+        if isinstance(block, Text):
+            part = block.text
+        elif isinstance(block, ToolResult):
+            part = block.content if isinstance(block.content, str) else text_of(block.content)
         if part:
             parts.append(part)
     return "\n".join(parts)

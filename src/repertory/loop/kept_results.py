@@ -69,8 +69,8 @@ class Results:
         # From here to its being submitted no other change of the payload may come between.
         async with nullcontext() if self._live.payload is None else self._live.changing_payload():
             changes, conflicts = changes_of(self._live, staged, call_id=use.id, stored=stored)
-            notes = "\n".join(text for text in (note, _note_on(changes)) if text)
-            draft = self._draft_of(use, output, shaped, iteration, note=notes)
+            notes = [note, _note_on(changes)] if conflicts else [note]
+            draft = self._draft_of(use, output, shaped, iteration, note="\n".join(filter(None, notes)))
             records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
             crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
             finished, ended = self.end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])

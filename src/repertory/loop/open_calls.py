@@ -14,6 +14,7 @@ from repertory.record.records import (
     ToolFinished,
     ToolIntended,
 )
+from repertory.tools import arguments_digest
 
 Fate: TypeAlias = Literal["run", "interrupted"]
 
@@ -35,6 +36,7 @@ class OpenCall(msgspec.Struct, frozen=True):
         use: The call.
         position: The place in the ledger of the turn that asked for it.
         index: Which of that turn's calls it is, from 0.
+        digest: Of its tool and arguments, as it was asked for.
         fate: ``run`` where it never began or may be run again; ``interrupted`` where its effect is unknown.
         begun: Whether it began, in a process that came to its end.
         answers: How many answers from elsewhere it had begun to go on with, in such a process.
@@ -43,6 +45,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     use: ToolUse
     position: int
     index: int
+    digest: str
     fate: Fate = "run"
     begun: bool = False
     answers: int = 0
@@ -55,7 +58,10 @@ class OpenCall(msgspec.Struct, frozen=True):
 
 def calls_of(turn: Entry) -> list[OpenCall]:
     """The tool calls that a turn asks for, in order."""
-    return [OpenCall(use, turn.position, index) for index, use in enumerate(tool_uses(turn.content))]
+    return [
+        OpenCall(use, turn.position, index, arguments_digest(use.name, use.input))
+        for index, use in enumerate(tool_uses(turn.content))
+    ]
 
 
 def open_calls(entries: Sequence[Entry], intents: Iterable[ToolIntended]) -> list[OpenCall]:

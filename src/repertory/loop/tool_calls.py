@@ -106,9 +106,11 @@ class Caller:
         uses = tool_uses(content)
         results = [error_result(use, answer.unmade[use.id], iteration) for use in uses if use.id in answer.unmade]
         ends = [self._results.end_of(result, "error") for result in results]
-        also = [*records, *(record for finished, ended in ends for record in (finished, to_record(ended)))]
+        also = [*records]
+        for finished, ended in ends:
+            also += [finished, to_record(ended)]
         entry, *_ = await self._live.ledger.append(turn, *results, also=also)
-        self.known_ids.update(use.id for use in uses)
+        self.known_ids.update([use.id for use in uses])
         for _, ended in ends:
             self._live.show(ended)
         return [call for call in calls_of(entry) if call.use.id not in answer.unmade]
@@ -181,8 +183,7 @@ class Caller:
         for call in calls:
             tool = self.tools.get(call.use.name)
             same = tool is not None and tool.repeatable and self._live.repeats.remembers
-            key = arguments_digest(call.use.name, call.use.input) if same else call.use.id
-            groups.setdefault(key, []).append(call)
+            groups.setdefault(call.digest if same else call.use.id, []).append(call)
         return groups.values()
 
     async def _call(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
@@ -222,7 +223,7 @@ class Caller:
 
     async def _repeat_or_make(self, call: OpenCall, tool: Tool, permitted: Permitted, iteration: int) -> None:
         """Answer a call from an earlier one where that can be, else make it."""
-        digest = arguments_digest(tool.name, permitted.arguments)
+        digest = arguments_digest(tool.name, permitted.arguments) if permitted.note else call.digest
         earlier = self._live.repeats.find(tool, digest) if not permitted.note else None
         if earlier is None or not await self._repeat(call.use, earlier, iteration):
             if not call.begun:

@@ -267,11 +267,12 @@ class Spending:
 
     def used(self) -> dict[str, tuple[float, float]]:
         """How much of each of the run's own limits is used, and the limit; of those on money, tokens and tool calls."""
-        run_id, agent = self._bounds[0]
-        taken = self._tally.taken(run_id) if self.bounded else _NOTHING
-        now = {"cost": taken.cost, "tokens": taken.tokens, "tool_calls": self._tally.tools(run_id)}
-        bounds = {name: getattr(agent.limits, name) for name in now}
-        return {name: (now[name], bound) for name, bound in bounds.items() if bound is not None}
+        (run_id, agent), used = self._bounds[0], dict[str, tuple[float, float]]()
+        for name in (*_AMOUNTS, "tool_calls"):
+            bound = getattr(agent.limits, name)
+            if bound is not None:
+                used[name] = self._used(run_id, name), bound
+        return used
 
     def begin_tool(self) -> None:
         """Count a tool call, before it begins.
@@ -303,7 +304,8 @@ class Spending:
                 bound = getattr(lead.limits, name)
                 if bound is None:
                     continue
-                left = bound - self._gone(above, name)
+                under_way = getattr(self._tally.reserved(above), name, 0)
+                left = bound - (self._used(above, name) + under_way)
                 if left <= 0:
                     raise LimitExceeded(
                         f"what is left under the limit of agent {lead.name} is kept for others (limits.{name})"
@@ -315,11 +317,11 @@ class Spending:
         self._tally.promise(run_id, limits)
         return limits
 
-    def _gone(self, run_id: str, name: str) -> float:
-        """How much of a limit is used by a run and those below it, or kept for what is under way."""
+    def _used(self, run_id: str, name: str) -> float:
+        """How much of a limit is used by a run and those below it."""
         if name == "tool_calls":
             return self._tally.tools(run_id)
-        amount: float = getattr(self._tally.taken(run_id) + self._tally.reserved(run_id), name)
+        amount: float = getattr(self._tally.taken(run_id), name)
         return amount
 
     def _is_full(self, more: Amount = _NOTHING) -> bool:

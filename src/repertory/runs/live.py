@@ -153,7 +153,8 @@ class LiveRun:
 
         ``members`` are, for a root, the ids of all runs of its tree, those that are about to begin included;
         ``line`` are its sub-agents that have not ended, ``repeats`` are the tool calls that need not be made again,
-        ``first_event`` is the number of its first event in this process.
+        ``first_event`` is the number of its first event in this process, and ``show`` lets everybody know of one who
+        watches.
         """
         if self.shared.plain_loops:
             self.agent = msgspec.structs.replace(self.agent, context=None)
@@ -169,6 +170,7 @@ class LiveRun:
         self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
         if agent.on_lifecycle is not None:
             self.listeners.append(agent.on_lifecycle)
+        self.show = shared.hub.publish
         self.ended = anyio.Event()
         self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
         self._payload_lock = anyio.Lock(fast_acquire=True)
@@ -239,10 +241,6 @@ class LiveRun:
         return kind(
             run_id=self.run_id, agent=self.agent.name, iteration=self.iteration, at=now, elapsed=elapsed, **fields
         )
-
-    def show(self, event: AnyEvent) -> None:
-        """Let everybody know who watches."""
-        self.shared.hub.publish(event)
 
     def publish(self, kind: type[AnyEvent], /, **fields: Any) -> None:
         """Make an event, show it and keep it in the journal."""

@@ -171,6 +171,8 @@ def media_in(entry: Entry) -> str:
     """How many images and documents a result holds, in words; "" for none."""
     inside = [block.content if isinstance(block, ToolResult) else (block,) for block in entry.content]
     parts = [part for parts in inside if not isinstance(parts, str) for part in parts]
+    if not parts:
+        return ""
     counts = {"image": sum(isinstance(part, Image) for part in parts), "document": sum(map(is_document, parts))}
     return ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
 

@@ -151,14 +151,16 @@ class SummaryRequests:
         return new and sum(cover.tokens for cover in plan.covers) >= most
 
     def _ask_for_results(self, policy: ContextPolicy, new: Sequence[Entry], iteration: int) -> None:
-        arguments = {use.id: use.input for entry in new for use in tool_uses(entry.content)}
         for entry in new:
+            if entry.tool is None or entry.retrieved is not None:
+                continue
             rules = policy.rules(entry.tool)
-            if entry.tool is None or rules.compact_mode != "summary" or entry.retrieved is not None:
+            if rules.compact_mode != "summary":
                 continue
             text = text_of(entry.content)
             if (entry.original_length or len(text)) <= 2 * rules.compact_length or words_of_plug_in(entry, rules):
                 continue  # hardly longer than its summary, or a plug-in for it says what it was
+            uses = [use for turn in new for use in tool_uses(turn.content)]
             _ask(
                 self._live,
                 SummarizeResult(
@@ -167,7 +169,7 @@ class SummaryRequests:
                     text=text,
                     content_id=entry.content_id if entry.original_length else None,
                     tool=entry.tool,
-                    arguments=arguments.get(entry.tool_call_id or "", {}),
+                    arguments=next((use.input for use in uses if use.id == entry.tool_call_id), {}),
                     kind=entry.kind,
                     turn=entry.iteration,
                     goal=self._live.started.task,

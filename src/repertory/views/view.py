@@ -75,6 +75,7 @@ class ContextView:
         self._live = live
         self._journal = live.shared.journal
         self._profile = profile
+        self._server = server_of(live.model)
         self._policy = layered_policy(live)
         self.retrieval = self._policy is not None and self._policy.retrieval
         told, options, final = ("", agent.options, ()) if form is None else (form.told, form.options, form.schemas)
@@ -146,7 +147,7 @@ class ContextView:
             The iteration of the last call that was answered.
         """
         answered_in = 0
-        served = (self._profile.name, server_of(self._live.model))  # others may take longer prompts, or shorter
+        served = (self._profile.name, self._server)  # others may take longer prompts, or shorter
         for row in await self._journal.read_model_calls(self._live.run_id, contents=False):
             called, replied = row.called, row.replied
             self._calls = max(self._calls, called.call)
@@ -276,7 +277,7 @@ class ContextView:
             at=live.shared.clock(),
             prompt_estimate=shown.estimate,
             expected_tokens=expected,
-            server=server_of(live.model),
+            server=self._server,
             cost_at_most=most.cost,
             tokens_at_most=most.tokens,
         )
