@@ -142,6 +142,22 @@ def test_a_log_that_has_outgrown_its_share_of_the_comfort_loses_its_oldest_stret
     assert [log[:25] for log in logs(snapshot, plan)] == ["[log of iterations 5–10; "]
 
 
+@pytest.mark.parametrize(
+    ("comfort", "turns", "asked"), [(10_000, 20, True), (10_000, 8, False), (0, 20, False), (2_300, 3, False)]
+)
+def test_a_view_longer_than_comfortable_is_to_be_compacted_though_nothing_is_saved_yet(
+    comfort: int, turns: int, *, asked: bool
+) -> None:
+    """Not below the comfort, and only where that clears a fifth of it; 0 leaves the model's window as the bound."""
+    snapshot = ledger(turns)
+    planner = Planner(policy=ContextPolicy(comfort_tokens=comfort), profile=PROFILE)
+    outcome = planner.next(snapshot, iteration=turns + 1)
+    assert (outcome.compaction is not None) == asked
+    if outcome.compaction is not None:
+        assert outcome.compaction.upto == len(snapshot) - 2
+        assert "attention" in outcome.compaction.reason
+
+
 def test_a_digest_behind_the_block_keeps_the_task_in_view() -> None:
     """A forced fold covers the message in which the task was said again, so it is said in front of the digest."""
     snapshot = ledger(12)

@@ -53,7 +53,6 @@ class Account:
     Attributes:
         bank: By how much it is cheaper than if nothing had been edited.
         owed: What it has spent since the last fold on reading what a fold would have cleared.
-        spent: What the run would have cost unedited, its answers included.
         since_counted: How many requests were made after the one that the plan counts.
         cached: Tokens of the view that the last request left in the cache, head included.
     """
@@ -69,14 +68,13 @@ class Account:
         self.head = head
         self.bank = 0.0
         self.owed = 0.0
-        self.spent = 0.0
         self._position = 0  # entries below are in ``_record``
         self._record = 0  # tokens of the record so far, results as they came from their tools
         self._sent = 0  # of them, those that the last request held
         self.cached = 0
         self.since_counted = 0
         self._passed = True  # whether the answer to the request that the plan counts has been seen
-        self._taken_up = (0, 0, 0, 0.0)  # how far the record was counted then
+        self._taken_up = (0, 0, 0)  # how far the record was counted then
 
     def take_up(self, plan: Plan, view_before: Callable[[int], int], *, again: bool = False) -> None:
         """Go on from the figures of a plan; ``view_before`` gives the tokens of its view in front of a position.
@@ -84,9 +82,9 @@ class Account:
         ``again`` goes back to where that was done last: what came since is shown otherwise.
         """
         if again:
-            self._position, self._record, self._sent, self.spent = self._taken_up
+            self._position, self._record, self._sent = self._taken_up
             self.cached = 0
-        self._taken_up = (self._position, self._record, self._sent, self.spent)
+        self._taken_up = (self._position, self._record, self._sent)
         self.bank, self.owed, self.since_counted = plan.bank, plan.owed, 0
         self._passed = plan.counted_at < 0
         if plan.counted_at >= 0:
@@ -106,7 +104,6 @@ class Account:
         for entry in snapshot[self._position :]:
             if entry.role == "assistant" and entry.position:
                 base = self.head + self._record
-                self.spent += self._price(base, self._sent) + self.rates.output * entry.tokens
                 if not self._passed:
                     self._passed = entry.position >= plan.counted_at
                 else:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from repertory.context.account import Account
+from repertory.context.edits import HEADROOM
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange
 from repertory.llm.estimate import Calibration, text_tokens
@@ -21,13 +22,7 @@ from repertory.record.records import SummaryStored
 SUMMARY_TOKENS = 1_500
 """What a provider's summary is expected to have."""
 _INSTRUCTION_TOKENS = 200
-_LEAST_CLEARED = (
-    25_000  # tokens; a compaction forgets what it does not say, so many small ones lose most (docs/binding.md)
-)
-# Nothing can be saved before the first compaction, so it goes ahead of the savings: by at most this share of what the
-# run would have cost unedited, which is all that a run that ends right behind it is dearer. At 2 % hardly a run of less
-# than 400 iterations was compacted, at 8 % one of 14 ended dearer than unedited (docs/binding.md).
-_AHEAD = 0.06
+_LEAST_CLEARED = 25_000  # tokens: many small compactions lose most, as each forgets what it does not say
 _BEFORE = 3  # turns before a limit is passed; a summary takes its time
 _LOOKED_AT = 5  # of the newest turns, by which the growth of the next ones is guessed
 
@@ -56,9 +51,9 @@ def compaction_call(account: Account, view: int, tokens: int) -> float:
 
 
 def wanted_compaction(
-    live: Live, account: Account, *, log: int, estimate: int, calibration: Calibration, limit: int
+    live: Live, account: Account, *, log: int, estimate: int, calibration: Calibration, limit: int, comfort: int
 ) -> Compaction | None:
-    """Whether to ask now.
+    """Whether to ask now: the prompt would soon be too long, is longer than a model attends well to, or it pays.
 
     Args:
         live: The view; its reasoning is bound to the past.
@@ -67,22 +62,27 @@ def wanted_compaction(
         estimate: Tokens of the next prompt, uncalibrated.
         calibration: Makes tokens of estimates.
         limit: The length that the prompt should not pass: of the window, or where every token costs more.
+        comfort: Tokens of a comfortable view. Nothing can be saved before the first compaction, so most runs begin
+            with one that is asked for their comfort; it is made whatever it costs.
     """
     upto = live.last_turn
     gain = compactable(live, upto, log)
     if not gain:
         return None
+    size = calibration.real_tokens(estimate)
     coming = round(_BEFORE * live.growth(_LOOKED_AT) * calibration.factor)
-    full = calibration.real_tokens(estimate) + coming > limit
     rates, sent = account.rates, live.before(upto)
     cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + log + live.restated(upto))
     cost -= rates.read * sent  # which the next request need not read
     saves = rates.read * gain
-    paid = account.pays_for(cost) or cost <= account.bank + _AHEAD * account.spent
-    due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and paid
-    if not (full or due):
+    if size + coming > limit:
+        why = f"the prompt should not pass {limit:,} tokens"
+    elif size > comfort and gain * calibration.factor >= (1 - HEADROOM) * comfort:
+        why = "a longer view costs the model's attention"
+    elif gain >= _LEAST_CLEARED and account.owed + saves >= cost and account.pays_for(cost):
+        why = "what is old has cost as much, and what was saved so far pays for it"
+    else:
         return None
-    why = f"the prompt should not pass {limit:,} tokens" if full else "what is old has cost as much"
     return Compaction(
         upto=upto,
         reason=f"{why}: clears about {gain:,} tokens, costs what {cost:,.0f} cost as input, saves {saves:,.0f} a call",

@@ -25,6 +25,7 @@ from repertory.shortening.shaping import (
 )
 from repertory.shortening.trail import TALKERS, Trail, log_head, log_of_calls, room_of
 
+HEADROOM = 0.8  # of a bound on the view: what is edited to keep it makes room for the next prompts too
 LEAST_SAVED = 40  # tokens, about those of a stub's first line: a stub that saves less is not made
 OLDER = 0.75  # of the trail: what may be left as its calls alone, while the newest quarter stays as it is
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from repertory._cutting import cut
 from repertory.context.course import Course, Moment
 from repertory.context.decisions import Decision, apply
-from repertory.context.edits import LEAST_SAVED, OLDER, Editor, joined, stubbed, worthwhile
+from repertory.context.edits import HEADROOM, LEAST_SAVED, OLDER, Editor, joined, stubbed, worthwhile
 from repertory.context.live import Live
 from repertory.context.plan import Edit, RemoveResult, StubResult
 from repertory.errors import ContextOverflow
@@ -21,7 +21,6 @@ from repertory.shortening.trail import Trail
 
 _FEW = 3  # results that a recovery keeps (FEATURES.md C9)
 _CUT_CHARS = 1_000  # what remains of a result that nobody has read yet, when nothing else helps (C9)
-_HEADROOM = 0.8  # of a limit, so that the next prompts fit too
 
 
 class _Tried(NamedTuple):
@@ -62,12 +61,12 @@ class Fitting:
 
         Each edit rewrites the prompt, so only those that give room for a while are worth it: a fifth of the limit.
         """
-        least_cleared = self._limit * (1 - _HEADROOM)
+        least_cleared = self._limit * (1 - HEADROOM)
         if self._now.calibration.factor * self._most_cleared() < least_cleared:
             return []
         best = _Tried([], self._now.live, self._now.size)
         for tried in self._try(self._gentle(Editor(self._ahead()), large=True)):
-            if tried.size <= self._limit * _HEADROOM:
+            if tried.size <= self._limit * HEADROOM:
                 return tried.edits
             best = min(best, tried, key=_SIZE)
         return best.edits if self._now.size - best.size >= least_cleared else []
@@ -84,7 +83,7 @@ class Fitting:
         editor, fitting = Editor(self._ahead()), list[Edit]()
         best = _Tried([], self._now.live, self._now.size)
         for tried in self._try(chain(self._gentle(editor), self._forceful(editor))):
-            if tried.size <= self._limit * _HEADROOM:
+            if tried.size <= self._limit * HEADROOM:
                 return tried.edits
             best = min(best, tried, key=_SIZE)
             if tried.size <= self._limit:

@@ -271,6 +271,7 @@ class Planner:
             estimate=self._course.head + now.live.tokens,
             calibration=now.calibration,
             limit=min(limit, min(self._cliffs, default=limit)),
+            comfort=self._comfort,
         )
 
 
