@@ -17,7 +17,12 @@ from patience import PATIENCE
 PACKAGE = Path(repertory.__file__).parent
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 SURFACES = ["repertory", *(f"repertory.{room}" for room in ROOMS)]
-LISTS = [*SURFACES, "repertory.runs.events", "repertory.runs.streaming"]  # modules that are public as they are
+LISTS = [
+    *SURFACES,
+    "repertory.runs.events",
+    "repertory.runs.streaming",
+    "repertory.testing.faults",
+]  # modules that are public as they are
 HEAVY = ["anthropic", "aiosqlite", "structlog", "typer", "rich", "starlette", "trio"]
 
 

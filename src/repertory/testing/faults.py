@@ -13,6 +13,22 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+__all__ = [
+    "Break",
+    "Drip",
+    "Fault",
+    "Garbage",
+    "Raw",
+    "Refuse",
+    "Reset",
+    "Stall",
+    "Truncate",
+    "overloaded",
+    "prompt_too_long",
+    "rate_limited",
+    "server_error",
+]
+
 
 class Refuse(msgspec.Struct, frozen=True):
     """Answer with an error instead of asking the responder."""
