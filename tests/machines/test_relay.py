@@ -275,7 +275,7 @@ def test_any_service_steers_a_run_wherever_it_is(postgres: PostgresServer, run_a
                 assert [(view.id, view.state) for view in (await control.runs.list_runs(RunsQuery(limit=10))).runs] == [
                     (run.id, "running")
                 ]
-                await control.pause(run.id)
+                await control.tell(run.id, "pause")
                 while (await control.read_run(run.id)).run.state != "paused":
                     await anyio.sleep(0.01)
                 await control.resume(run.id)

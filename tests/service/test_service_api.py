@@ -373,7 +373,7 @@ async def test_runs_of_a_service_find_its_context_and_need_it_again(tmp_path: Pa
     async with rp.open_supervisor(path, model=FunctionModel(answer)) as supervisor:
         control = Control(supervisor, agents=agents, context="ann")
         run_id = await control.start("needy", "Go.")
-        await control.stop(run_id)
+        await control.tell(run_id, "stop")
         with pytest.raises(rp.RepertoryError):
             await supervisor.run(run_id).wait_result()
     async with rp.open_supervisor(path, model=FunctionModel(answer)) as supervisor:

@@ -241,7 +241,7 @@ class _Service:
 
     async def queue(self, request: Request) -> list[QueuedRun]:
         """The runs that wait to begin, in the order in which they do, each with what it waits for."""
-        return await self._control.queue()
+        return await self._control.supervisor.queue()
 
     async def read_run(self, request: Request) -> RunDetail:
         """One run with its figures, its tree and its answer."""
@@ -386,7 +386,7 @@ class _Service:
 
     async def approvals(self, request: Request) -> Waiting:
         """The tool calls of all runs under way that wait for an approval or for their result."""
-        return Waiting(waiting=self._control.waiting())
+        return Waiting(waiting=self._control.supervisor.waiting())
 
     async def approve(self, request: Request, *, body: Approval) -> Accepted:
         """Allow a call that waits; it is durable when the answer comes. Safe to repeat, as the two below."""
@@ -409,22 +409,22 @@ class _Service:
                 result = await compute(partial(_blocks_of, body.content), size=size)
             except ValueError as error:
                 raise HTTPException(422, f"the content cannot be shown to a model: {error}") from None
-        await self._control.give_result(**request.path_params, result=result, is_error=body.is_error)
+        await self._control.tell(**request.path_params, verb="give_result", result=result, is_error=body.is_error)
         return Accepted()
 
     async def stop(self, request: Request) -> Accepted:
         """End a run at its next boundary."""
-        await self._control.stop(request.path_params["run_id"])
+        await self._control.tell(request.path_params["run_id"], "stop")
         return Accepted()
 
     async def kill(self, request: Request) -> Accepted:
         """End a run at once."""
-        await self._control.kill(request.path_params["run_id"])
+        await self._control.tell(request.path_params["run_id"], "kill")
         return Accepted()
 
     async def pause(self, request: Request) -> Accepted:
         """Hold a run at its next boundary."""
-        await self._control.pause(request.path_params["run_id"])
+        await self._control.tell(request.path_params["run_id"], "pause")
         return Accepted()
 
     async def resume(self, request: Request) -> Accepted:

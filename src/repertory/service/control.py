@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import anyio
 import msgspec
@@ -26,7 +26,6 @@ from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.run_lists import RootFilter
 from repertory.runs.log import log
 from repertory.runs.streaming import StreamReader
-from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.deliveries import Deliveries
 from repertory.service.duties import Duties
 from repertory.service.feed import Feed
@@ -35,8 +34,8 @@ from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
 from repertory.service.run_reader import RunReader
 from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import AgentView, RunDetail, RunEnded, ServiceView, run_view
-from repertory.supervisor import QueuedRun, Run, Supervisor
-from repertory.supervisor.relay import carry_out
+from repertory.supervisor import Run, Supervisor
+from repertory.supervisor.relay import RemoteRun, carry_out
 from repertory.tools import arguments_digest
 
 _LOOK: Final = 1.0  # seconds between two looks at what other machines do
@@ -83,7 +82,6 @@ class Control:
         self.on_reload: Callable[[Control], Sequence[str]] | None = None
         self.has_taken_up = True  # False as long as what an earlier process left is being resumed
         self._started_at = time.time()
-        self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
         self._elsewhere: dict[str, str] = {}  # runs of other machines, as of a moment ago
         self._taken_up = anyio.Event()  # a run, since somebody last looked
@@ -160,12 +158,8 @@ class Control:
         detail = await self.runs.read_run(run_id)
         if detail.run.state != "queued":
             return detail
-        place = next((each for each in await self.queue() if each.run_id == detail.run.id), None)
+        place = next((each for each in await self.supervisor.queue() if each.run_id == detail.run.id), None)
         return msgspec.structs.replace(detail, queue=place)
-
-    async def queue(self) -> list[QueuedRun]:
-        """The runs that wait to begin, in the order in which they do."""
-        return await self.supervisor.queue()
 
     async def wait_ended(
         self, run_id: str, seconds: float, *, gone: Callable[[], Awaitable[object]] | None = None
@@ -183,7 +177,7 @@ class Control:
                     await self._wait_ended(run_id)
                 tasks.cancel_scope.cancel()
         row = await self.journal.read_run(run_id)
-        state = run_view(row, live=self._find(run_id) is not None).state
+        state = run_view(row, live=self.find(run_id) is not None).state
         return RunEnded(id=run_id, state=state, result=row.result, error=row.error, updated_at=row.updated_at)
 
     async def _wait_ended(self, run_id: str) -> None:
@@ -191,7 +185,7 @@ class Control:
             taken_up = self._taken_up  # before looking, so that nothing falls in between
             if (await self.journal.read_run(run_id)).state in FINAL_STATES:
                 return
-            run = self._find(run_id)
+            run = self.find(run_id)
             if run is None:
                 await taken_up.wait()
             elif await run.wait_ended() not in FINAL_STATES:
@@ -262,10 +256,9 @@ class Control:
             raise ConfigurationError(
                 f"no agent {agent[:100]!r}; this service has {names or 'none: start it with --root DIR or --agent'}"
             )
-        self._forget_ended()
         run_id = run_id or _new_id("run")
         with self._begin(run_id):
-            run = await self.supervisor.spawn(
+            await self.supervisor.spawn(
                 offer.agent,
                 task,
                 agent_ref=offer.reference,
@@ -278,7 +271,6 @@ class Control:
                 client=client,
                 labels=offer.labels,
             )
-            self._hold(run)
         return run_id
 
     async def _start_scheduled(self, schedule: Schedule, due: float) -> None:
@@ -304,27 +296,23 @@ class Control:
             RunError: Nobody runs it, and it belongs to another run.
             ConfigurationError: The record does not say where its agent is defined, or it is no longer there.
         """
-        run_id = await self.find_id(run_id)
-        run = self._find(run_id) or await self.supervisor.remote(run_id) or await self._take_up(run_id)
+        run = await self._reach(run_id, self._take_up)
         await run.send(text, message_id=message_id)
         self.feed.ring()
 
     async def stream(self, run_id: str) -> StreamReader | None:
         """What a run is saying, from the beginning of its turn; None where it is not under way in this process."""
-        run = self._find(await self.find_id(run_id))
+        run = self.find(await self.find_id(run_id))
         return None if run is None else run.stream(from_start=True)
 
-    async def stop(self, run_id: str) -> None:
-        """End a run at its next boundary. Raises ``RunError``."""
-        await self._tell(run_id, "stop")
+    async def tell(self, run_id: str, verb: str, **body: Any) -> None:
+        """Do with a run what one of its methods does, such as ``stop``, also where another machine owns it.
 
-    async def pause(self, run_id: str) -> None:
-        """Hold a run at its next boundary. Raises ``RunError``."""
-        await self._tell(run_id, "pause")
-
-    async def kill(self, run_id: str) -> None:
-        """End a run at once; what it was doing is left as it is. Raises ``RunError``."""
-        await self._tell(run_id, "kill")
+        Raises:
+            RunError: It is not under way, or as the method does.
+        """
+        await carry_out(await self._reach(run_id, self._refuse), verb, body)
+        self.feed.ring()
 
     async def resume(self, run_id: str) -> None:
         """Let a paused run go on, or one that an earlier process began, or that failed or was stopped.
@@ -335,27 +323,22 @@ class Control:
         """
         async with self._resuming:
             run_id = await self.find_id(run_id)
-            run = self._find(run_id)
+            run = self.find(run_id) or await self.supervisor.remote(run_id)
             if run is not None:
-                run.resume()
-                return
-            if (remote := await self.supervisor.remote(run_id)) is not None:
-                await remote.resume()
+                await carry_out(run, "resume", {})
                 return
             row = await self.journal.read_run(run_id)
             if row.state == "done":
                 raise RunError(f"run {run_id} is done; start another")
-            self._forget_ended()
             with self._begin(run_id):
-                self._hold(await self.supervisor.resume(run_id, context=self._context))
+                await self.supervisor.resume(run_id, context=self._context)
 
     async def retry(self, run_id: str) -> None:
         """Let a run go on that failed or was stopped. Raises as ``Supervisor.retry``."""
         async with self._resuming:
             run_id = await self.find_id(run_id)
-            self._forget_ended()
             with self._begin(run_id):
-                self._hold(await self.supervisor.retry(run_id, context=self._context))
+                await self.supervisor.retry(run_id, context=self._context)
 
     async def fork(
         self,
@@ -373,15 +356,12 @@ class Control:
         """
         run_id, new = await self.find_id(run_id), new_id or _new_id("run")
         is_new = new_id is None or not await self._is_on_record(new_id)
-        self._forget_ended()
+        again: dict[str, Any] = {"text": text, "new_id": new, "context": self._context}
         with self._begin(new):
             if rewind and iteration is not None:
-                run = await self.supervisor.rewind(run_id, iteration, text=text, new_id=new, context=self._context)
+                await self.supervisor.rewind(run_id, iteration, **again)
             else:
-                run = await self.supervisor.fork(
-                    run_id, iteration=iteration, text=text, new_id=new, context=self._context
-                )
-            self._hold(run)
+                await self.supervisor.fork(run_id, iteration=iteration, **again)
         return new, is_new
 
     async def _is_on_record(self, run_id: str) -> bool:
@@ -394,24 +374,19 @@ class Control:
     async def remove(self, run_id: str) -> None:
         """Take a run out of the journal, by its whole id; who follows it is told. Raises as ``Supervisor.remove``."""
         await self.supervisor.remove(run_id)
-        self._roots.pop(run_id, None)
         self.feed.tell_removed(run_id)
 
     # --- calls that wait ----------------------------------------------------------------------------------
 
-    def waiting(self) -> list[WaitingCall]:
-        """The tool calls that wait for an approval or for their result, oldest first."""
-        return self.supervisor.waiting()
-
     async def approve(self, run_id: str, call_id: str, *, arguments: Json | None, by: str) -> None:
         """Allow a call that waits. Raises ``RunError`` and ``ConfigurationError`` as ``Run.approve``."""
         if not await self._was_decided(run_id, call_id, allowed=True, arguments=arguments):
-            await self._tell(run_id, "approve", call_id=call_id, arguments=arguments, by=by)
+            await self.tell(run_id, "approve", call_id=call_id, arguments=arguments, by=by)
 
     async def deny(self, run_id: str, call_id: str, reason: str, *, by: str) -> None:
         """Deny a call that waits. Raises as ``Run.deny``."""
         if not await self._was_decided(run_id, call_id, allowed=False):
-            await self._tell(run_id, "deny", call_id=call_id, reason=reason, by=by)
+            await self.tell(run_id, "deny", call_id=call_id, reason=reason, by=by)
 
     async def _was_decided(self, run_id: str, call_id: str, *, allowed: bool, arguments: Json | None = None) -> bool:
         """Whether a call was decided so before, in a run that is not under way here any more.
@@ -419,7 +394,7 @@ class Control:
         Then somebody repeats himself who has not heard that it was, as the service died before its answer.
         """
         run_id = await self.find_id(run_id)
-        if self._find(run_id) is not None:
+        if self.find(run_id) is not None:
             return False  # it knows by itself
         events = await self.journal.read_events(run_id, types=["ApprovalDecided"])
         decided = next((event.body for _, event in reversed(events) if event.body["call_id"] == call_id), None)
@@ -429,68 +404,51 @@ class Control:
             return decided.get("arguments") is None
         return bool(decided["digest"] == arguments_digest(decided["tool"], arguments))
 
-    async def give_result(self, run_id: str, call_id: str, result: Any, *, is_error: bool) -> None:
-        """Bring the result of a call that waits for it. Raises as ``Run.give_result``."""
-        await self._tell(run_id, "give_result", call_id=call_id, result=result, is_error=is_error)
-
     # --- runs of this process -----------------------------------------------------------------------------
 
-    async def _tell(self, run_id: str, verb: str, **body: Any) -> None:
-        """Do with a run what one of its methods does, also where another machine owns it."""
+    async def _reach(self, run_id: str, otherwise: Callable[[str], Awaitable[Run[Any]]]) -> Run[Any] | RemoteRun:
+        """A run that is under way here or elsewhere; else what the other way gives. By the beginning of its id."""
         run_id = await self.find_id(run_id)
-        run = self._find(run_id) or await self.supervisor.remote(run_id) or await self._live(run_id)
-        await carry_out(run, verb, body)
-        self.feed.ring()
+        return self.find(run_id) or await self.supervisor.remote(run_id) or await otherwise(run_id)
 
-    async def _live(self, run_id: str) -> Run[Any]:
-        run_id = await self.find_id(run_id)
-        run = self._find(run_id)
-        if run is None:
-            state = (await self.journal.read_run(run_id)).state
-            if state == "done":
-                raise RunError(f"run {run_id} is done, and not under way any more")
-            raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
-        return run
+    async def _refuse(self, run_id: str) -> NoReturn:
+        state = (await self.journal.read_run(run_id)).state
+        if state == "done":
+            raise RunError(f"run {run_id} is done, and not under way any more")
+        raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
 
     async def _take_up(self, run_id: str) -> Run[Any]:
         """A run that nobody runs: one that has ended as it is, one that was interrupted so that it goes on."""
         async with self._resuming:
             row = await self.journal.read_run(run_id)
-            kept = self._find(run_id) or self._roots.get(run_id)
-            if kept is not None:
-                return kept
+            if (run := self.find(run_id)) is not None:  # somebody else was faster
+                return run
             started = row.started
             if started.parent_id is not None:
                 raise RunError(f"run {run_id} is not under way, and belongs to {started.parent_id}; say it to that one")
             if row.state == "paused":
                 raise RunError(f"run {run_id} was paused and is not under way in this process; resume it first")
             if not started.agent_ref:
-                return await self._live(run_id)
+                await self._refuse(run_id)
             agent = load_agent(started.agent_ref, **started.options)
-            run = await self.supervisor.spawn(agent, started.task, context=self._context, run_id=run_id)
-            self._forget_ended()
-            self._hold(run)
-            return run
+            with self._begin(run_id):
+                return await self.supervisor.spawn(agent, started.task, context=self._context, run_id=run_id)
 
     @contextmanager
     def _begin(self, run_id: str) -> Generator[None]:
-        """Between its first record and its handle a run is not interrupted either."""
+        """From its first record on a run counts as one of this process; then those look again who wait for it."""
         self._beginning.add(run_id)
         try:
             yield
         finally:
             self._beginning.discard(run_id)
-
-    def _hold(self, run: Run[Any]) -> None:
-        """Know a run as one of this process, and have those look again who wait for one that was not."""
-        self._roots[run.id] = run
-        self._look_again()
+            self._look_again()
 
     def _look_again(self) -> None:
         taken_up, self._taken_up = self._taken_up, anyio.Event()
         taken_up.set()
 
-    def _find(self, run_id: str) -> Run[Any] | None:
+    def find(self, run_id: str) -> Run[Any] | None:
         """A run that is under way in this process."""
         try:
             return self.supervisor.run(run_id)
@@ -499,17 +457,12 @@ class Control:
 
     def is_live(self, root_id: str) -> bool:
         """Whether this process or another machine runs the tree of a root, or is about to."""
-        run = self._roots.get(root_id)
-        here = root_id in self._beginning or (run is not None and run.state not in FINAL_STATES)
-        return here or root_id in self._elsewhere or self._find(root_id) is not None
+        return root_id in self._beginning or root_id in self._elsewhere or self.find(root_id) is not None
 
     def machine_of(self, run_id: str) -> str:
         """The name of the machine that runs a run; "" where none does, or there is but one process."""
-        here = self.supervisor.machine if self._find(run_id) is not None else ""
+        here = self.supervisor.machine if self.find(run_id) is not None else ""
         return here or self._elsewhere.get(unit_of(run_id), "")
-
-    def _forget_ended(self) -> None:
-        self._roots = {run_id: run for run_id, run in self._roots.items() if run.state not in FINAL_STATES}
 
     def _confine(self, root: str | None) -> Path:
         assert self._root is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
@@ -87,10 +88,7 @@ class _Runs:
             run_id: The run, or an unambiguous beginning of its id.
             timeout: Seconds to wait at most.
         """
-        run = self._live(await self._control.find_id(run_id))
-        if run is not None:
-            with anyio.move_on_after(timeout):
-                await _ended(run)
+        await self._control.wait_ended(run_id, timeout)
         return await self._told(run_id)
 
     async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
@@ -140,7 +138,7 @@ class _Runs:
         Args:
             run_id: The run.
         """
-        await self._control.stop(run_id)
+        await self._control.tell(run_id, "stop")
         return "it ends at its next boundary"
 
     async def resume_run(self, run_id: str) -> str:
@@ -156,25 +154,20 @@ class _Runs:
         """Start a run and wait for its answer."""
         run_id = await self._control.start(agent, task)
         context.progress(f"run {run_id}")
-        run = self._live(run_id)
-        if run is not None:
-            async with anyio.create_task_group() as tasks:
+        run = self._control.find(run_id)
+        async with anyio.create_task_group() as tasks:
+            if run is not None:
                 tasks.start_soon(_follow, run, context)
-                await _ended(run)
-                tasks.cancel_scope.cancel()
-        detail = await self._control.read_run(run_id)
-        if detail.run.state != "done":
-            raise ToolFailed(f"run {run_id} of {agent} is {detail.run.state}: {detail.run.error or 'it has no answer'}")
-        return detail.result or ""
+            with suppress(RepertoryError):  # what is wrong, reading it below says, and in no group
+                await self._control.wait_ended(run_id, math.inf)
+            tasks.cancel_scope.cancel()
+        ended = await self._control.wait_ended(run_id, 0)
+        if ended.state != "done":
+            raise ToolFailed(f"run {run_id} of {agent} is {ended.state}: {ended.error or 'it has no answer'}")
+        return ended.result or ""
 
     async def _scope_of(self, run_id: str) -> str:
         return (await self._control.journal.read_run(run_id)).started.scope_id
-
-    def _live(self, run_id: str) -> Run[Any] | None:
-        try:
-            return self._control.supervisor.run(run_id)
-        except RepertoryError:
-            return None
 
     async def _told(self, run_id: str) -> Json:
         detail = await self._control.read_run(run_id)
@@ -190,12 +183,6 @@ def _asking(runs: _Runs, agent: str) -> Callable[[str, ToolContext], Awaitable[s
         return await runs.ask(agent, task, context)
 
     return ask
-
-
-async def _ended(run: Run[Any]) -> None:
-    """Wait until a run has ended, however it did."""
-    with suppress(RepertoryError):
-        await run.wait_result()
 
 
 async def _follow(run: Run[Any], context: ToolContext) -> None:
