@@ -147,64 +147,53 @@ class Monitor:
             yield sqlite_check()
 
     def _of_journal(self) -> Check:
-        name = "journal"
         if self._failure:
-            return Check(
-                name=name,
-                state="fail",
-                fact=self._failure,
-                advice="nothing is recorded any more: make room or repair the disk, then start again",
-            )
+            advice = "nothing is recorded any more: make room or repair the disk, then start again"
+            return _check("journal", self._failure, advice, fail=True)
         waited = 0.0 if self._begun is None else anyio.current_time() - self._begun
         if waited > (_READS_STUCK if self._reading else STUCK):
-            return Check(
-                name=name,
-                state="fail",
-                fact=f"its {'reader' if self._reading else 'writer'} has not answered for {waited:.0f} s",
-                advice="end a program that holds the database (fuser shows which), or look whether the disk hangs",
-            )
-        return Check(name=name, state="ok", fact=f"answered in {self._took * 1000:.0f} ms, event {self.seq}")
+            fact = f"its {'reader' if self._reading else 'writer'} has not answered for {waited:.0f} s"
+            advice = "end a program that holds the database (fuser shows which), or look whether the disk hangs"
+            return _check("journal", fact, advice, fail=True)
+        return _check("journal", f"answered in {self._took * 1000:.0f} ms, event {self.seq}")
 
     def _of_queue(self) -> Check:
-        queued = self._journal.queued
-        state: CheckState = "warn" if queued > _QUEUE_WARN else "ok"
-        advice = "runs write faster than the disk takes it: start fewer at once" if state == "warn" else ""
-        return Check(name="queue", state=state, fact=f"{queued} batches wait to be written", advice=advice)
+        queued, advice = self._journal.queued, "runs write faster than the disk takes it: start fewer at once"
+        return _check("queue", f"{queued} batches wait to be written", advice, warn=queued > _QUEUE_WARN)
 
     def _of_loop(self) -> Check:
         now = anyio.current_time()
         under_way = 0.0 if self._ticked is None else max(0.0, now - self._ticked - _LAG_EVERY)
         worst = max([*self._lags, under_way], default=0.0)
-        state: CheckState = "warn" if worst > _LAG_WARN else "ok"
-        advice = "a tool computes on the loop: make it a plain function, which gets a thread" if state == "warn" else ""
-        return Check(name="loop", state=state, fact=f"at most {worst * 1000:.0f} ms late in a minute", advice=advice)
+        advice = "a tool computes on the loop: make it a plain function, which gets a thread"
+        return _check("loop", f"at most {worst * 1000:.0f} ms late in a minute", advice, warn=worst > _LAG_WARN)
 
     def _of_disk(self, free: int) -> Check:
-        state: CheckState = "fail" if free < _DISK_FAIL else "warn" if free < _DISK_WARN else "ok"
-        advice = "" if state == "ok" else "make room: remove old runs, then repertory vacuum"
-        return Check(name="disk", state=state, fact=f"{free // 2**20:,} MiB free", advice=advice)
+        advice = "make room: remove old runs, then repertory vacuum"
+        return _check("disk", f"{free // 2**20:,} MiB free", advice, warn=free < _DISK_WARN, fail=free < _DISK_FAIL)
 
     def _of_wal(self) -> Check:
-        state: CheckState = "warn" if self._wal > _WAL_WARN else "ok"
-        advice = "" if state == "ok" else "a program reads one snapshot for long, so the log is not emptied: end it"
-        return Check(name="log", state=state, fact=f"{self._wal / 2**20:.1f} MiB not yet in the file", advice=advice)
+        fact = f"{self._wal / 2**20:.1f} MiB not yet in the file"
+        advice = "a program reads one snapshot for long, so the log is not emptied: end it"
+        return _check("log", fact, advice, warn=self._wal > _WAL_WARN)
 
     def _of_connections(self) -> Check:
         there, most = self.connections, self.most_connections
-        full = there >= most > 0
-        advice = "raise the limit on open files (ulimit -n, LimitNOFILE=), or close clients" if full else ""
-        return Check(
-            name="connections", state="warn" if full else "ok", fact=f"{there} of at most {most} open", advice=advice
-        )
+        advice = "raise the limit on open files (ulimit -n, LimitNOFILE=), or close clients"
+        return _check("connections", f"{there} of at most {most} open", advice, warn=there >= most > 0)
 
 
 def sqlite_check(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Check:
     """Whether the SQLite library is one to rely on."""
-    text = ".".join(map(str, version))
-    if not has_wal_reset_bug(version):
-        return Check(name="sqlite", state="ok", fact=text)
+    text, has_bug = ".".join(map(str, version)), has_wal_reset_bug(version)
     advice = "harmless as long as no other program writes to the database; 3.51.3, 3.50.7 and 3.44.6 have it fixed"
-    return Check(name="sqlite", state="warn", fact=f"{text} has the WAL-reset bug", advice=advice)
+    return _check("sqlite", f"{text} has the WAL-reset bug" if has_bug else text, advice, warn=has_bug)
+
+
+def _check(name: str, fact: str, advice: str = "", *, warn: bool = False, fail: bool = False) -> Check:
+    """A check with its advice, where that is needed."""
+    state: CheckState = "fail" if fail else "warn" if warn else "ok"
+    return Check(name=name, state=state, fact=fact, advice="" if state == "ok" else advice)
 
 
 def _read_disk(path: str) -> tuple[int | None, int]:

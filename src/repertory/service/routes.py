@@ -7,7 +7,7 @@ itself it declares as ``Annotated[Response, …]`` with the type of the JSON in 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
@@ -110,9 +110,11 @@ def _endpoint(operation: Operation, service: Any) -> Callable[[Request], Awaitab
     async def endpoint(request: Request) -> Response:
         parts: dict[str, Any] = {}
         if query is not None:
-            parts["query"] = _read_query(request, query)
+            parts["query"] = _read_texts(request.query_params.multi_items(), query, "the query")
         if headers is not None:
-            parts["headers"] = _read_headers(request, headers)
+            names = [field.encode_name for field in msgspec.structs.fields(headers)]
+            given = [(name, text) for name in names for text in request.headers.getlist(name)]
+            parts["headers"] = _read_texts(given, headers, "a header")
         if body is not None:
             read = await _read_body(request, body, most=operation.most)
             parts |= {} if body is Nothing else {"body": read}
@@ -130,9 +132,8 @@ def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None 
 # --- reading requests -------------------------------------------------------------------------------------
 
 
-def _read_query(request: Request, kind: type[T]) -> T:
-    """What stands behind the question mark. Raises ``HTTPException`` where it is not what was expected."""
-    given = request.query_params.multi_items()
+def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T:
+    """What came as names and texts. Raises ``HTTPException`` where it is not what was expected."""
     known = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, text in given:
@@ -142,9 +143,9 @@ def _read_query(request: Request, kind: type[T]) -> T:
             raise HTTPException(400, f"{name} came more than once")
         values[name] = _number(text, name) if _is_number(known[name]) else text
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise HTTPException(400, f"the query is not what was expected: {_said(error)}") from error
+        raise HTTPException(400, f"{what} is not what was expected: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:
@@ -160,21 +161,6 @@ def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         raise HTTPException(400, f"{name} must be a number of at most {_DIGITS} digits, got {clip(text, 40)!r}")
     return int(text)
-
-
-def _read_headers(request: Request, kind: type[T]) -> T:
-    values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        found = request.headers.getlist(field.encode_name)
-        if len(found) > 1:
-            raise HTTPException(400, f"the header {field.encode_name} came more than once")
-        if found:
-            name = field.encode_name
-            values[name] = _number(found[0], name) if _is_number(field.type) else found[0]
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        raise HTTPException(400, f"a header is not what was expected: {_said(error)}") from error
 
 
 async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
