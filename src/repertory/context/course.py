@@ -16,7 +16,7 @@ from repertory.context.live import Live
 from repertory.context.plan import CoverRange, DropThinking, Edit, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.llm.estimate import Calibration, text_tokens
-from repertory.llm.messages import Text
+from repertory.llm.messages import Text, equal_items
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
@@ -92,7 +92,7 @@ class Course:
         self.account = Account(self.rates, head)
         self._live: Live | None = None
         self._logged: tuple[CoverRange, ...] = ()
-        self._logged_tokens = 0  # of the stretches of these covers
+        self._logged_tokens = [0]  # of the stretches of so many of these covers
 
     def follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
         """The view of a plan, up to the record. Of a plan that others have changed only what they changed is new."""
@@ -168,14 +168,17 @@ class Course:
 
     def log_tokens(self, live: Live, snapshot: Sequence[Entry], upto: int) -> int:
         """About how many tokens the log of everything in front of a position would have."""
-        if live.plan.covers is not self._logged:
-            self._logged = live.plan.covers
-            self._logged_tokens = sum(map(text_tokens, _stretches(live.plan)))
+        covers = live.plan.covers
+        if covers is not self._logged:
+            same, self._logged = equal_items(self._logged, covers), covers
+            del self._logged_tokens[same + 1 :]
+            for cover in covers[same:]:
+                self._logged_tokens.append(self._logged_tokens[-1] + sum(map(text_tokens, _stretches(cover))))
         iteration = snapshot[upto].iteration
         self.write(live, snapshot, iteration)
         edge = max(live.plan.start, live.end_at_turn(iteration - self.policy.window))  # the window is not written yet
         window = max(0, live.before(upto) - live.before(edge))
-        log = self._logged_tokens + self.editor.trail.chars(edge) // 4 + round(SHARE * window)
+        log = self._logged_tokens[-1] + self.editor.trail.chars(edge) // 4 + round(SHARE * window)
         return min(log, round(TRAIL_SHARE * self.comfort))
 
     def _log(self, live: Live, snapshot: Sequence[Entry], upto: int) -> list[str]:
@@ -184,7 +187,8 @@ class Course:
         trail.write(snapshot, upto)
         text = trail.text(plan.start, upto, talk=TALKERS[self.policy.keep_user_input :])  # what users said is kept
         span = snapshot[plan.start].iteration, snapshot[upto - 1].iteration
-        stretches = [*_stretches(plan), f"{log_head(*span, retrieval=self.policy.retrieval)}\n{text}" if text else ""]
+        written = [text for cover in plan.covers for text in _stretches(cover)]
+        stretches = [*written, f"{log_head(*span, retrieval=self.policy.retrieval)}\n{text}" if text else ""]
         room, kept = TRAIL_SHARE * self.comfort, list[str]()
         for stretch in reversed(stretches):
             room -= text_tokens(stretch)
@@ -351,9 +355,9 @@ class Course:
         return decision
 
 
-def _stretches(plan: Plan) -> list[str]:
-    """The texts that stand for what a plan covers, but for the words that the provider signed."""
-    return [block.text for cover in plan.covers for block in cover.content if isinstance(block, Text)]
+def _stretches(cover: CoverRange) -> list[str]:
+    """The texts of a cover, but for the words that the provider signed."""
+    return [block.text for block in cover.content if isinstance(block, Text)]
 
 
 def _begins(edit: Edit) -> int:
