@@ -25,11 +25,10 @@ def test_an_estimate_is_the_sum_of_its_parts(turns: list[Message], system: list[
     assert estimate_tokens(turns) == sum(map(estimate_tokens, turns))
 
 
-@given(st.text(max_size=300), st.floats(1.0, 8.0))
-def test_text_counts_by_its_bytes(text: str, per_token: float) -> None:
-    """A quarter of the bytes by default, rounded up; other models, other ratios."""
+@given(st.text(max_size=300))
+def test_text_counts_by_its_bytes(text: str) -> None:
+    """A quarter of the bytes, rounded up."""
     assert estimate_tokens(text) == -(-len(text.encode()) // 4)
-    assert estimate_tokens(text, chars_per_token=per_token) * per_token >= len(text.encode())
 
 
 @pytest.mark.parametrize(

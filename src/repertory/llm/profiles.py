@@ -60,7 +60,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         max_output: Tokens that one answer may have.
         prices: Ascending by ``above``; the first is the base price.
         cache: The prompt cache's rules.
-        chars_per_token: First guess for the token estimate; usage figures calibrate it later.
+        chars_per_token: About how much text makes one token; by it what a summary is written from is made to fit.
         as_of: ISO date on which these figures held.
         compacts: Whether the provider writes signed summaries on demand, the only ones that leave thinking valid.
         json_outputs: Whether the provider makes an answer fit a JSON schema (``output_config.format``).

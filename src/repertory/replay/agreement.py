@@ -19,13 +19,14 @@ import msgspec
 from repertory.context import ContextPolicy
 from repertory.errors import ModelError
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.features import is_compaction
 from repertory.llm.messages import Block, Json, Message, RedactedThinking, Text, Thinking, tool_uses
 from repertory.llm.model import Model, ModelRequest, ModelResponse, ToolSchema
 from repertory.llm.profiles import ModelProfile, amount_at_most, cost_of
 from repertory.replay.billing import plain_requests
 from repertory.replay.playing import play
 from repertory.replay.recording import RecordedRun
-from repertory.replay.words import is_summary, words_of
+from repertory.replay.words import words_of
 from repertory.supervisor import run as run_async
 
 _ANSWER = 2_048  # tokens: enough for a step, and what may be asked for does not become dear
@@ -137,7 +138,7 @@ def as_asked(request: ModelRequest, model: Model, tools: tuple[ToolSchema, ...])
 
 def _unsigned(content: Sequence[Block]) -> Iterator[Block]:
     for block in content:
-        if is_summary(block):
+        if is_compaction(block):
             yield Text(words_of(block))
         elif not isinstance(block, Thinking | RedactedThinking):
             yield block

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.features import is_compaction
 from repertory.llm.messages import (
     Block,
     Image,
@@ -26,7 +27,6 @@ from repertory.llm.messages import (
 from repertory.llm.model import Breakpoint, ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile
 from repertory.replay.recording import RecordedRun
-from repertory.replay.words import is_summary
 from repertory.testing.prefix_cache import PrefixCache
 
 _THINKING = (Thinking, RedactedThinking)
@@ -140,7 +140,7 @@ class Biller:
         if isinstance(block, _THINKING):
             thought = block.signature if isinstance(block, Thinking) else block.data
             return Position(key, tokens, block, before.bound, thought)
-        if is_summary(block):
+        if is_compaction(block):
             return Position(key, tokens, block, *sealed(block))
         return Position(key, tokens, block, _chain(before.bound, role, known.digest), before.thought)
 

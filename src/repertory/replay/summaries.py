@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from repertory.llm.features import is_compaction
 from repertory.llm.messages import Message, RawBlock, ToolResult, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.record import Entry
 from repertory.replay.billing import Position, seal
-from repertory.replay.words import is_summary, words_of
+from repertory.replay.words import words_of
 from repertory.shortening.trail import TALKERS, Trail
 
 _ROOM = 6_000  # characters, about 1,500 tokens: what the planner expects of a summary
@@ -24,7 +25,7 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
         request: What is summarized.
         last: Its last position.
     """
-    earlier = [words_of(block) for block in request.messages[0].content if is_summary(block)]
+    earlier = [words_of(block) for block in request.messages[0].content if is_compaction(block)]
     entries = list(_entries(request.messages))
     trail = Trail()
     trail.write(entries, len(entries))

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from repertory.llm.features import is_compaction
 from repertory.llm.messages import Block, RawBlock, Text, ToolUse, text_of
 
 _GUTTER = re.compile(r"\s*\d+(?:[→\t|:]|-(?![\d-]))")  # of `cat -n`, `grep -n`, file viewers
@@ -67,15 +68,10 @@ def words_of(block: Block) -> str:
     if isinstance(block, RawBlock):
         source = block.raw.get("source")
         document = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else ""
-        return str(block.raw.get("content") or "") if is_summary(block) else str(document or "")
+        return str(block.raw.get("content") or "") if is_compaction(block) else str(document or "")
     if isinstance(block, ToolUse):
         return f"{block.name}\n{leaves(block.input)}"
     return text_of(block)
-
-
-def is_summary(block: Block) -> bool:
-    """Whether a block is the provider's signed summary of what came before it."""
-    return isinstance(block, RawBlock) and block.raw.get("type") == "compaction"
 
 
 def without_gutter(line: str) -> str:
