@@ -211,6 +211,7 @@ def test_ctrl_c_stops_at_the_next_boundary_and_resume_goes_on(backend: str, plac
     assert listed["state"] == "interrupted"
     resumed = in_a_process("resume", "--db", "r.db", "--backend", backend, home=place)
     assert (resumed.code, resumed.out) == (0, "Through the gate.\n")
+    assert f"going on with {listed['id']}, which is interrupted: Go." in resumed.err
 
 
 def test_a_second_ctrl_c_stops_at_once(place: Path) -> None:

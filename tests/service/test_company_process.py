@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -31,6 +32,7 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     """Up, three runs for one place, kill -9, up: each begins and ends once, in order; then down, and it is down."""
     code, said = company.command("up", "--detach")
     assert (code, f"up: process {company.pid} at unix:{company.folder}/s" in said) == (0, True), said
+    assert f"serving {company.database} at unix:{company.folder}/s" in said  # with the page's link, where it has one
     code, said = company.command("up")
     assert code == 75
     assert f"company.toml is up: process {company.pid} serves it" in said
@@ -42,6 +44,9 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     assert company.command("up", "--detach")[0] == 0
     queue = until(lambda: (found := company.ask("GET", "/queue")) and len(found) == 2 and found)
     assert [each["run_id"] for each in queue] == [runs[2], runs[1]]
+    listed = json.loads(company.run("ps", "--json").stdout)  # its folder says which service is meant
+    assert listed["service"] == f"unix:{company.folder}/s"
+    assert {run["id"] for run in listed["runs"]} == set(runs)
     (company.folder / "go").touch()
     for run_id, task in zip(runs, "abc", strict=True):
         ended = until(lambda run_id=run_id: (found := company.ask("GET", f"/runs/{run_id}/result"))["result"] and found)
@@ -98,7 +103,8 @@ def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
     for command in ("up", "down", "reload"):
         done = CliRunner().invoke(app, [command, str(file)])
         assert done.exit_code == 2
-        assert f"Write {file}, for example:\n\n{EXAMPLE}\n" in done.stderr
+        assert done.stderr.endswith(f"there is no file {str(file)!r}; name that of the company\n")
+        assert (f"Write {file}, for example:\n\n{EXAMPLE}\n" in done.stderr) == (command == "up")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

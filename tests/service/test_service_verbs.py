@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 from patience import PATIENCE
 from repertory.cli.app import app
 from repertory.record.sqlite_file import FileLock
-from repertory.service.places import Place, announce_service, service_of
+from repertory.service.places import Place, announce_service, file_announced, file_served, service_of
+from repertory.service.sockets import default_socket, unix_listener
 
 
 class Expected(NamedTuple):
@@ -217,6 +218,22 @@ def test_who_serves_a_database_is_believed_only_while_its_lock_is_held(tmp_path:
     again = FileLock(str(path))
     assert service_of(path) is None
     again.release()
+
+
+def test_which_file_the_usual_service_has_is_known_also_while_it_hangs(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes a connection here, and it counts for as long as the service lives."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    path = short / "a.db"
+    path.touch()
+    assert file_served() is None
+    with unix_listener(default_socket()) as usual:
+        with file_announced(usual, path):
+            assert file_served() == path
+        assert file_served() is None
+    with unix_listener(short / "s") as another, file_announced(another, path):
+        assert file_served() is None
 
 
 def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:

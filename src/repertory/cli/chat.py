@@ -51,7 +51,7 @@ def chat(
     """Talk with an agent: a run that is asked again after each answer.
 
     That is the research team on a folder, or an agent of your own. Ctrl-C stops the answer under way; a second one, or
-    Ctrl-D, ends the talk, and `repertory chat RUN` goes on with it. Through a pipe, each line is a question.
+    Ctrl-D, ends the chat, and `repertory chat RUN` goes on with it. Through a pipe, each line is a question.
     """
     from repertory.agents.loading import lasting_reference
 
@@ -105,7 +105,7 @@ class _Talk:
         self._signals: _Signals | None = None
 
     async def main(self, restore: Callable[[], None]) -> None:
-        """Talk until there is no more question, or a signal ends it; ``restore`` leaves the terminal as it was."""
+        """Ask until there is no more question, or a signal ends it; ``restore`` leaves the terminal as it was."""
         from repertory.supervisor import open_supervisor
 
         signals = self._signals = _Signals(restore, self._typed_at)
@@ -237,7 +237,7 @@ async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None
 
 
 class _Signals:
-    """What signals do: Ctrl-C stops the answer under way, a second one or SIGTERM ends the talk.
+    """What signals do: Ctrl-C stops the answer under way, a second one or SIGTERM ends the chat.
 
     Attributes:
         everything: What is cancelled to end it.

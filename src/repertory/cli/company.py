@@ -15,14 +15,14 @@ import anyio
 from repertory import service
 from repertory.cli import output
 from repertory.cli.commands import command
-from repertory.cli.databases import Database
+from repertory.cli.databases import COMPANY, Database
 from repertory.cli.options import BACKEND, Backend, argument, option
 from repertory.errors import ConfigurationError, JournalLocked, RepertoryError, ServiceUnavailable
 from repertory.record.sqlite_file import owner_of
 from repertory.service.client import open_client
 from repertory.service.places import service_of
 
-_FILE = argument("FILE", "The company file.", Path("company.toml"))
+_FILE = argument("FILE", "The company file.", Path(COMPANY))
 _WAIT = 30.0  # seconds that --detach waits for the service to answer, and down for one that answers to end
 _FROZEN = 6.0  # seconds that down waits for one that did not answer: with those of asking it, ten in all
 
@@ -158,6 +158,7 @@ def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None
     place = service_of(anchor)
     if place is not None and process.poll() is None:
         output.say(f"up: process {process.pid} at {place}, its log is {said}")
+        output.remark(said.read_bytes()[begun:].decode("utf-8", "replace").rstrip())  # the page's link among it
         process.returncode = 0  # it is left alone, and nobody need be warned of that
         return
     words = said.read_bytes()[begun:].decode("utf-8", "replace").strip().removeprefix("repertory: ")

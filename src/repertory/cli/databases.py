@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from repertory.service.sources import RunSource
 
 VARIABLE = "REPERTORY_DB"
+COMPANY = "company.toml"  # the file of a company, unless another is named
 
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
@@ -81,12 +82,32 @@ def runs_database(db: str | None) -> Database:
     return named_database(db) or made_data_dir() / "runs.db"
 
 
-def known_databases() -> list[Path]:
-    """The file of the service at the usual socket, wherever it is, then the databases in the data folder."""
+def company_served() -> tuple[Database, Place] | None:
+    """The database of the company in the current folder, and where its service listens; None where none runs."""
+    from repertory.service.places import service_of
+
+    file = Path(COMPANY)
+    if not file.exists():
+        return None
+    from repertory.service.company import database_of, read_service
+
+    try:
+        database = database_of(file.absolute(), read_service(file))
+    except ConfigurationError:  # no company, or a broken one, which up and reload say more about
+        return None
+    place = service_of(database)
+    return None if place is None else (database, place)
+
+
+def known_databases() -> list[Database]:
+    """That of the company in the current folder, else of the service at the usual socket; then those that are kept."""
     from repertory.service.places import file_served
 
-    served, kept = file_served(), kept_databases()
-    return kept if served is None else [served, *(path for path in kept if not path.samefile(served))]
+    here = company_served()
+    served = file_served() if here is None else here[0]
+    first = [] if served is None else [served]
+    seen = {os.path.realpath(str(each)) for each in first}
+    return [*first, *(path for path in kept_databases() if os.path.realpath(path) not in seen)]
 
 
 def databases_to_read(db: str | None) -> Sequence[Database]:
@@ -216,7 +237,7 @@ def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | No
 
 def find_service(at: At) -> Place | None:
     """Where the service listens that a command is about: the one that was named, else the one that owns the database
-    that was named, else one of this user's. None where there is none.
+    that was named, else that of the company in the current folder, else one of this user's. None where there is none.
     """
     from repertory.service.places import Place, service_of, usual_service
 
@@ -227,6 +248,9 @@ def find_service(at: At) -> Place | None:
     named = named_database(at.db)
     if named is not None:
         return service_of(named)
+    here = company_served()
+    if here is not None:
+        return here[1]
     return usual_service() or next((place for path in kept_databases() if (place := service_of(path))), None)
 
 

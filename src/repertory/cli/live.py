@@ -228,7 +228,7 @@ class Progress:
                 return call_line(event.tool, event.arguments, 120)
             case events.ToolEnded():
                 agent.calls.pop(event.call_id, None)
-                self.counts["tool calls"] += 1
+                self.counts["tool call"] += 1
                 if event.deduplicated:
                     return f"{one_line(event.tool)}: already called, the earlier result again"
                 return "" if event.status == "ok" else f"{one_line(event.tool)}: {event.status}"
@@ -241,7 +241,7 @@ class Progress:
             case events.ResultAwaited():
                 return f"{one_line(event.tool)}: the result comes later"
             case events.ContextEdited():
-                self.counts["edits of the view"] += 1
+                self.counts["edits"] += 1
                 return f"view edited, {one_line(event.reason, 200)}"
             case events.SummaryTaken():
                 self.counts["summaries"] += 1
@@ -291,8 +291,9 @@ def draw(progress: Progress, screen: Console) -> RenderableType:
     parts: list[RenderableType] = [output.table(headers, rows, width=screen.width, right="ITER|VIEW / RECORD|COST")]
     if len(agents) > fitting:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
-    facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", f"{len(agents)} agents"]
-    facts += [f"{progress.counts[what]} {what}" for what in ("tool calls", "summaries", "edits of the view")]
+    facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", output.count(len(agents), "agent")]
+    facts += [output.count(progress.counts["tool call"], "tool call"), f"{progress.counts['summaries']} summaries"]
+    facts.append(f"{progress.counts['edits']} edits of the view")
     facts.append(output.dollars(sum(agent.cost for agent in agents)))
     parts.append(Text("   ".join(facts), style="bold", no_wrap=True, overflow="ellipsis"))
     notes = list(progress.notes)

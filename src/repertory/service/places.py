@@ -7,7 +7,6 @@ is the number of a process that is another by now.
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import stat
@@ -24,7 +23,7 @@ from repertory.record.sqlite_file import FileLock, announce, owner_of
 from repertory.service.sockets import default_socket, private_folder
 
 _CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody listens
-_ANSWER_TIMEOUT: Final = 2.0  # seconds for what a service has at hand
+_SERVED: Final = "served"  # beside the usual socket: the lock that says which file its service works on
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,26 +122,22 @@ def usual_service() -> Place | None:
     return Place(socket=str(path))
 
 
-class _Connection(http.client.HTTPConnection):
-    """A connection to a unix socket."""
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_ANSWER_TIMEOUT)
-        self.sock.connect(self.host)
+@contextmanager
+def file_announced(listener: socket.socket, database: str | os.PathLike[str] | PostgresAddress) -> Generator[None]:
+    """Where it is the usual socket that a service listens at, say until the end of the block which file it works on."""
+    usual = default_socket()
+    is_usual = listener.family == socket.AF_UNIX and os.path.realpath(listener.getsockname()) == os.path.realpath(usual)
+    if not is_usual or isinstance(database, PostgresAddress):
+        yield
+        return
+    anchor = usual.with_name(_SERVED)
+    with holding(anchor):
+        announce(anchor, os.fsencode(os.path.abspath(database)))
+        yield
 
 
 def file_served() -> Path | None:
-    """The file that the service at the usual socket works on; None where none answers, or its database is no file."""
-    place = usual_service()
-    if place is None:
-        return None
-    connection = _Connection(str(place.socket))
-    try:
-        connection.request("GET", "/service", headers={"Host": "localhost"})
-        found = Path(msgspec.json.decode(connection.getresponse().read())["database"])
-        return found if found.is_absolute() and found.exists() else None
-    except (OSError, http.client.HTTPException, msgspec.DecodeError, KeyError, TypeError):
-        return None
-    finally:
-        connection.close()
+    """The file that the service at the usual socket works on, also while it hangs; None where there is none."""
+    owner = owner_of(default_socket().with_name(_SERVED))
+    found = Path(os.fsdecode(owner.words)) if owner is not None and owner.words else None
+    return found if found is not None and found.exists() else None

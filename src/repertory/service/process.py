@@ -27,7 +27,7 @@ from repertory.service.app import RESERVED, create_app
 from repertory.service.cleaning import remove_for_ever
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
-from repertory.service.places import anchor_of, announce_service, holding, place_of_listener
+from repertory.service.places import anchor_of, announce_service, file_announced, holding, place_of_listener
 from repertory.service.server import connection_limit, serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
 from repertory.service.systemd import Notifier, passed_sockets
@@ -157,6 +157,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 stopping = anyio.Event()
                 with ExitStack() as stack:
                     places = _places(options, passed, stack)
+                    for listener, _, _ in places:
+                        stack.enter_context(file_announced(listener, database))
                     async with anyio.create_task_group() as tasks, anyio.create_task_group() as caring:
                         tasks.start_soon(control.run)
                         control.monitor.most_connections = connection_limit()
@@ -174,9 +176,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         # Of several the socket: it needs no token.
                         reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
                         place = min(reached, key=lambda place: place.port is not None)
-                        announce_service(anchor, msgspec.structs.replace(place, server=server))
                         where = " and ".join(address for _, _, address in places)
-                        report(f"serving {database} at {where}")
+                        report(f"serving {database} at {where}")  # before anybody finds it, so that a log has it
+                        announce_service(anchor, msgspec.structs.replace(place, server=server))
                         systemd.ready(_status(control))
                         # All that is loaded by now stays. To look through it again took the collector 130 ms each time.
                         gc.collect()
