@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import journal_kit as kit
 from repertory.record.items import ItemQuery
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, EventLogged, ItemWritten, RunStarted, RunStateChanged, ScopeOpened
+from repertory.record.removal import remove_slice
 
 KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -69,7 +71,7 @@ async def test_a_removal_that_was_begun_is_in_no_list_and_can_be_finished(kind: 
     """The first slice takes the runs; the rest is found among what was not finished."""
     async with kit.opened(kind, tmp_path) as journal:
         await fill(journal, "one", 1)
-        assert not await journal._remove_slice("one", 5.0)
+        assert not await journal._change("remove", partial(remove_slice, run_id="one", at=5.0))
         assert await journal.read_runs() == []
         assert await journal.read_entries("one") != []
         assert await journal.read_removals(finished=False) == ["one"]

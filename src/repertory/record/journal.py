@@ -14,6 +14,7 @@ from repertory.record.items import ItemReads
 from repertory.record.queue import QueueReads
 from repertory.record.records import Record
 from repertory.record.redaction import Redactor
+from repertory.record.removal import remove_slice
 from repertory.record.rows import encode_records
 from repertory.record.run_lists import ListReads
 from repertory.record.waiting import Ticket
@@ -60,10 +61,6 @@ class Journal(ListReads, ItemReads, QueueReads):
 
     def _insert(self, batch: Batch) -> Ticket:
         """Queue a batch."""
-        raise NotImplementedError
-
-    async def _remove_slice(self, run_id: str, at: float) -> bool:
-        """Take the next records of a tree in a transaction of its own; whether they were the last."""
         raise NotImplementedError
 
     # --- writing ------------------------------------------------------------------------------------------
@@ -147,7 +144,7 @@ class Journal(ListReads, ItemReads, QueueReads):
         Raises:
             RunError: Another machine goes on with it.
         """
-        while not await self._remove_slice(run_id, at):
+        while not await self._change("remove", partial(remove_slice, run_id=run_id, at=at)):
             pass
 
     async def read_removals(self, *, finished: bool) -> list[str]:

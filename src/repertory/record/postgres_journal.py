@@ -24,11 +24,9 @@ from repertory.record.postgres_sql import check_server, connect, driver, explain
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
 from repertory.record.reads import Rows, number_of
 from repertory.record.redaction import Redactor
-from repertory.record.removal import remove_slice
 from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text
-from repertory.record.search import SearchIndex
 from repertory.record.sqlite_journal import OwnedJournal
-from repertory.record.tables import Tables, index_slice
+from repertory.record.tables import Tables
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -133,24 +131,10 @@ class PostgresJournal(OwnedJournal):
 
         return await self._reader.use(f"read {what} in", fetch)
 
-    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
-        await self._complete_below()
-
-        def add(tables: Tables) -> tuple[int, int]:
-            return index_slice(tables, index)
-
-        return await self._change("index", add)
-
-    async def _remove_slice(self, run_id: str, at: float) -> bool:
+    async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         if self._writer is None:
             raise self._not_writable()
 
-        def remove(tables: Tables) -> bool:
-            return remove_slice(tables, run_id, at)
-
-        return await self._change("remove", remove)
-
-    async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         def change(connection: Connection) -> T:
             with connection.transaction():
                 return work(PostgresTables(connection))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from repertory.record.rows import TABLES, Value, encode_json, encode_text
 from repertory.record.search import FullText, SearchIndex
+from repertory.record.tables import Tables, index_slice
 
 T = TypeVar("T")
 
@@ -36,12 +38,8 @@ class Reads:
         """Ask for rows, of ``what`` as an error names it, and decode them."""
         raise NotImplementedError
 
-    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
-        """Index the words of some more records, behind what is queued.
-
-        Returns:
-            Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
-        """
+    async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
+        """Do something in a transaction of its own, behind what is queued; ``doing`` is its name for an error."""
         raise NotImplementedError
 
     # --- what is made of them -----------------------------------------------------------------------------
@@ -75,6 +73,11 @@ class Reads:
         indexed, upto = await self._index_slice(index)
         while indexed < upto:
             indexed, _ = await self._index_slice(index)
+
+    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
+        await self._settle()
+        await self._complete_below()
+        return await self._change("index", partial(index_slice, index=index))
 
     async def _of_run(self, kind: type[Any], run_id: str) -> list[Any]:
         return await self._records(kind, OF_RUN, run_id)

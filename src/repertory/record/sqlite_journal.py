@@ -21,10 +21,8 @@ from repertory.record.journal import Durability, Journal
 from repertory.record.reads import Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
-from repertory.record.removal import remove_slice
 from repertory.record.rows import Value
 from repertory.record.schema import migrate
-from repertory.record.search import SearchIndex
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
     FileLock,
@@ -36,7 +34,7 @@ from repertory.record.sqlite_file import (
 )
 from repertory.record.sqlite_reader import SqliteReader
 from repertory.record.sqlite_writer import Inserter, SqliteWriter
-from repertory.record.tables import Tables, index_slice
+from repertory.record.tables import Tables
 from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
 
@@ -109,17 +107,11 @@ class MemoryJournal(Journal):
             batch.end()
         return batch
 
-    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
+    async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         await self._settle()
         with self._lock, self._open() as connection:
             connection.execute("BEGIN")
-            return index_slice(Tables(connection), index)
-
-    async def _remove_slice(self, run_id: str, at: float) -> bool:
-        await self._settle()
-        with self._lock, self._open() as connection:
-            connection.execute("BEGIN")
-            return remove_slice(Tables(connection), run_id, at)
+            return work(Tables(connection))
 
     async def _settle(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -218,16 +210,10 @@ class SqliteJournal(OwnedJournal):
     def _not_writable(self) -> JournalReadOnly:
         return JournalReadOnly(f"{self.path} was opened with readonly=True; open it without to write")
 
-    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
+    async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         if not isinstance(self._writer, SqliteWriter):
             raise self._not_writable()
-        return await self._writer.start_job(lambda connection: index_slice(Tables(connection), index)).result()
-
-    async def _remove_slice(self, run_id: str, at: float) -> bool:
-        if not isinstance(self._writer, SqliteWriter):
-            raise self._not_writable()
-        job = self._writer.start_job(lambda connection: remove_slice(Tables(connection), run_id, at))
-        return await job.result()
+        return await self._writer.start_job(lambda connection: work(Tables(connection))).result()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)

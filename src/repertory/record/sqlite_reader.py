@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,7 +23,7 @@ from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_for
 from repertory.record.reads import Rows
 from repertory.record.rows import UNREADABLE, Value, lenient_text
 from repertory.record.sqlite_file import explain, read_uri
-from repertory.record.waiting import Ticket, wake_all
+from repertory.record.waiting import Answer, Failure, wake_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,30 +31,6 @@ if TYPE_CHECKING:
     import aiosqlite
 
 T = TypeVar("T")
-
-
-class _Answer(Ticket, Generic[T]):
-    """What a query gave, once it is done."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._values: list[T] = []
-
-    def give(self, value: T) -> None:
-        """Have it, and let go on who waits."""
-        self._values.append(value)
-        wake_all(self.finish())
-
-    def fail(self, error: BaseException) -> None:
-        """Have the error raised by who waits."""
-        wake_all(self.finish(lambda: error))
-
-    async def value(self) -> T:
-        """Wait for it."""
-        await self.wait()
-        return self._values[0]
 
 
 class SqliteReader:
@@ -89,21 +65,24 @@ class SqliteReader:
             if self._portal is None or self._closed:
                 raise self._is_closed()
             assert self._loop is not None
-            answer = _Answer[T]()
+            answer = Answer[T]()
             # The portal's own way waits until its loop has taken the task, while that may be decoding a large answer.
             # In a context of its own: the caller's says that this is trio, where it is.
             query = partial(self._query, what, sql, values, decode)
             self._loop.call_soon_threadsafe(self._begin, answer, query, context=Context())
-        return await answer.value()
+        return await answer.result()
 
-    def _begin(self, answer: _Answer[T], query: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def _begin(self, answer: Answer[T], query: Callable[[], Coroutine[Any, Any, T]]) -> None:
         import asyncio
 
         async def give() -> None:
+            failure: Failure | None = None
             try:
                 answer.give(await query())
             except BaseException as error:  # noqa: BLE001 - carried over to the waiting task, which raises it
-                answer.fail(error)
+                failed = error
+                failure = lambda: failed  # noqa: E731
+            wake_all(answer.finish(failure))
 
         task = asyncio.get_running_loop().create_task(give())
         self._tasks.add(task)

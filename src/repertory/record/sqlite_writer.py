@@ -7,14 +7,14 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.forks import keep_for_ever
 from repertory.record.rows import AFTER_REFUSED, TABLES, Value, encode_json
 from repertory.record.sqlite_file import OpenedFile, explain, is_busy, is_of_the_disk
-from repertory.record.waiting import Failure, Ticket, wake_all
+from repertory.record.waiting import Answer, Failure, Ticket, wake_all
 from repertory.record.writing import Batch, Writer
 
 T = TypeVar("T")
@@ -107,24 +107,14 @@ class Inserter:
             self._connection.execute("RELEASE batch")
 
 
-class Job(Ticket, Generic[T]):
+class Job(Answer[T]):
     """Other work for the writer's connection: one transaction of its own."""
 
-    __slots__ = ("_results", "_work")
+    __slots__ = ("work",)
 
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
         super().__init__()
-        self._work = work
-        self._results: list[T] = []
-
-    def run(self, connection: sqlite3.Connection) -> None:
-        """Do the work; on the writer's thread."""
-        self._results.append(self._work(connection))
-
-    async def result(self) -> T:
-        """Wait until the work is durable, then give what it returned."""
-        await self.wait()
-        return self._results[0]
+        self.work = work
 
 
 class SqliteWriter(Writer):
@@ -195,7 +185,7 @@ class SqliteWriter(Writer):
         failure: Failure | None = None
         if self._failure is None:
             try:
-                self._transact(lambda: job.run(self._connection))
+                self._transact(lambda: job.give(job.work(self._connection)))
             except BaseException as error:  # noqa: BLE001 - a job's own mistake is its asker's; the journal goes on
                 mistake = error
                 if isinstance(error, JournalWriteFailed) or is_of_the_disk(error):

@@ -10,10 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
+
+T = TypeVar("T")
 
 Failure: TypeAlias = Callable[[], BaseException]
 """Makes the error that a waiter raises, a new one for each."""
@@ -129,3 +131,22 @@ class Ticket:
                 event.wait()
         if self.failure is not None:
             raise self.failure()
+
+
+class Answer(Ticket, Generic[T]):
+    """A ticket with what comes of the work."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: list[T] = []
+
+    def give(self, value: T) -> None:
+        """Have it; ``finish`` lets go on who waits."""
+        self._values.append(value)
+
+    async def result(self) -> T:
+        """Wait until it is done, then give it; raises as ``wait``."""
+        await self.wait()
+        return self._values[0]
