@@ -293,3 +293,15 @@ def test_the_offline_model_answers_behind_the_server(run_async: RunAsync) -> Non
             assert "Bees dance to tell where flowers are." in text
 
     run_async(main)
+
+
+def test_a_model_that_nobody_knows_is_served_by_the_profile_that_was_handed_in(run_async: RunAsync) -> None:
+    """So a test can play a local server's model; without a profile it is refused, as a name that is spelled wrongly."""
+
+    async def main() -> None:
+        body = {**BODY, "model": "qwen3"}
+        for profile, status in ((profile_for("qwen3"), 200), (None, 404)):
+            async with open_messages_server(FunctionModel(lambda _: "ok"), profile=profile) as server:
+                assert (await anyio.to_thread.run_sync(post, server.url, body))[0] == status
+
+    run_async(main)

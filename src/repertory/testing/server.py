@@ -235,7 +235,8 @@ class MessagesServer:
         if not isinstance(name, str):
             refuse("model: Field required")
         profile = self._profile or profile_for(name)
-        if not profile.known or canonical_name(name) != canonical_name(profile.name):
+        served = profile.known or self._profile is not None  # one that was handed in, whatever it is called
+        if not served or canonical_name(name) != canonical_name(profile.name):
             raise Refusal(404, "not_found_error", f"model: {name}")
         return profile
 
