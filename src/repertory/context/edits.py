@@ -211,7 +211,6 @@ def _trail_over(
         tokens=text_tokens(text) if text else 0,
         was_tokens=was_tokens,
         kept=tuple(kept),
-        strategy=TRAIL,
         iterations=(snapshot[first].iteration, snapshot[last].iteration),
     )
 

@@ -22,15 +22,10 @@ _LARGE_SHARE = 0.1  # of the comfort: a larger result is shown whole once, whate
 class ShownOnce:
     """Decides it for the results of one run."""
 
-    def __init__(self, course: Course, comfort: int) -> None:
-        """Begin.
-
-        Args:
-            course: The run.
-            comfort: Tokens of a comfortable view.
-        """
+    def __init__(self, course: Course) -> None:
+        """Begin."""
         self._course = course
-        self._large = _LARGE_SHARE * comfort
+        self._large = _LARGE_SHARE * course.comfort
 
     def due(self, now: Moment) -> list[StubResult]:
         """The stubs of results that the last request showed without writing them to the cache."""

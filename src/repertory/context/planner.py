@@ -94,14 +94,14 @@ class Planner:
         ]
         self._limit, self._bound = min((most, words) for most, words in bounds if most is not None)
         comfort = policy.comfort_tokens if policy.comfort_tokens is not None else profile.comfort
-        self._comfort = min(comfort or self._limit, self._limit)
-        course = self._course = Course(policy, profile, head=head_tokens, charged=charged, comfort=self._comfort)
+        comfort = min(comfort or self._limit, self._limit)
+        course = self._course = Course(policy, profile, head=head_tokens, charged=charged, comfort=comfort)
         self.swap_in, self.priced = course.swap_in, course.priced
         self.affords, self.charge = course.affords, course.charge
         self._cliffs = cliffs_of(profile)
         self._cached = bool(profile.cache.breakpoints)
         self._expires = policy.expires
-        self._once = ShownOnce(course, self._comfort)
+        self._once = ShownOnce(course)
 
     @property
     def charged(self) -> float:
@@ -179,8 +179,8 @@ class Planner:
             with suppress(ContextOverflow):  # then it is not avoidable
                 reason = "a longer prompt costs more for every token"
                 return self._fitted(now, cliff, "forced", reason, due)
-        if size > self._comfort:
-            edits = Fitting(course, now, self._comfort, due=due, summary=self._ready_summary(now)).gently()
+        if size > self._course.comfort:
+            edits = Fitting(course, now, self._course.comfort, due=due, summary=self._ready_summary(now)).gently()
             if edits:
                 return course.decided(now, Wish("comfort", "a longer view costs the model's attention", edits))
         return decided
@@ -228,7 +228,7 @@ class Planner:
         """Along with a fold, a model's summary of trail that has outgrown its share, if what is left pays for that."""
         live = now.live
         summary = self._ready_summary(now)
-        if summary is None or sum(cover.tokens for cover in live.plan.covers) <= TRAIL_SHARE * self._comfort:
+        if summary is None or sum(cover.tokens for cover in live.plan.covers) <= TRAIL_SHARE * self._course.comfort:
             return []
         rewritten = live.covered - live.view_tokens(summary.first, summary.last + 1) + summary.tokens
         if not costless and (self._course.rates.write - self._course.rates.read) * rewritten > left:
@@ -271,7 +271,7 @@ class Planner:
             estimate=self._course.head + now.live.tokens,
             calibration=now.calibration,
             limit=min(limit, min(self._cliffs, default=limit)),
-            comfort=self._comfort,
+            comfort=self._course.comfort,
         )
 
 
