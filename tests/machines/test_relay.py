@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
 from repertory.service.control import Control
 from repertory.service.requests import RunsQuery
+from repertory.service.run_tools import run_tools
 from repertory.supervisor import Supervisor
 from repertory.supervisor.relay import RemoteRun
 from repertory.testing import FunctionModel, call
@@ -279,7 +281,11 @@ def test_any_service_steers_a_run_wherever_it_is(postgres: PostgresServer, run_a
                 while (await control.read_run(run.id)).run.state != "paused":
                     await anyio.sleep(0.01)
                 await control.resume(run.id)
+                tools = {tool.name: tool for tool in run_tools(control)}
+                waits = partial(tools["wait_result"].function, run_id=run.id)
+                assert (await waits(timeout=0.0))["state"] == "running"
                 await control.send(run.id, "enough")
+                assert (await waits(timeout=PATIENCE))["result"] == DONE
                 assert (await control.wait_ended(run.id, PATIENCE)).result == DONE
             control.close()
 

@@ -98,17 +98,24 @@ async def receiving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receiver]:
             tasks.cancel_scope.cancel()
 
 
+async def ring(supervisor: rp.Supervisor, deliveries: Deliveries) -> None:
+    """Say that something has happened, as a service does."""
+    async for _ in supervisor.events():
+        deliveries.ring()
+
+
 @asynccontextmanager
 async def telling(path: Path | None, *hooks: Webhook, backoff: Backoff = SOON) -> AsyncIterator[rp.Supervisor]:
     """A supervisor whose webhooks are served."""
     async with rp.open_supervisor(
         path, model=FunctionModel(lambda request: "Done."), durability="process"
     ) as supervisor:
-        deliveries = Deliveries(supervisor, Duties(supervisor), backoff=backoff)
+        deliveries = Deliveries(supervisor.journal, Duties(supervisor), backoff=backoff)
         deliveries.offer(hooks)
         supervisor.deliveries = deliveries  # type: ignore[attr-defined]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(deliveries.run)
+            tasks.start_soon(ring, supervisor, deliveries)
             while hooks and len(await supervisor.journal.read_webhooks()) < len(hooks):
                 await anyio.sleep(0.005)
             yield supervisor
@@ -222,10 +229,11 @@ async def test_what_failed_is_tried_again_after_the_clock_was_set_back(monkeypat
     ):
         receiver.answer = lambda body: 503 if now[0] == 2e9 else 200
         deliveries = Deliveries(
-            supervisor, Duties(supervisor), backoff=Backoff(first=100.0, most=100.0), clock=lambda: now[0]
+            supervisor.journal, Duties(supervisor), backoff=Backoff(first=100.0, most=100.0), clock=lambda: now[0]
         )
         deliveries.offer([Webhook(url=receiver.url, secret_env="HOOK")])
         tasks.start_soon(deliveries.run)
+        tasks.start_soon(ring, supervisor, deliveries)
         while not await supervisor.journal.read_webhooks():
             await anyio.sleep(0.005)
         await finish(supervisor, "one")
@@ -280,10 +288,12 @@ async def test_wrong_webhooks_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     async with rp.open_supervisor(model=FunctionModel(lambda request: "x")) as supervisor:
         monkeypatch.delenv("HOOK", raising=False)
         with pytest.raises(ConfigurationError, match="no HOOK"):
-            Deliveries(supervisor, Duties(supervisor)).offer([hook])
+            Deliveries(supervisor.journal, Duties(supervisor)).offer([hook])
         monkeypatch.setenv("HOOK", SECRET)
         with pytest.raises(ConfigurationError, match="the same url"):
-            Deliveries(supervisor, Duties(supervisor)).offer([hook, msgspec.structs.replace(hook, on=("done",))])
+            Deliveries(supervisor.journal, Duties(supervisor)).offer(
+                [hook, msgspec.structs.replace(hook, on=("done",))]
+            )
 
 
 PROGRAM = """
@@ -295,10 +305,16 @@ from repertory.testing import FunctionModel
 
 async def main(path, url, first):
     async with rp.open_supervisor(path, model=FunctionModel(lambda r: "Done."), durability="process") as supervisor:
-        deliveries = Deliveries(supervisor, Duties(supervisor), backoff=Backoff(first=0.01, factor=1.2, most=0.05))
+        soon = Backoff(first=0.01, factor=1.2, most=0.05)
+        deliveries = Deliveries(supervisor.journal, Duties(supervisor), backoff=soon)
         deliveries.offer([Webhook(url=url, secret_env="HOOK")])
         async with anyio.create_task_group() as tasks:
+            async def ring():
+                async for _ in supervisor.events():
+                    deliveries.ring()
+
             tasks.start_soon(deliveries.run)
+            tasks.start_soon(ring)
             while not await supervisor.journal.read_webhooks():
                 await anyio.sleep(0.005)
             for number in range(int(first), int(first) + 10):

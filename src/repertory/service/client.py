@@ -105,14 +105,7 @@ class ServiceClient:
 
     async def health(self) -> Health:
         """What is wrong, also where the service cannot do its work."""
-        try:
-            with anyio.fail_after(ANSWER):
-                answer = await self._http.get("/healthz")
-            return msgspec.json.decode(answer.content, type=Health)
-        except (httpx2.HTTPError, OSError, TimeoutError) as error:
-            raise _unreachable(self.place, error) from error
-        except msgspec.DecodeError as error:
-            raise ServiceUnavailable(f"the service at {self.place} does not say how it is: {error}") from error
+        return await self._ask("GET", "/healthz", Health, also=503)
 
     async def vacuum(self) -> Space:
         """Have some of what holds nothing any more given back to the disk; once more for more."""
@@ -203,7 +196,14 @@ class ServiceClient:
     # --- the wire -----------------------------------------------------------------------------------------
 
     async def _ask(
-        self, method: str, path: str, kind: type[T], body: Mapping[str, Any] | None = None, *, within: float = ANSWER
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: Mapping[str, Any] | None = None,
+        *,
+        within: float = ANSWER,
+        also: int = 200,
     ) -> T:
         sent = None if body is None else msgspec.json.encode(body)
         try:
@@ -211,7 +211,7 @@ class ServiceClient:
                 answer = await self._http.request(method, path, content=sent)
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error, within) from error
-        if answer.status_code >= 400:
+        if answer.status_code >= 400 and answer.status_code != also:
             _raise_refusal(answer.status_code, answer.content, answer.headers.get("retry-after", ""))
         found: T = self._decode(answer.content or b"null", kind)
         return found

@@ -24,6 +24,7 @@ from repertory.errors import ConfigurationError, JournalError, RepertoryError, R
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.run_lists import RootFilter
+from repertory.runs.events import StateChanged
 from repertory.runs.log import log
 from repertory.runs.streaming import StreamReader
 from repertory.service.deliveries import Deliveries
@@ -69,11 +70,11 @@ class Control:
         check_limits(limits)
         self.supervisor = supervisor
         self.journal = supervisor.journal
-        self.feed = Feed(supervisor)
+        self.feed = Feed(supervisor.journal)
         self.runs = RunReader(supervisor.journal, self.is_live, self.machine_of)
         self.monitor = Monitor(supervisor.journal)
         self.duties = Duties(supervisor)
-        self.deliveries = Deliveries(supervisor, self.duties)
+        self.deliveries = Deliveries(supervisor.journal, self.duties)
         self._offers: Mapping[str, Offer] = offers_of(agents, limits=limits)
         self._root = None if root is None else _existing_folder(root)
         self._context = context
@@ -91,12 +92,20 @@ class Control:
         """Do what has to be done all the time, until ``close``."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.monitor.run)
+            tasks.start_soon(self._watch)
             if self.journal.is_shared:
                 tasks.start_soon(self._look_elsewhere)
             tasks.start_soon(self.scheduler.run)
             tasks.start_soon(self.deliveries.run)
             await self.feed.run()
             tasks.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        """Have those look into the journal who say on what happens here."""
+        async for event in self.supervisor.events():
+            self.feed.ring()
+            if isinstance(event, StateChanged):
+                self.deliveries.ring()
 
     async def _look_elsewhere(self) -> None:
         """See what other machines do: which runs they own, what they have written, and what they leave to be done."""

@@ -23,11 +23,9 @@ import msgspec
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.record.journal import Journal
 from repertory.record.records import RunState, RunStateChanged, WebhookTried
-from repertory.runs.events import StateChanged
 from repertory.runs.log import log
 from repertory.service.duties import Duties
 from repertory.service.webhooks import Webhook, signature
-from repertory.supervisor import Supervisor
 
 if TYPE_CHECKING:
     import httpx2
@@ -84,10 +82,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Deliveries:
-    """Serves the webhooks of one supervisor.
+    """Serves the webhooks of one service; ``ring`` says when there is something to tell.
 
     Args:
-        supervisor: Whose runs they are told of.
+        journal: Has the changes of state that they are told of.
         duties: Say which addresses are this process's to serve.
         backoff: When to try again.
         clock: Gives seconds since 1970.
@@ -95,15 +93,14 @@ class Deliveries:
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        journal: Journal,
         duties: Duties,
         *,
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._supervisor = supervisor
         self.duties = duties
-        self.journal: Journal = supervisor.journal
+        self.journal = journal
         self.bell = anyio.Event()  # a state has changed, since somebody last looked
         self.backoff = backoff or Backoff()
         self.clock = clock
@@ -129,20 +126,13 @@ class Deliveries:
         while True:
             changed = self._changed
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch)
                 for line in self._lines.values():
                     tasks.start_soon(line.run)
                 await changed.wait()
                 tasks.cancel_scope.cancel()
 
-    async def _watch(self) -> None:
-        if self._lines:
-            async for event in self._supervisor.events():
-                if isinstance(event, StateChanged):
-                    self.ring()
-
     def ring(self) -> None:
-        """Have them look for changes of state, such as those of other machines."""
+        """Have them look for changes of state."""
         bell, self.bell = self.bell, anyio.Event()
         bell.set()
 

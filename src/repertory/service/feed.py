@@ -17,10 +17,10 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._ids import root_of
+from repertory.record.journal import Journal
 from repertory.record.records import EventLogged
 from repertory.runs.streaming import Piece, StreamReader
 from repertory.service.views import event_view, removed_view
-from repertory.supervisor import Supervisor
 
 PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which a comment shows that the connection lives
@@ -38,16 +38,15 @@ class _Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """Reads what is new once for all followers, and wakes those whom it concerns.
+    """Reads what is new once for all followers, when it is rung for, and wakes those whom it concerns.
 
     Attributes:
         ending: Set once nothing will come any more.
         size: Bytes of the newest events that followers share.
     """
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-        self._journal = supervisor.journal
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._happened = anyio.Event()
         self._followers: dict[str | None, WeakSet[Follower]] = {}  # by the run that they follow; None is every run
         self._tail: deque[_Frame] = deque()
@@ -69,24 +68,17 @@ class Feed:
 
     async def run(self) -> None:
         """Hand out what is new, until ``close``."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watch)
-            while True:
-                await self._happened.wait()
-                self._happened = anyio.Event()
-                begun = anyio.current_time()
-                await self._deliver()
-                if self._closing.is_set():
-                    break
-                with anyio.move_on_after(max(_ROUND, _SHARE * (anyio.current_time() - begun))):
-                    await self._closing.wait()
-            tasks.cancel_scope.cancel()
+        while True:
+            await self._happened.wait()
+            self._happened = anyio.Event()
+            begun = anyio.current_time()
+            await self._deliver()
+            if self._closing.is_set():
+                break
+            with anyio.move_on_after(max(_ROUND, _SHARE * (anyio.current_time() - begun))):
+                await self._closing.wait()
         self.ending.set()
         await self._wake(self._followers)
-
-    async def _watch(self) -> None:
-        async for _ in self._supervisor.events():
-            self._happened.set()
 
     def ring(self) -> None:
         """Have it look for what is new."""
@@ -181,8 +173,32 @@ class Feed:
         return texts, last if len(events) == PAGE else max(last, known)
 
 
-class Follower:
-    """The body of one event stream, piece by piece.
+class _Stream:
+    """The body of an event stream, piece by piece."""
+
+    def __init__(self, feed: Feed, ping: float) -> None:
+        self._feed = feed
+        self._ping = ping
+        self._greeted = False
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ended:
+            raise StopAsyncIteration
+        if not self._greeted:
+            self._greeted = True  # a client learns at once that it is connected, and how soon to come back
+            return b"retry: 2000\n\n"
+        return await self._next()
+
+    async def _next(self) -> bytes:
+        raise NotImplementedError
+
+
+class Follower(_Stream):
+    """What happens, as one client follows it.
 
     Args:
         feed: Has the events, and says when to look.
@@ -195,14 +211,11 @@ class Follower:
     """
 
     def __init__(self, feed: Feed, run_id: str | None, *, after: int, ping: float = PING) -> None:
+        super().__init__(feed, ping)
         self.removed: list[str] = []
-        self._feed = feed
         self._run_id = run_id
         self._after = after
-        self._ping = ping
         self._news: anyio.Event | None = None
-        self._greeted = False
-        self._ended = False
         feed.join(self, run_id)
 
     def wake(self) -> None:
@@ -210,15 +223,7 @@ class Follower:
         if self._news is not None:
             self._news.set()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._ended:
-            raise StopAsyncIteration
-        if not self._greeted:
-            self._greeted = True  # a client learns at once that it is connected, and how soon to come back
-            return b"retry: 2000\n\n"
+    async def _next(self) -> bytes:
         with anyio.move_on_after(self._ping):
             while True:
                 self._news = anyio.Event()  # before looking, so that nothing falls in between
@@ -245,8 +250,8 @@ def frame(sequence: int, event: EventLogged) -> bytes:
     return b"id: %d\ndata: %b\n\n" % (sequence, msgspec.json.encode(event_view(sequence, event)))
 
 
-class Along:
-    """The body of a stream of what a run says, piece by piece.
+class Along(_Stream):
+    """What a run says, as it says it.
 
     Args:
         feed: Says when the service ends.
@@ -255,21 +260,10 @@ class Along:
     """
 
     def __init__(self, feed: Feed, reader: StreamReader | None, *, ping: float = PING) -> None:
-        self._feed = feed
+        super().__init__(feed, ping)
         self._reader = reader
-        self._ping = ping
-        self._greeted = False
-        self._ended = False
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._ended:
-            raise StopAsyncIteration
-        if not self._greeted:
-            self._greeted = True
-            return b"retry: 2000\n\n"
+    async def _next(self) -> bytes:
         pieces: list[Piece | None] = []
         with anyio.move_on_after(self._ping):
             async with anyio.create_task_group() as tasks:
