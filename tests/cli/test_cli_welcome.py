@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import typer
-from cli_support import CHILD, OTHER, RUN, Result, invoke
+from cli_support import CHILD, OTHER, RUN, Result, invoke, settings
 
 from repertory.cli.app import _SECTIONS, app
 from repertory.record import RunStarted, open_journal
@@ -59,6 +61,20 @@ def test_help_lists_each_command_by_what_it_is_for(tmp_path: Path) -> None:
     for name, said in listed.items():
         whole = " ".join(group.commands[name].help.split("\n\n")[0].split())
         assert f"{whole} ".startswith(f"{said} ")
+
+
+def test_completing_a_word_imports_no_command(tmp_path: Path) -> None:
+    """A shell asks for the names at each press of a key; they are known without what they stand for."""
+    code = (
+        "import sys\nfrom repertory.cli.app import app\n"
+        "try: app([], prog_name='repertory')\nexcept SystemExit: pass\n"
+        "print([name for name in sys.modules if name.startswith('repertory.record')])"
+    )
+    shell = {"_REPERTORY_COMPLETE": "complete_bash", "COMP_WORDS": "repertory re", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=settings(tmp_path, shell), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["resume", "replay", "reload", "retry", "rewind", "restore", "[]"]
 
 
 def test_runs_that_did_not_finish_come_first(made: Path, tmp_path: Path) -> None:

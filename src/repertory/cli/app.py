@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from repertory.cli import output
 from repertory.cli.options import option
@@ -76,7 +76,7 @@ _SECTIONS = {
         "torture": ("torture", "Try to make it lose something."),
     },
 }
-_MODULES = {name: module for commands in _SECTIONS.values() for name, (module, _) in commands.items()}
+_ALL = {name: listed for commands in _SECTIONS.values() for name, listed in commands.items()}
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
 
@@ -89,7 +89,7 @@ class _Commands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            found = getattr(import_module(f"repertory.cli.{_MODULES[name]}"), name)
+            found = getattr(import_module(f"repertory.cli.{_ALL[name][0]}"), name)
             roof = typer.Typer(rich_markup_mode=None)
             if isinstance(found, typer.Typer):
                 roof.add_typer(found, name=name)
@@ -105,10 +105,10 @@ class _Commands(MutableMapping[str, Any]):
         raise TypeError(f"{name}: every command stays")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_MODULES)
+        return iter(_ALL)
 
     def __len__(self) -> int:
-        return len(_MODULES)
+        return len(_ALL)
 
 
 class _Group(TyperGroup):
@@ -117,6 +117,19 @@ class _Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The commands in the order of their use."""
+        return list(_ALL)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """What stands for a command in a list, as shells ask for to complete a word; nothing is imported for it."""
+        return TyperCommand(cmd_name, help=_ALL[cmd_name][1]) if cmd_name in _ALL else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, None if found is None or name is None else self.commands[name], rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by what they are for, each with its whole first sentence."""
@@ -147,8 +160,10 @@ class _Group(TyperGroup):
             return code if isinstance(code, int) else output.OK
         except _UsageError as error:
             context = error.ctx.command_path if error.ctx is not None else "repertory"
-            message: str = error.format_message().rstrip(".?").replace(". Did you mean", "; perhaps")
-            output.say(f"{message[:1].lower()}{message[1:].replace('Value error, ', '')}; see {context} --help")
+            message: str = error.format_message().rstrip(".?")
+            for theirs, ours in ((". Did you mean", "; perhaps"), ("Value error, ", ""), (": Input ", ": it ")):
+                message = message.replace(theirs, ours)
+            output.say(f"{message[:1].lower()}{message[1:]}; see {context} --help")
             return output.USAGE
         except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:  # noqa: BLE001
             # The outermost frame: whatever it is, a person is at the other end.

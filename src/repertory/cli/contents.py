@@ -13,7 +13,7 @@ from rich.console import Console
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import databases_to_read, open_run, open_with, read_row
+from repertory.cli.databases import databases_to_read, open_run, open_with
 from repertory.cli.options import DATABASE, RUN, argument, option
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def show(
 
 @content.command()
 @command
-def gc(
+async def gc(
     *,
     retention: float = option(
         "--retention SECONDS", "How long after its run a second copy of what the ledger holds is kept.", 3600.0, min=0
@@ -107,7 +107,7 @@ def gc(
     A supervisor does that by itself. What is held nowhere else and was given no time stays, and so does what is pinned.
     The file does not shrink; what is free in it is used again.
     """
-    path, bodies = _collect(db, retention, run_id, dry_run=dry_run)
+    path, bodies = await _collect(db, retention, run_id, dry_run=dry_run)
     names = ("content_id", "run_id", "source", "length")
     gone = [{name: getattr(body.content, name) for name in names} for body in bodies]
     characters = sum(each["length"] for each in gone)
@@ -124,26 +124,20 @@ def gc(
     return Answer({"database": str(path), "dry_run": dry_run, "characters": characters, "contents": gone}, show)
 
 
-def _collect(
+async def _collect(
     db: str | None, retention: float, run_id: str | None, *, dry_run: bool
 ) -> tuple[Database, Sequence[StoredBody]]:
     """What goes, or would go, and from which database."""
-    import anyio
-
     from repertory.record import open_journal
     from repertory.supervisor.retention import Retention
 
     path, whole_id = databases_to_read(db)[0], ""
     if run_id is not None:
-        path, row = read_row(run_id, db)
-        whole_id = row.started.run_id
-
-    async def collect() -> Sequence[StoredBody]:
+        async with open_run(run_id, db) as (path, _, row):
+            whole_id = row.started.run_id
+    with output.read_beside("repertory content gc --dry-run"):
         async with open_journal(path, readonly=dry_run) as journal:
             store = Retention(journal, seconds=retention, clock=time.time)
             if dry_run:
-                return await (store.of_run(whole_id) if whole_id else store.due())
-            return await (store.clean_run(whole_id) if whole_id else store.clean())
-
-    with output.read_beside("repertory content gc --dry-run"):
-        return path, anyio.run(collect)
+                return path, await (store.of_run(whole_id) if whole_id else store.due())
+            return path, await (store.clean_run(whole_id) if whole_id else store.clean())

@@ -47,11 +47,18 @@ _LINES = 8  # of one side, or of one item's changes, where not everything is to 
 
 
 @asynccontextmanager
-async def _open_scope(name: str | None, db: str | None) -> AsyncGenerator[tuple[Database, Journal, str]]:
-    """Find the scope that a run's id, its own, or a part of either stands for, None for the newest run, and read it."""
+async def _open_scope(
+    name: str | None, db: str | None, *, everything: bool = False
+) -> AsyncGenerator[tuple[Database, Journal, str]]:
+    """Find the scope that a run's id, its own, or a part of either stands for, None for the newest run, and read it.
+
+    With ``everything`` it is the newest database with a scope that is read, and any of them is found.
+    """
 
     async def find(_path: Database, journal: Journal) -> str | None:
         known = [scope.scope_id for scope in await journal.read_scopes()]
+        if everything:
+            return next(iter(known), None)
         if name in known:
             return name
         row = find_run(await journal.read_runs(), name)
@@ -64,20 +71,11 @@ async def _open_scope(name: str | None, db: str | None) -> AsyncGenerator[tuple[
 
     def missing(where: str) -> str:
         what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
+        if everything:
+            return f"there is no memory scope in {where}"
         return f"there is {what} in {where}; repertory memory ls -a lists the scopes there are"
 
     async with open_with(db, find, missing) as found:
-        yield found
-
-
-@asynccontextmanager
-async def _open_all(db: str | None) -> AsyncGenerator[tuple[Database, Journal, bool]]:
-    """Read the newest database that has a scope."""
-
-    async def find(_path: Database, journal: Journal) -> bool | None:
-        return bool(await journal.read_scopes()) or None
-
-    async with open_with(db, find, lambda where: f"there is no memory scope in {where}") as found:
         yield found
 
 
@@ -103,9 +101,9 @@ async def ls(
     if everything and run_id is not None:
         raise ConfigurationError("--all lists the scopes of all runs; leave RUN or --all out")
     view: MemoryView | None = None
-    async with _open_all(db) if everything else _open_scope(run_id, db) as (path, journal, scope_id):
+    async with _open_scope(run_id, db, everything=everything) as (path, journal, scope_id):
         agents = {row.started.run_id: row.started.agent for row in await journal.read_runs()}
-        if isinstance(scope_id, str):
+        if not everything:
             view = await read_memory(journal, scope_id, limit=limit)
         scopes = await read_scopes(journal, None if view is None else view.scope.owner)
 
