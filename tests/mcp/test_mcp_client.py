@@ -19,7 +19,7 @@ from patience import PATIENCE
 from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.llm.messages import Image
 from repertory.mcp import McpServer
-from repertory.mcp.client import _last_words as last_words  # pyright: ignore[reportPrivateUsage]
+from repertory.mcp.transport import last_words
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")
@@ -203,6 +203,46 @@ def test_an_odd_server_fills_nothing_and_has_the_tools_that_can_be_called(run_as
             context = ToolContext(progress=said.append)
             assert (await call_tool(tools["go"], context=context)).content == "gone"
         assert {len(each) for each in said} <= {500}
+
+    run_async(main)
+
+
+LOUD = """
+import json, sys
+plain = {"type": "object"}
+tools = [{"name": f"t{n}", "description": "y" * (1 if n else 1_000_000), "inputSchema": plain} for n in range(3_000)]
+def say(**message):
+    sys.stdout.buffer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + bytes([10]))
+    sys.stdout.buffer.flush()
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"error": {"code": -32601, "message": "no"}}
+    if asked["method"] == "initialize":
+        can, info = {"tools": {"listChanged": True}}, {"name": "loud", "version": "1"}
+        version = asked["params"]["protocolVersion"]
+        answer = {"result": {"protocolVersion": version, "capabilities": can, "serverInfo": info}}
+    if asked["method"] == "tools/list":
+        answer = {"result": {"tools": tools}}
+    if asked["method"] == "tools/call":
+        sys.stdout.buffer.write(bytes([255, 254, 10]) + b"no JSON" + bytes([10]))
+        answer = {"result": {"content": [{"type": "text", "text": "heard"}]}}
+    say(id=asked["id"], **answer)
+    if asked["method"] == "tools/list":
+        say(method="notifications/tools/list_changed")
+"""
+
+
+def test_a_server_that_says_too_much_is_heard_in_part(run_async: RunAsync) -> None:
+    """Too many tools, a description as long as a book, a list that changes for ever, and bytes that are no text."""
+
+    async def main() -> None:
+        async with opened(McpServer("loud", [sys.executable, "-c", LOUD])) as tools:
+            assert len(tools) == 1_000
+            assert len(tools["t0"].description) == 10_000
+            for _ in range(3):
+                assert (await call_tool(tools["t1"])).content == "heard"
 
     run_async(main)
 

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol as a tool set: started or connected, kept up, its tools called."""
+"""A server of the Model Context Protocol as a tool set: connected, kept up, its tools listed and called."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import math
 import os
 import re
 import shlex
-import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -19,11 +17,14 @@ import anyio
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_type, show
+from repertory._cutting import first_chars
+from repertory._error_texts import leaves_of
 from repertory._log import Log
 from repertory.errors import ConfigurationError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
 from repertory.mcp.asking import OnInput, at_once, later, responses
 from repertory.mcp.results import effect_of, to_tool_output
+from repertory.mcp.transport import MOST_SAID, open_client, say
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
@@ -33,11 +34,7 @@ from repertory.tools.schema import LONGEST_NAME, foreign_definition
 from repertory.tools.tool_sets import Lifetime
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import TextIO
-
     import mcp_types as types
-    from mcp.client.session import MessageHandlerFnT
 
     from mcp import Client
 
@@ -47,8 +44,9 @@ CONNECT_TIMEOUT: Final = 30.0  # seconds; a server that is fetched by its comman
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # in the name of a tool, for the Messages API
 _MOST_PAGES = 100  # of the list of tools
-_LAST_WORDS = 20  # lines that a server process said last, told where it does not start
-_WORDS = 500  # characters of a line that it says beside its answers
+_MOST_TOOLS: Final = 1_000  # of one server; the definitions of so many fill the largest window
+_DESCRIPTION: Final = 10_000  # characters of what a tool says of itself, which each request repeats
+_BETWEEN_LISTS: Final = 1.0  # seconds, where a server says again and again that its list has changed
 _POLLS = (0.05, 0.25, 1.0, 5.0)  # seconds before a server is called again that is not ready; then the last for good
 _BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before a connection is made again, by failures in a row
 
@@ -201,7 +199,7 @@ class _Connection:
         if failure is not None:
             known = isinstance(failure, ConfigurationError)
             failures.append(
-                failure if known else ToolSetUnavailable(f"{self._server!r} cannot be opened: {_say(failure)}")
+                failure if known else ToolSetUnavailable(f"{self._server!r} cannot be opened: {say(failure)}")
             )
             return
         in_a_row = 0
@@ -212,7 +210,7 @@ class _Connection:
             failure = await self._connect(self._settled.set)
             in_a_row = in_a_row + 1 if failure is not None else 0
             if failure is not None:
-                self._failure = _say(failure)
+                self._failure = say(failure)
                 self._settled.set()
 
     async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
@@ -220,17 +218,28 @@ class _Connection:
         timeout, there = self._server.connect_timeout, False
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
-                async with _client(self._server, self._heard) as client:
+                async with self._opened() as client:
                     await self._list_tools(client)
                     scope.deadline = math.inf
                     self._client, self._lost, there = client, anyio.Event(), True
                     connected()
                     await self._hold(client)
         except Exception as error:  # noqa: BLE001 - of the server, its process or the network: all mean that it is gone
-            return None if there else _first(error)
+            return None if there else leaves_of(error)[0]
         finally:
             self._client = None
         return None if there else TimeoutError(f"no answer within {timeout:g} seconds")
+
+    def _opened(self) -> AbstractAsyncContextManager[Client]:
+        server = self._server
+        return open_client(
+            server.target,
+            env=server.env,
+            cwd=server.cwd,
+            headers=server.headers,
+            heard=self._heard,
+            answer=at_once(server.on_input, server=server.name),
+        )
 
     async def _hold(self, client: Client) -> None:
         """Keep the list of tools true until the connection is lost."""
@@ -273,9 +282,11 @@ class _Connection:
             await self._stale.wait()
             self._stale = anyio.Event()
             try:
-                await self._list_tools(client)
+                with anyio.fail_after(self._server.connect_timeout):
+                    await self._list_tools(client)
             except Exception as error:  # noqa: BLE001 - the tools that are known may still be called
-                log(logging.WARNING, "mcp.list.failed", server=self._server.name, error=_say(error))
+                log(logging.WARNING, "mcp.list.failed", server=self._server.name, error=say(error))
+            await anyio.sleep(_BETWEEN_LISTS)
 
     async def _list_tools(self, client: Client) -> None:
         offered: list[types.Tool] = []
@@ -298,12 +309,14 @@ class _Connection:
 
     def _make_tools(self, offered: Sequence[types.Tool]) -> list[Tool]:
         made: dict[str, Tool] = {}
-        for tool in offered:
+        if len(offered) > _MOST_TOOLS:
+            log(logging.WARNING, "mcp.tools.dropped", server=self._server.name, tools=len(offered) - _MOST_TOOLS)
+        for tool in offered[:_MOST_TOOLS]:
             name = _UNFIT.sub("_", tool.name)[:LONGEST_NAME]
             if not name or name in made:
                 log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name)
                 continue
-            description = tool.description or tool.title or tool.name
+            description = first_chars(tool.description or tool.title or tool.name, _DESCRIPTION)
             hinted: Effect = effect_of(tool.annotations) if self._server.trusted else "unsafe"
             effect = self._server.effects.get(tool.name, hinted)
             made[name] = Tool(
@@ -385,7 +398,7 @@ class _Connection:
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             of = f" of {total:g}" if total is not None else ""
-            context.progress((message or f"{progress:g}{of}")[:_WORDS])
+            context.progress((message or f"{progress:g}{of}")[:MOST_SAID])
 
         meta: Any = {"repertory/idempotencyKey": context.idempotency_key} if context.idempotency_key else None
         given = None if answer is None else responses(answer)
@@ -413,75 +426,6 @@ class _Connection:
         raise AssertionError("the pauses have no end")
 
 
-@asynccontextmanager
-async def _client(server: McpServer, heard: MessageHandlerFnT) -> AsyncGenerator[Client]:
-    try:
-        from mcp.client.stdio import stdio_client
-        from mcp.client.streamable_http import streamable_http_client
-
-        from mcp import Client, StdioServerParameters
-    except ImportError as error:
-        raise ConfigurationError("an McpServer needs the extra: pip install 'repertory[mcp]'") from error
-    async with AsyncExitStack() as stack:
-        words: deque[str] = deque(maxlen=_LAST_WORDS)
-        transport: AbstractAsyncContextManager[Any]
-        if isinstance(server.target, str):
-            import httpx2
-
-            http = await stack.enter_async_context(
-                httpx2.AsyncClient(
-                    headers=server.headers,
-                    timeout=httpx2.Timeout(30.0, read=300.0),
-                    event_hooks={"response": [partial(_note_refusal, words)]},
-                )
-            )
-            transport = streamable_http_client(server.target, http_client=http)
-        else:
-            command, *arguments = server.target
-            errlog = stack.enter_context(_last_words(words))
-            parameters = StdioServerParameters(command=command, args=arguments, env=server.env, cwd=server.cwd)  # type: ignore[arg-type]
-            transport = stdio_client(parameters, errlog=errlog)
-        try:
-            client = await stack.enter_async_context(
-                Client(
-                    transport,
-                    message_handler=heard,
-                    elicitation_callback=at_once(server.on_input, server=server.name),
-                )
-            )
-        except Exception as error:
-            said = "\n".join(words)
-            raise (ConnectionError(f"{_say(error)}; it said last:\n{said}") if said else error) from error
-        yield client
-
-
-async def _note_refusal(words: deque[str], response: Any) -> None:
-    """Remember the status of an answer that is an error, which the SDK does not tell."""
-    if response.is_error:
-        words.append(f"HTTP {response.status_code} {response.reason_phrase}")
-
-
-@contextmanager
-def _last_words(lines: deque[str]) -> Generator[TextIO]:
-    """A file to write to of which the last lines are kept, as what a process complains of may be all that tells why."""
-    reading, writing = os.pipe()
-
-    def read() -> None:
-        with os.fdopen(reading, encoding="utf-8", errors="replace") as stream:
-            while line := stream.readline(_WORDS):  # one without an end must not fill the memory
-                lines.append(line.rstrip())
-
-    threading.Thread(target=read, name="mcp stderr", daemon=True).start()
-    with os.fdopen(writing, "w") as stream:
-        yield stream
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _check_texts(where: str, values: object, kinds: Any, words: str) -> None:
     """See that these are some texts, by name or in a list; one text would be taken for its letters."""
     check_type(where, values, kinds, f"{words}, or None")
@@ -494,12 +438,6 @@ def _check_texts(where: str, values: object, kinds: Any, words: str) -> None:
 def _is_word(value: object) -> bool:
     """Whether a value of whatever type is a text that is not empty."""
     return isinstance(value, str) and bool(value)
-
-
-def _say(error: BaseException) -> str:
-    """What went wrong, in a line; of several errors the first."""
-    error = _first(error)
-    return str(error) if isinstance(error, ConnectionError | TimeoutError) else one_line(error)
 
 
 def _without_secrets(target: str) -> str:
