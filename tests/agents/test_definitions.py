@@ -13,7 +13,7 @@ import pytest
 import repertory as rp
 from repertory.agents.definitions import load_agents, load_definition
 from repertory.errors import ConfigurationError, DefinitionError
-from repertory.llm.profiles import newest_of
+from repertory.runs.models import newest_of
 from repertory.testing import ScriptedModel, call
 
 

@@ -266,22 +266,6 @@ def canonical_name(name: str) -> str:
     return key.replace(".", "-")
 
 
-FAMILIES: tuple[str, ...] = ("haiku", "sonnet", "opus", "fable")
-"""Names of families of Claude models; as a model's name each stands for the newest of them."""
-
-
-def newest_of(family: str, profile: ModelProfile) -> str:
-    """The newest model of a family at the provider of a given model; "" where that is none of the provider's own.
-
-    How a cloud or a gateway spells the other models nobody knows.
-    """
-    named = re.sub(r"-20\d{6}$", "", profile.name)
-    known = [name for name in CATALOG if name.startswith(f"claude-{family}-")]
-    if not named.startswith("claude-") or named != canonical_name(profile.name) or not known:
-        return ""
-    return max(known, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-
-
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one call, as the provider billed them. The four input figures do not overlap.
 

@@ -15,7 +15,7 @@ from repertory._choices import show
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Model, NeedsKey, SharedServer
-from repertory.llm.profiles import FAMILIES, newest_of
+from repertory.llm.profiles import CATALOG, ModelProfile, canonical_name
 from repertory.runs.log import log
 
 DEFAULT_MODEL = "claude-sonnet-5-5"
@@ -27,6 +27,7 @@ _POSSIBLE = (
     f"{DEFAULT_MODEL!r} (set ANTHROPIC_API_KEY), or any model of a server that speaks the Messages API "
     "(set ANTHROPIC_BASE_URL; Ollama, llama.cpp and vLLM do)"
 )
+_FAMILIES = ("haiku", "sonnet", "opus", "fable")  # of Claude models; each stands for the newest of them
 _CLOSING = 5.0  # seconds for one model; what it holds then ends with the process
 
 
@@ -62,6 +63,18 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
     return AnthropicModel(bare, api_key=key, auth_token=token, base_url=variables.get("ANTHROPIC_BASE_URL") or None)
 
 
+def newest_of(family: str, profile: ModelProfile) -> str:
+    """The newest model of a family at the provider of a given model; "" where that is none of the provider's own.
+
+    How a cloud or a gateway spells the other models nobody knows.
+    """
+    named = re.sub(r"-20\d{6}$", "", profile.name)
+    known = [name for name in CATALOG if name.startswith(f"claude-{family}-")]
+    if not named.startswith("claude-") or named != canonical_name(profile.name) or not known:
+        return ""
+    return max(known, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+
+
 class OpenModels:
     """The models of a supervisor; each that is named is opened once."""
 
@@ -79,7 +92,7 @@ class OpenModels:
         Raises:
             ConfigurationError: The name makes no sense.
         """
-        if isinstance(wanted, str) and wanted in FAMILIES:
+        if isinstance(wanted, str) and wanted in _FAMILIES:
             default = self.get(None)
             newest = newest_of(wanted, default.profile)
             if not newest:
