@@ -194,6 +194,13 @@ async def test_prose_is_searched_as_code_is(tmp_path: Path) -> None:
     assert "yeast" not in answer
 
 
+async def test_where_no_file_is_called_like_the_question_every_line_is_searched(tmp_path: Path) -> None:
+    """The first question about a small folder of one's own finds what stands there."""
+    (tmp_path / "notes.txt").write_text("The canteen opens at half past eleven on weekdays.\n")
+    responses, _ = await converse("When does the canteen open?", file_tools(tmp_path))
+    assert "at half past eleven on weekdays. (notes.txt:1)" in text_of(responses[-1].content)
+
+
 async def test_a_folder_that_is_called_like_the_question_is_where_it_looks(tmp_path: Path) -> None:
     """Other people's code and unrelated files lose against the folder that the question names."""
     code = (

@@ -304,6 +304,9 @@ class _Turn:
                 self._call("list_files", pattern=f"**/*{word}*/**", limit=60)
         elif files and notes.step <= 2 and not notes.pages:
             self._search()
+        elif files and notes.step == 3 and not notes.pages and not notes.found:
+            self.said.append("No file and no definition is called so: I search every line.")
+            self._call("search_files", pattern="|".join(self.words), path=".", regex=True, ignore_case=True, limit=100)
         elif notes.cited:
             self.said.append("I look up the passages about it.")
             words = " ".join(keyword.word for keyword in self.wanted[:4])
