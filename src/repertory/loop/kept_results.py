@@ -55,6 +55,7 @@ class Results:
         self._live = live
         self._journal = live.shared.journal
         self._policy = policy
+        self._model = live.model
 
     async def append(
         self, use: ToolUse, output: ToolOutput, iteration: int, payload: Payload | None = None, *, note: str = ""
@@ -168,7 +169,7 @@ class Results:
     def _arrive(self, use: ToolUse, output: ToolOutput) -> tuple[ToolOutput, Shaped]:
         """A result without what is to be redacted, and what the model first sees of it; callable from any thread."""
         output = self._journal.redact(output)
-        if not self._live.model.profile.documents:
+        if not self._model.profile.documents:
             output = msgspec.structs.replace(output, content=without_documents(output.content))
         return output, self._shape(use, output)
 

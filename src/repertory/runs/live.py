@@ -213,7 +213,7 @@ class LiveRun:
         yield from (run.agent for run in self.lineage())
         yield from self.root.leads
 
-    @cached_property
+    @property
     def model(self) -> Model:
         """The model that it calls: its agent's, else its parent's, else the supervisor's."""
         return self.shared.models.get(
