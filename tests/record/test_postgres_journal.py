@@ -438,7 +438,7 @@ def test_who_follows_the_whole_journal_waits_for_what_has_a_lower_number(
                 holding.execute("BEGIN")
                 holding.execute("LOCK TABLE run_states IN SHARE MODE")
                 state = kit.RunStateChanged(run_id="q", state="done", at=1.0)
-                ticket = slow.submit(encode_records([event(2, "q"), state]), None)
+                ticket = slow.submit(Batch(encode_records([event(2, "q"), state])))
                 blocked = "SELECT 1 FROM pg_locks WHERE NOT granted"
                 with postgres.connect(uri) as watching:
                     await anyio.to_thread.run_sync(wait_until, lambda: watching.execute(blocked).fetchall())

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
-from repertory.errors import JournalSchemaTooNew, JournalUnreadable
-from repertory.record.schema import SHARED, VERSION, VIEWS, changes
+from repertory.errors import JournalUnreadable
+from repertory.record.schema import SHARED, VERSION, VIEWS, changes, check_current, not_too_new
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -203,12 +203,7 @@ def schema_version(connection: Connection, address: PostgresAddress, *, latest: 
     if not has_migrations:
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone() or (0,)
-    if version > latest:
-        raise JournalSchemaTooNew(
-            f"{address} has schema {version} and repertory {__version__} reads up to {latest}; "
-            "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
-        )
-    return int(version)
+    return not_too_new(version, address, latest)
 
 
 def migrate(connection: Connection, address: PostgresAddress, *, version: int = VERSION) -> None:
@@ -240,8 +235,4 @@ def check_readable(connection: Connection, address: PostgresAddress) -> None:
     version = schema_version(connection, address)
     if version == 0:
         raise JournalUnreadable(f"there is no journal at {address}")
-    if version < VERSION:
-        raise JournalUnreadable(
-            f"{address} has schema {version} and {VERSION} is expected; open it once to write, which brings it up to "
-            "date"
-        )
+    check_current(version, address)

@@ -263,6 +263,25 @@ def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) ->
                     yield f"ALTER TABLE {named[1]} ADD COLUMN {definition}"
 
 
+def not_too_new(version: int, where: object, latest: int) -> int:
+    """The version of a journal. Raises ``JournalSchemaTooNew`` where a newer repertory wrote it."""
+    if version > latest:
+        raise JournalSchemaTooNew(
+            f"{where} has schema {version} and repertory {__version__} reads up to {latest}; "
+            "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
+        )
+    return version
+
+
+def check_current(version: int, where: object) -> None:
+    """Raise ``JournalUnreadable`` where a journal has to be brought up to date before it can be read."""
+    if version < VERSION:
+        raise JournalUnreadable(
+            f"{where} has schema {version or 'none'} and {VERSION} is expected; open it once to write, which brings it "
+            "up to date"
+        )
+
+
 def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = VERSION) -> int:
     """Read which version a file is at; 0 for an empty one.
 
@@ -280,12 +299,7 @@ def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = V
         return 0
     if application_id != APPLICATION_ID:
         raise JournalUnreadable(f"{path} is an SQLite database but not a journal; choose another file")
-    if version > latest:
-        raise JournalSchemaTooNew(
-            f"{path} has schema {version} and repertory {__version__} reads up to {latest}; "
-            "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
-        )
-    return int(version)
+    return not_too_new(version, path, latest)
 
 
 def migrate(connection: sqlite3.Connection, path: str, *, version: int = VERSION) -> None:

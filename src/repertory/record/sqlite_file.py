@@ -23,7 +23,7 @@ from repertory.errors import (
 )
 from repertory.record.forks import leave_behind_in_forks
 from repertory.record.journal import Durability
-from repertory.record.schema import VERSION, migrate, schema_version
+from repertory.record.schema import check_current, migrate, schema_version
 
 # In WAL mode FULL syncs at every commit; NORMAL only at checkpoints, which loses acknowledged commits with the
 # power (958 of 1,500 simulated power cuts, where FULL lost none) but none with the process.
@@ -234,12 +234,7 @@ def check_readable(path: str) -> None:
     try:
         connection = sqlite3.connect(read_uri(path), uri=True, timeout=_BUSY_TIMEOUT)
         connection.execute("PRAGMA query_only = 1")
-        version = schema_version(connection, path)
-        if version < VERSION:
-            raise JournalUnreadable(
-                f"{path} has schema {version or 'none'} and {VERSION} is expected; "
-                "open it once to write, which brings it up to date"
-            )
+        check_current(schema_version(connection, path), path)
     except sqlite3.Error as error:
         raise explain(error, path, "read") from error
     finally:

@@ -95,7 +95,7 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
     characters = 0
     rows = tables.stream(sql, indexed, *values, at_once=_AT_ONCE)
     for row in rows:
-        indexed = row[0]
+        indexed = int(row[0] or 0)
         if (made := _index_row(index, row)) is not None:
             found.append(made)
             characters += len(made.words)
@@ -104,7 +104,7 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
     rows.close()
     tables.index(index, found)
     tables.tell(f"UPDATE search_progress SET {index.progress} = ?", indexed)
-    return int(indexed), int(last)
+    return indexed, int(last)
 
 
 def _index_row(index: SearchIndex, row: Sequence[Any]) -> IndexRow | None:
