@@ -13,6 +13,7 @@ from rich.console import Console
 
 from repertory import errors
 from repertory.cli import output
+from repertory.cli.status import status_line
 
 
 def test_escape_sequences_become_visible_and_harmless() -> None:
@@ -105,6 +106,28 @@ def test_exit_codes_are_as_documented(error: errors.RepertoryError, code: int) -
 def test_figures_read_well(shown: str, expected: str) -> None:
     """Units are short and say what they mean."""
     assert shown == expected
+
+
+def test_a_line_of_progress_is_gone_before_an_error_is_said(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Else its rest would stand behind what went wrong."""
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "40")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(OSError, match="full"), status_line() as show:
+        show("copied a half")
+        raise OSError("full")
+    assert capfd.readouterr().err == f"{'copied a half':<39}\r{'':<39}\r"
+
+
+def test_what_a_person_decides_on_is_shown_whole() -> None:
+    """Over several lines, where others would be cut."""
+    written = io.StringIO()
+    rows = [("c0", 'pay to="ann", amount=12')]
+    output.show(Console(file=written), output.table(("CALL", "WHAT"), rows, width=20, whole=True))
+    lines = written.getvalue().splitlines()
+    assert "".join(line[6:] for line in lines[1:]).replace(" ", "") == 'payto="ann",amount=12'
+    assert max(map(len, lines)) <= 20
 
 
 def test_only_the_last_column_of_a_table_gives_way() -> None:

@@ -28,8 +28,10 @@ def status_line() -> Generator[Callable[[str], None]]:
         yield lambda _: None
         return
     with drawn_on(screen.file.fileno()):
-        yield lambda text: screen.print(f"{output.one_line(text, width):<{width}}", end="\r")
-    screen.print(" " * width, end="\r")
+        try:
+            yield lambda text: screen.print(f"{output.one_line(text, width):<{width}}", end="\r")
+        finally:
+            screen.print(" " * width, end="\r")
 
 
 @contextmanager
