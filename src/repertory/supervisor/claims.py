@@ -64,9 +64,8 @@ class Claims:
         self._wake = wake
         self._held: dict[str, LiveRun] = {}  # by somebody in this process, and under way nowhere or elsewhere
         self._left: set[str] = set()  # to others: runs whose definition, by its digest, is not the one here
-        self._agents: dict[
-            str, Sequence[Agent[Any]]
-        ] = {}  # definitions of runs that were in the queue when it was read last
+        # Definitions of runs that were in the queue when it was read last.
+        self._agents: dict[str, Sequence[Agent[Any]]] = {}
         self._fences: dict[str, Claim] = {}
         self._adopting: set[str] = set()  # for which there is room already
         self._entering: set[str] | None = None  # those with a place in the queue that are not on record yet

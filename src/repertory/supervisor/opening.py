@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -190,31 +190,27 @@ async def open_supervisor(
             for left in await journal.read_removals(finished=False):
                 await journal.remove_run(left, at=clock())
             await retention.clean()
-            cleaning = anyio.CancelScope()
-            stack.callback(cleaning.cancel)
-            tasks.start_soon(retention.clean_for_ever, cleaning)
-            serving = anyio.CancelScope()
-            stack.callback(serving.cancel)
-            tasks.start_soon(runtime.queue.serve, serving)
+
+            def keep_doing(work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+                scope = anyio.CancelScope()
+                stack.callback(scope.cancel)
+                tasks.start_soon(partial(work, *args), scope)
+
+            supervisor = Supervisor(runtime)
+            keep_doing(retention.clean_for_ever)
+            keep_doing(runtime.queue.serve)
             if machines is not None:
                 from repertory.machines.commands import Commands  # as nothing of it is needed with one process
 
-                runtime.claims = Claims(machines, runtime, labels=labels, wake=runtime.queue.wake)
-                runtime.queue.shared = runtime.claims
-                sharing = anyio.CancelScope()
-                stack.callback(sharing.cancel)
-                tasks.start_soon(runtime.claims.serve, sharing)
+                runtime.claims = runtime.queue.shared = Claims(
+                    machines, runtime, labels=labels, wake=runtime.queue.wake
+                )
                 runtime.commands = Commands(machines)
                 runtime.placement = Placement(runtime, shared, machines, runtime.commands)
-                following = anyio.CancelScope()
-                stack.callback(following.cancel)
-                tasks.start_soon(runtime.placement.serve, following)
-            supervisor = Supervisor(runtime)
+                keep_doing(runtime.claims.serve)
+                keep_doing(runtime.placement.serve)
+                keep_doing(serve_commands, runtime, machines, runtime.commands, supervisor.drain)
             supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
-            if machines is not None and runtime.commands is not None:
-                commanding = anyio.CancelScope()
-                stack.callback(commanding.cancel)
-                tasks.start_soon(serve_commands, runtime, machines, runtime.commands, supervisor.drain, commanding)
             try:
                 yield supervisor
                 runtime.wind_down()

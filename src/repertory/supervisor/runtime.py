@@ -437,9 +437,8 @@ class Runtime:
             queued = [] if was == "queued" and not shared else [live.state_record("queued", reason=why)]
             live.begun = live.ledger.submit(*drafts, also=[*also, *queued])
             live.state = "queued"
-            if (
-                self.claims is not None
-            ):  # any machine may take it, this one too: as everything it then goes by its record
+            if self.claims is not None:
+                # Any machine may take it, this one too: as everything it then goes by its record.
                 self._make_newest(live)
                 self.claims.hold(live)
                 return
