@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from context_histories import Story, planned, profile
+from context_histories import Story, long_story, plan_afresh, planned, profile
 from repertory.context import ContextPolicy, Planner
+from repertory.context.plan import CoverRange
 from repertory.errors import ContextOverflow
 
 LONG = "word " * 4_000  # 5,000 tokens
@@ -60,6 +61,16 @@ def test_the_error_says_which_part_is_too_large(large: str, part: int) -> None:
     assert sum(parts) == pytest.approx(total, abs=4)
     assert parts[part] > 4_800
     assert sum(number > 1_000 for number in parts) == 1
+
+
+@pytest.mark.parametrize("budget", [12_000, 6_000, 2_000])
+def test_a_stretch_that_had_to_become_its_calls_alone_still_says_what_it_took_out_of_view(budget: int) -> None:
+    """What the trail of it would have been was never in view."""
+    story = long_story(40)
+    policy = ContextPolicy(budget_tokens=budget)
+    (decision,) = plan_afresh(story.snapshot(), policy=policy, profile=profile(), iteration=41).decisions
+    (cover,) = (edit for edit in decision.edits if isinstance(edit, CoverRange))
+    assert cover.was_tokens == sum(entry.tokens for entry in story.entries[: cover.last + 1])
 
 
 def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:

@@ -7,6 +7,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+
 from repertory._cutting import cut
 from repertory.context.course import Course, Moment
 from repertory.context.decisions import Decision, apply
@@ -158,10 +160,12 @@ class Fitting:
             editor.trail.write(snapshot, upto)
             folds = editor.fold(live, snapshot, upto, users=users)
             most = max(LEAST_SAVED, trail // max(1, len(folds)))
-            edits += (
-                editor.calls_alone(live, snapshot, [fold], most) if all_of_it and fold.tokens > most else fold
-                for fold in folds
-            )
+            for fold in folds:
+                if all_of_it and fold.tokens > most:
+                    calls = editor.calls_alone(live, snapshot, [fold], most)
+                    edits.append(msgspec.structs.replace(calls, was_tokens=fold.was_tokens))
+                else:
+                    edits.append(fold)
         for entry in live.results if live.policy.stubs else ():
             seen = upto <= entry.position < live.last_turn
             if seen and (entry.position < edge or (large and self._is_large(entry.tokens))):
