@@ -247,13 +247,16 @@ class Provider:
     """A model without sockets that checks its own rules: it signs thinking, compacts, and refuses what is bound
     elsewhere, with the test server's own binder behind it."""
 
-    def __init__(self, count: int, *, after: int = 0, fate: str = "ok", seconds: float = 0.0) -> None:
+    def __init__(
+        self, count: int, *, after: int = 0, fate: str = "ok", seconds: float = 0.0, share: float = 0.0
+    ) -> None:
         self.binder = Binder(3)
         self.turns = 0
         self.count = count
         self.after = after  # a summary is answered while so many further turns are made
         self.fate = fate
         self.seconds = seconds
+        self.share = share  # of what is summarized: how long the summary is; 0 for a short one
         self.asked: list[ModelRequest] = []
         self.sent: list[ModelRequest] = []
         self._turned = anyio.Event()
@@ -298,6 +301,8 @@ class Provider:
         if self.fate == "empty":
             return ModelResponse(content=(), stop_reason="tool_use")
         text = "x" * 1_000_000 if self.fate == "larger" else SUMMARY
+        if self.share:
+            text = "x" * round(4 * self.share * estimate_tokens(request.messages))
         block = self.binder.sign_summary(text, body=body, profile=BINDING)
         if self.fate == "plain":
             block = RawBlock({"type": "compaction", "content": "", "signature": ""})
@@ -335,6 +340,24 @@ async def test_a_summary_that_fails_changes_nothing(autojump_clock: Any, fate: s
     if fate != "hang":
         assert any(isinstance(event, SummaryRefused) for event in events)
         assert not any(isinstance(event, SummaryTaken) for event in events)
+
+
+async def test_a_summary_is_asked_for_only_where_it_could_still_be_swapped_in(autojump_clock: Any) -> None:
+    """A long one leaves the view longer than comfortable: the next is of a request that begins with it."""
+    model = Provider(40, share=0.5)
+    _, events = await play(model, context=rp.ContextPolicy(comfort_tokens=10_000))
+    assert kinds(events).count("provider") > 10
+    assert [event.reason for event in events if isinstance(event, SummaryRefused)] == []
+
+
+async def test_summaries_that_would_save_nothing_are_asked_for_three_times_in_a_row(autojump_clock: Any) -> None:
+    """They are paid, and with the log beside them the view would be as long as before."""
+    model = Provider(40, share=0.9)
+    _, events = await play(model, context=rp.ContextPolicy(comfort_tokens=10_000))
+    assert kinds(events) == []
+    reasons = [event.reason for event in events if isinstance(event, SummaryRefused)]
+    assert reasons == ["the provider's summary does not fit what has come since"] * 3
+    assert len(model.asked) == 3
 
 
 async def test_only_one_summary_is_under_way_at_a_time(autojump_clock: Any) -> None:

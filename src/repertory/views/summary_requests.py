@@ -220,7 +220,7 @@ class SummaryRequests:
                 self.refuse("the provider's summary came too late", message.cost)
             case SummaryReady(summary=summary):
                 if summary.strategy == PROVIDER:
-                    self.signed, self._failures = message, 0  # the planner counts its cost when it is swapped in
+                    self.signed = message  # the planner counts its cost when it is swapped in
                 else:
                     self._newest = summary
                     self.ready.append(summary)
@@ -250,6 +250,10 @@ class SummaryRequests:
             return signed
         self.refuse("the view was edited while the provider wrote its summary", signed.cost)
         return None
+
+    def count_signed(self, *, swapped_in: bool) -> None:
+        """Count whether the provider's summary could be swapped in: one more that could not is one more in vain."""
+        self._failures = 0 if swapped_in else self._failures + 1
 
     def refuse(self, reason: str, cost: float) -> None:
         """Go on without a summary that was paid for, and say why; with "" nothing went wrong."""

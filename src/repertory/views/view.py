@@ -48,6 +48,7 @@ class Shown(msgspec.Struct, frozen=True):
 
     Attributes:
         position: Length of the ledger that it shows.
+        epoch: The plan's, see ``Plan.epoch``.
         estimate: Tokens that its prompt is estimated to have, by characters.
         build_seconds: What it took to plan and make it.
         call: Number of the model call within the run; 0 before it is recorded.
@@ -56,6 +57,7 @@ class Shown(msgspec.Struct, frozen=True):
 
     request: ModelRequest
     position: int
+    epoch: int
     estimate: int
     build_seconds: float
     call: int = 0
@@ -200,7 +202,7 @@ class ContextView:
             estimate = self._plan(self._planner, iteration)
         request = self._projector.project(self._entries, live.plan)
         self._validator.validate(request)
-        return Shown(request, len(self._entries), estimate, perf_counter() - begun)
+        return Shown(request, len(self._entries), live.plan.epoch, estimate, perf_counter() - begun)
 
     def _read_on(self) -> int:
         """Take in what is new on record; the estimate of a plain loop's prompt, in tokens by characters."""
@@ -233,8 +235,9 @@ class ContextView:
             self._edits.take(decision, outcome.plan)
         if outcome.decisions:
             self._summaries.drop_covered()
-        sent, wanted = self._answered, outcome.compaction
-        if wanted is not None and sent is not None and sent.position == wanted.upto:
+        sent, wanted, epoch = self._answered, outcome.compaction, self._live.plan.epoch
+        # Where the past was rewritten since, a summary of what was sent could not be swapped in.
+        if wanted is not None and sent is not None and (sent.position, sent.epoch) == (wanted.upto, epoch):
             snapshot = self._live.ledger.snapshot()
             self._summaries.ask_provider(sent.request, snapshot, upto=wanted.upto, iteration=iteration)
         return outcome.estimate
@@ -253,6 +256,7 @@ class ContextView:
             calibration=self._calibration,
             cold=self._cache_is_cold(),
         )
+        self._summaries.count_signed(swapped_in=decision is not None)
         if decision is None:
             self._summaries.refuse("the provider's summary does not fit what has come since", signed.cost)
         else:
