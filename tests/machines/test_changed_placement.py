@@ -8,14 +8,17 @@ from pathlib import Path
 
 import anyio
 import pytest
-from placed_team import REF, Script, make, words
+from placed_team import REF, Script, alone, make, words
 
 import repertory as rp
 from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.llm.model import ModelRequest
+from repertory.machines.ownership import Claim
 from repertory.record.moving import move_journal
 from repertory.supervisor import Supervisor
+
+ALONE = "placed_team:alone"
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,11 @@ class Work:
         if not self.ready:
             await anyio.sleep_forever()
         return "42"
+
+
+async def endless(_: ModelRequest) -> str:
+    """No answer."""
+    await anyio.sleep_forever()
 
 
 async def begun(place: str | Path, work: Work) -> str:
@@ -104,3 +112,24 @@ async def test_a_placed_run_goes_on_as_its_lead_does_with_another_definition(pos
         (child,) = await finished(uri, run_id)
     assert ".@" in child
     assert len(work.shown) == 2
+
+
+async def test_a_run_goes_on_with_the_definition_that_it_is_claimed_with(postgres: PostgresServer) -> None:
+    """Not with the one that it had when the queue was read."""
+    uri = postgres.emptied_journal()
+    Script.lead = endless
+    async with opened(uri) as desk, rp.open_supervisor(uri, max_runs=1, drain_timeout=0) as other:
+        await other.spawn(make(), "Have no room, and read the queue no more.", agent_ref=REF)
+        await desk.drain()
+        run, claims = await desk.spawn(alone(), "What is it?", agent_ref=ALONE), other._runtime.claims
+        assert claims is not None
+        (waits,) = await claims.machines.candidates(["gpu"])
+        assert await claims._fits(waits)
+        Script.instructions = "Be quick."
+        await claims.machines.redefine(run.id, alone().digest, ["gpu"])
+        claim = await claims.machines.claim([run.id])
+        assert isinstance(claim, Claim)
+        await claims.take_up(claim)
+        live = other._runtime.find(run.id)
+        assert live is not None
+        assert live.agent.instructions == "Be quick."

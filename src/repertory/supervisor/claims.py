@@ -64,8 +64,8 @@ class Claims:
         self._wake = wake
         self._held: dict[str, LiveRun] = {}  # by somebody in this process, and under way nowhere or elsewhere
         self._left: set[str] = set()  # to others: runs whose definition, by its digest, is not the one here
-        # Definitions of runs that were in the queue when it was read last.
-        self._agents: dict[str, Sequence[Agent[Any]]] = {}
+        # Definitions, by their digests, of runs that were in the queue when it was read last.
+        self._agents: dict[tuple[str, str], Sequence[Agent[Any]]] = {}
         self._fences: dict[str, Claim] = {}
         self._adopting: set[str] = set()  # for which there is room already
         self._entering: set[str] | None = None  # those with a place in the queue that are not on record yet
@@ -153,7 +153,8 @@ class Claims:
                 without_agents=full["agent"],
                 without_clients=full["client"],
             )
-            self._agents = {each.run_id: self._agents[each.run_id] for each in found if each.run_id in self._agents}
+            there = {(each.run_id, each.agent_digest) for each in found}
+            self._agents = {key: definitions for key, definitions in self._agents.items() if key in there}
             fitting = [each.run_id for each in found if await self._fits(each)]
             if not fitting:
                 return bool(found)
@@ -203,10 +204,11 @@ class Claims:
     async def _fits(self, candidate: Candidate) -> bool:
         """Whether this process can go on with a run; else it is left alone from now on."""
         run_id = candidate.run_id
-        if run_id in self._agents:
+        key = run_id, candidate.agent_digest
+        if key in self._agents:
             return True
         if run_id in self._held:
-            self._agents[run_id] = [self._held[run_id].agent]
+            self._agents[key] = [self._held[run_id].agent]
             return True
         row = await self._home.read_run(run_id)
         definitions = [] if row is None else _find_definitions(row.started, candidate.agent_digest)
@@ -214,7 +216,7 @@ class Claims:
             self._left.add(f"{run_id} {candidate.agent_digest}")
             log(logging.INFO, "run.left", run=run_id, agent=candidate.agent, ref=candidate.agent_ref)
             return False
-        self._agents[run_id] = definitions
+        self._agents[key] = definitions
         return True
 
     async def take_up(self, claim: Claim, *, sure: bool = True) -> None:
@@ -223,7 +225,8 @@ class Claims:
         async with self._home.alone_with(run_id):
             if not sure and claim not in await self.machines.mine():
                 return  # it was being started or resumed here, and waits for any machine now
-            row, definitions = await self._home.read_run(run_id), self._agents.pop(run_id, ())
+            row = await self._home.read_run(run_id)
+            definitions = self._agents.pop((run_id, claim.agent_digest), ())
             if self._home.find(run_id) is not None:
                 return
             if row is None or row.state in FINAL_STATES:
