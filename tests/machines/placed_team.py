@@ -50,6 +50,7 @@ class Script:
     helper: Answer
     placement: list[str]
     instructions: str
+    context: rp.ContextPolicy | None
 
     @classmethod
     def reset(cls) -> None:
@@ -57,7 +58,7 @@ class Script:
         cls.lead = staticmethod(delegate_once)
         cls.worker = staticmethod(lambda _: "42")
         cls.helper = staticmethod(lambda _: "helped")
-        cls.placement, cls.instructions = ["gpu"], ""
+        cls.placement, cls.instructions, cls.context = ["gpu"], "", None
 
 
 async def _lead(request: ModelRequest) -> object:
@@ -126,7 +127,7 @@ def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = Non
         placement=Script.placement,
         instructions=Script.instructions,
         memory=memory,
-        context=None,
+        context=Script.context,
         limits=LONG,
         payload_scope=rp.PayloadScope(read=["topic", "found"], write=["found"]),
     )

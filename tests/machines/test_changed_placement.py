@@ -114,6 +114,21 @@ async def test_a_placed_run_goes_on_as_its_lead_does_with_another_definition(pos
     assert len(work.shown) == 2
 
 
+async def test_a_lead_of_plain_loops_leaves_the_definition_of_what_waits_as_it_is(postgres: PostgresServer) -> None:
+    """It shows its own models everything; another machine finds the worker by what its agent says."""
+    uri, Script.context = postgres.emptied_journal(), rp.ContextPolicy()
+    async with rp.open_supervisor(uri, plain_loops=True) as plain:
+        run, placement = await plain.spawn(make(), "What is it?", agent_ref=REF), plain._runtime.placement
+        assert placement is not None
+        with anyio.fail_after(PATIENCE):
+            while not placement._stand_ins:
+                await anyio.sleep(0.01)
+            async with anyio.create_task_group() as tasks:
+                await placement._follow(tasks)
+            async with opened(uri, "gpu"):
+                assert await run.wait_result() == "It is 42"
+
+
 async def test_a_run_goes_on_with_the_definition_that_it_is_claimed_with(postgres: PostgresServer) -> None:
     """Not with the one that it had when the queue was read."""
     uri = postgres.emptied_journal()

@@ -248,10 +248,9 @@ class Placement:
                     await self._end_waiting(run_id, cancelled=live.stop_asked)
                 elif wish == "go" and stands.paused:
                     await self._requeue(live)
-                elif (
-                    stands.agent_digest != live.agent.digest
-                ):  # its lead goes on with another definition, and so does it
-                    await self._machines.redefine(run_id, live.agent.digest, live.agent.placement)
+                elif (digest := _digest_of(live)) != stands.agent_digest:
+                    # Its lead goes on with another definition, and so does it.
+                    await self._machines.redefine(run_id, digest, live.agent.placement)
             elif run_id not in self._asking and wish != self._heard(run_id, stands.fence):
                 self._asking.add(run_id)
                 tasks.start_soon(self._steer, live, wish, stands.fence)
@@ -375,3 +374,9 @@ def _wish_of(live: LiveRun) -> Wish | None:
     if live.killed:
         return None
     return "go" if live.parent is None else live.parent.wish
+
+
+def _digest_of(live: LiveRun) -> str:
+    """Of what its lead names: the run itself has another definition where all agents are plain loops."""
+    named = None if live.parent is None else live.parent.agent.member(live.agent.name)
+    return (named or live.agent).digest
