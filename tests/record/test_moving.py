@@ -94,9 +94,18 @@ def test_a_journal_goes_to_a_server_and_back(
 
 
 def test_files_can_be_moved_too(filled: Filled, run_async: RunAsync, tmp_path: Path) -> None:
-    """From one to another."""
+    """From one to another; it is done when everything is there."""
     filled(tmp_path / "a.db")
-    assert isinstance(move_journal(tmp_path / "a.db", tmp_path / "b.db"), Moved)
+    there: dict[str, int] = {}
+
+    def look(doing: str, *_: int) -> None:
+        if doing == "done":
+            with closing(sqlite3.connect(tmp_path / "b.db")) as connection:
+                (there["entries"],) = connection.execute("SELECT count(*) FROM entries").fetchone()
+
+    moved = move_journal(tmp_path / "a.db", tmp_path / "b.db", progress=look)
+    assert isinstance(moved, Moved)
+    assert there["entries"] == moved.tables["entries"]
     assert run_async(everything, tmp_path / "b.db") == run_async(everything, tmp_path / "a.db")
 
 

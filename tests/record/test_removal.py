@@ -6,9 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import journal_kit as kit
+from patience import PATIENCE
 from repertory.record.items import ItemQuery
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, EventLogged, ItemWritten, RunStarted, RunStateChanged, ScopeOpened
@@ -88,3 +90,15 @@ async def test_the_log_of_items_never_goes_back(kind: str, tmp_path: Path) -> No
         await journal.remove_run("one", at=5.0)
         assert await journal.last_item_position() >= 9
         assert await journal.item_position_at(10**12) == 0
+
+
+async def test_a_search_ends_although_what_it_waits_for_is_removed_meanwhile() -> None:
+    """The last records that were to be indexed are gone before it comes to them."""
+    async with kit.opened("memory", Path()) as journal:
+        await journal.write([kit.started("one")])
+        await journal.write([kit.appended("one", position, "honey") for position in range(3_000)])
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(journal.search_entries, "one", "honey")
+                tasks.start_soon(partial(journal.remove_run, "one", at=5.0))
+        assert await journal.search_entries("one", "honey") == []

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,9 +22,6 @@ from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked
 from repertory.record import sqlite_file
 from repertory.record.rows import TABLES, Row, Table
 from repertory.record.tables import Tables
-
-if TYPE_CHECKING:
-    pass
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many rows it has been done to, and how many there are."""
@@ -115,7 +112,7 @@ def move_journal(source: Place, target: Place, *, progress: Progress | None = No
                 )
         new.tell("INSERT INTO moved VALUES (?, ?)", newest, records)
         new.number_above(newest)
-        tell("done", rows, rows)
+    tell("done", rows, rows)
     return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
 
 

@@ -72,7 +72,8 @@ class Reads:
         """Index the words of everything that was written before this call."""
         indexed, upto = await self._index_slice(index)
         while indexed < upto:
-            indexed, _ = await self._index_slice(index)
+            indexed, last = await self._index_slice(index)
+            upto = min(upto, last)  # the last ones may have been removed meanwhile
 
     async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
         await self._settle()
