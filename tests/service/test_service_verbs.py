@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -234,6 +235,10 @@ def test_which_file_the_usual_service_has_is_known_also_while_it_hangs(
         assert file_served() is None
     with unix_listener(short / "s") as another, file_announced(another, path):
         assert file_served() is None
+    with socket.socket(socket.AF_UNIX) as abstract:  # as systemd may pass one
+        abstract.bind(f"\0repertory-{os.getpid()}")
+        with file_announced(abstract, path):
+            assert file_served() is None
 
 
 def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:

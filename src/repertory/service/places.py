@@ -125,8 +125,9 @@ def usual_service() -> Place | None:
 @contextmanager
 def file_announced(listener: socket.socket, database: str | os.PathLike[str] | PostgresAddress) -> Generator[None]:
     """Where it is the usual socket that a service listens at, say until the end of the block which file it works on."""
-    usual = default_socket()
-    is_usual = listener.family == socket.AF_UNIX and os.path.realpath(listener.getsockname()) == os.path.realpath(usual)
+    usual, name = default_socket(), listener.getsockname()
+    # A name that systemd has passed may be an abstract one, which is bytes and no path.
+    is_usual = isinstance(name, str) and os.path.realpath(name) == os.path.realpath(usual)
     if not is_usual or isinstance(database, PostgresAddress):
         yield
         return
