@@ -233,11 +233,20 @@ def test_a_database_has_one_process(short: Path, serve: Start) -> None:
 def test_without_the_extra_it_says_what_to_install(short: Path) -> None:
     """The libraries of the service are needed by nobody else."""
     (short / "starlette.py").write_text("raise ModuleNotFoundError('gone', name='starlette')\n")
-    command = [sys.executable, "-m", "repertory", "serve", "--db", str(short / "a.db")]
-    environment = {**os.environ, "PYTHONPATH": str(short)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr == 'repertory: starlette is not installed; pip install "repertory[service]"\n'
+    (short / "company.toml").write_text("")
+    folders = {"XDG_DATA_HOME": str(short), "XDG_RUNTIME_DIR": str(short)}
+    environment = {**os.environ, "PYTHONPATH": str(short), "NO_COLOR": "1", **folders}
+    environment.pop("REPERTORY_DB", None)
+    for words, code, said in (
+        (["serve", "--db", "a.db"], 2, 'repertory: starlette is not installed; pip install "repertory[service]"\n'),
+        (["down"], 2, 'repertory: starlette is not installed; pip install "repertory[service]"\n'),
+        (["ps", "--json"], 0, ""),  # though there is the file of a company, which nobody can serve
+    ):
+        command = [sys.executable, "-m", "repertory", *words]
+        ended = subprocess.run(
+            command, cwd=short, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert (ended.returncode, ended.stderr) == (code, said), words
     loads = "import sys, repertory.service, repertory.cli.app; print('starlette' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert loaded.stdout == "False\n"

@@ -112,9 +112,9 @@ def _need(file: Path, *, is_new: bool = False) -> None:
 
 def _database(file: Path) -> tuple[Path, Database]:
     """What the service of a company has the lock of, and its database, whatever else is wrong with the file."""
+    _need(file)
     from repertory.service.company import anchor_of_company, database_of, read_service
 
-    _need(file)
     path, settings = file.absolute(), read_service(file)
     return anchor_of_company(path, settings), database_of(path, settings)
 

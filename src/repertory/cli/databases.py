@@ -89,11 +89,12 @@ def company_served() -> tuple[Database, Place] | None:
     file = Path(COMPANY)
     if not file.exists():
         return None
-    from repertory.service.company import database_of, read_service
-
     try:
+        from repertory.service.company import database_of, read_service
+
         database = database_of(file.absolute(), read_service(file))
-    except ConfigurationError:  # no company, or a broken one, which up and reload say more about
+    except (ConfigurationError, ModuleNotFoundError):
+        # No company, or a broken one; or what a service needs is not installed. Of both up and reload say more.
         return None
     place = service_of(database)
     return None if place is None else (database, place)
