@@ -50,7 +50,9 @@ def test_the_demo_makes_a_private_database_that_the_other_commands_find(demo: Re
     listed = invoke("ps", "-a", home=demo_home)
     assert demo.json["run_id"] in listed.out
     assert f"reading {path}" in listed.err
-    runs = invoke("ps", "-a", "--json", home=demo_home).json["runs"]
+    in_json = invoke("ps", "-a", "--json", home=demo_home)
+    assert in_json.err == ""
+    runs = in_json.json["runs"]
     assert len(runs) == demo.json["agents"]
     assert sum(run["figures"]["iterations"] for run in runs) == demo.json["iterations"]
     assert invoke("ps", home=demo_home).out.startswith("Nothing is under way.")

@@ -19,7 +19,7 @@ from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import data_dir, databases_to_read, named_database, open_source, open_source_of
-from repertory.cli.options import RUN, At, option
+from repertory.cli.options import AS_JSON, RUN, At, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
@@ -60,14 +60,19 @@ _ALWAYS = (
 
 
 @command
-async def ps(*, everything: bool = option("-a, --all", "Show runs that have ended, too.", False), at: At) -> Answer:
+async def ps(
+    *,
+    everything: bool = option("-a, --all", "Show runs that have ended, too.", False),
+    at: At,
+    as_json: bool = AS_JSON,
+) -> Answer:
     """List runs as a tree: those of the service, where one runs.
 
     Tokens are those of all prompts together. A run that no process works on any more is interrupted: resume it.
     """
     named = named_database(at.db) is not None
     try:
-        async with open_source(at) as source:
+        async with open_source(at, quiet=as_json) as source:
             database, place, found = source.database, source.place, await source.list_runs()
     except output.NothingThere:
         if named:
