@@ -128,6 +128,8 @@ def test_what_a_person_decides_on_is_shown_whole() -> None:
     lines = written.getvalue().splitlines()
     assert "".join(line[6:] for line in lines[1:]).replace(" ", "") == 'payto="ann",amount=12'
     assert max(map(len, lines)) <= 20
+    beside = output.table(("CALL", "RUN", "WHAT"), [("c0", "run-01m8.385456c0", "pay")], width=20, whole=True)
+    assert [column.header for column in beside.columns] == ["CALL", "WHAT"]
 
 
 def test_only_the_last_column_of_a_table_gives_way() -> None:

@@ -166,15 +166,19 @@ def table(
         rows: The cells; of texts, what could steer the terminal is spelled out.
         width: Columns of the terminal that it may take.
         right: The headers, joined by ``|``, whose columns are aligned to the right.
-        whole: The last column is shown whole, over several lines if need be.
+        whole: The last column is shown whole, over several lines if need be, and rather than it those between it and
+            the first are left out.
     """
     from rich.cells import cell_len
     from rich.table import Table
 
     rows = [[cell.translate(_ONE_LINE) if isinstance(cell, str) else cell for cell in row] for row in rows]
     widest = [max(cell_len(str(text)) for text in column) for column in zip(headers, *rows, strict=True)]
-    shown = len(headers)
     needed = min(8, widest[-1])
+    while whole and len(headers) > 2 and width - sum(wide + 2 for wide in widest[:-1]) < needed:
+        headers, rows = [*headers[:-2], headers[-1]], [[*row[:-2], row[-1]] for row in rows]
+        del widest[-2]
+    shown = len(headers)
     while shown > 1 and (left := width - sum(wide + 2 for wide in widest[: shown - 1])) < needed:
         shown -= 1
         needed = widest[shown - 1]
