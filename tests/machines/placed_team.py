@@ -49,6 +49,7 @@ class Script:
     worker: Answer
     helper: Answer
     placement: list[str]
+    helper_placement: list[str]
     instructions: str
     context: rp.ContextPolicy | None
 
@@ -58,7 +59,7 @@ class Script:
         cls.lead = staticmethod(delegate_once)
         cls.worker = staticmethod(lambda _: "42")
         cls.helper = staticmethod(lambda _: "helped")
-        cls.placement, cls.instructions, cls.context = ["gpu"], "", None
+        cls.placement, cls.helper_placement, cls.instructions, cls.context = ["gpu"], list[str](), "", None
 
 
 async def _lead(request: ModelRequest) -> object:
@@ -118,7 +119,14 @@ Script.reset()
 
 def make(memory: MemoryMode = "shared", limits: Any = None, approvals: Any = None) -> rp.Agent:
     """A lead and its worker."""
-    helper = rp.Agent("helper", model=FunctionModel(_helper, name="helper"), tools=[notes], context=None, limits=LONG)
+    helper = rp.Agent(
+        "helper",
+        model=FunctionModel(_helper, name="helper"),
+        tools=[note, notes, drop],
+        placement=Script.helper_placement,
+        context=None,
+        limits=LONG,
+    )
     worker = rp.Agent(
         "worker",
         model=FunctionModel(_worker, name="worker"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -88,6 +89,31 @@ async def test_what_was_not_carried_out_before_is_carried_out_again() -> None:
                 await carried_out(live, DeleteItem(scope_id=scope, item_id="b"), again=again)
 
 
+@contextmanager
+def second_answer_lost(postgres: PostgresServer, uri: str, *, of: str = "%") -> Generator[None]:
+    """Have the second answer of memory get lost on its way, of those that runs with such ids give."""
+    with postgres.connect(uri) as connection:
+        connection.execute("CREATE SEQUENCE answers")
+        connection.execute(
+            """CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                   IF nextval('answers') = 2 THEN RAISE EXCEPTION 'lost'; END IF;
+                   RETURN NEW;
+               END $$"""
+        )
+        connection.execute(
+            f"""CREATE TRIGGER lost BEFORE UPDATE OF answered_at ON commands FOR EACH ROW
+               WHEN (NEW.verb = 'memory' AND NEW.run_id LIKE '{of}') EXECUTE FUNCTION lose()"""
+        )
+        connection.commit()
+    try:
+        yield
+    finally:
+        with postgres.connect(uri) as connection:  # other tests use the database
+            connection.execute("DROP FUNCTION lose CASCADE")
+            connection.execute("DROP SEQUENCE answers")
+            connection.commit()
+
+
 async def test_an_answer_that_is_lost_is_given_again(postgres: PostgresServer) -> None:
     """The model is told that the item is gone, and not that there was none."""
     uri = postgres.emptied_journal()
@@ -103,29 +129,38 @@ async def test_an_answer_that_is_lost_is_given_again(postgres: PostgresServer) -
         rp.open_supervisor(uri, name="plain", labels=()) as plain,
         rp.open_supervisor(uri, name="gpu", labels=("gpu",)),
     ):
-        with postgres.connect(uri) as connection:  # the second answer of memory gets lost on its way
-            connection.execute("CREATE SEQUENCE answers")
-            connection.execute(
-                """CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                       IF nextval('answers') = 2 THEN RAISE EXCEPTION 'lost'; END IF;
-                       RETURN NEW;
-                   END $$"""
-            )
-            connection.execute(
-                """CREATE TRIGGER lost BEFORE UPDATE OF answered_at ON commands FOR EACH ROW
-                   WHEN (NEW.verb = 'memory') EXECUTE FUNCTION lose()"""
-            )
-            connection.commit()
-        try:
+        with second_answer_lost(postgres, uri):
             run = await plain.spawn(make(), "What is it?", agent_ref=REF)
             with anyio.fail_after(PATIENCE):
                 assert await run.wait_result() == "It is 42"
-        finally:
-            with postgres.connect(uri) as connection:  # other tests use the database
-                connection.execute("DROP FUNCTION lose CASCADE")
-                connection.execute("DROP SEQUENCE answers")
-                connection.commit()
     assert shown[1:] == ["noted", "dropped", "nothing"]
+
+
+async def test_memory_is_shared_with_those_that_a_placed_run_has_placed(postgres: PostgresServer) -> None:
+    """What they ask goes from one machine to the next, up to whose memory it is, and changes that once."""
+    uri, Script.helper_placement = postgres.emptied_journal(), ["tpu"]
+    turns = [call("note", item="a", text="x"), call("drop", item="a"), call("note", item="b", text="y"), "helped"]
+    shown: list[str] = []
+
+    def helper(request: ModelRequest) -> object:
+        shown.append(last(request))
+        return turns[len(shown) - 1]
+
+    Script.worker = lambda request: (
+        call("delegate", agent="helper", task="Help.") if len(request.messages) == 1 else last(request)
+    )
+    Script.helper = helper
+    async with (
+        rp.open_supervisor(uri, name="plain", labels=()) as plain,
+        rp.open_supervisor(uri, name="gpu", labels=("gpu",)),
+        rp.open_supervisor(uri, name="tpu", labels=("tpu",)),
+    ):
+        with second_answer_lost(postgres, uri, of="%.@%"):
+            run = await plain.spawn(make(), "What is it?", agent_ref=REF)
+            with anyio.fail_after(PATIENCE):
+                assert await run.wait_result() == "It is helped"
+        assert [(await run.memory.retrieve(item.item_id)).text for item in await run.memory.query()] == ["y"]
+    assert shown[1:] == ["noted", "dropped", "noted"]
 
 
 async def test_what_another_version_asks_is_refused() -> None:

@@ -39,17 +39,27 @@ class RelayedMemory:
         return Pending(partial(self._carry, request))
 
     async def _carry(self, request: Any) -> Any:
-        from repertory.machines.commands import PATIENCE, Command  # here, as nothing of it is needed with one process
-
-        body = {"request": encode_request(request, self._journal.redact)}
-        command = Command(new_id("cmd"), self._lead_id, "memory", body)
-        # Should that machine die, the next one answers.
-        within = self._machines.lease.seconds + PATIENCE
-        answer = decode_answer(await self._commands.ask(command, within=within, once=True))
+        text = encode_request(request, self._journal.redact)
+        answer = decode_answer(await self.relay(text, command_id=new_id("cmd"), once=True))
         write = getattr(request, "write", None)
         if write is not None:  # what is to be on record with the item, which is on another machine's
             await write([]).wait()
         return answer
+
+    async def relay(self, request: str, *, command_id: str, once: bool) -> str:
+        """Ask what is written down already; the answer, written down too.
+
+        Args:
+            request: The request.
+            command_id: The same when it is asked again.
+            once: Nobody asks again under this id, so that nothing of it is kept.
+        """
+        from repertory.machines.commands import PATIENCE, Command  # here, as nothing of it is needed with one process
+
+        command = Command(command_id, self._lead_id, "memory", {"request": request})
+        # Should that machine die, the next one answers.
+        within = self._machines.lease.seconds + PATIENCE
+        return await self._commands.ask(command, within=within, once=once)
 
 
 async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str:
@@ -60,9 +70,13 @@ async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str
 
     Raises:
         MemoryStoreError, ConfigurationError: As memory does.
+        MachineSilent: It is the memory of a run on a third machine, which has not answered.
     """
-    asked, journal = decode_request(request), live.shared.journal
-    if isinstance(asked, Change):
+    asked, journal, ref = decode_request(request), live.shared.journal, live.memory.ref
+    changes = isinstance(asked, Change)
+    if isinstance(ref, RelayedMemory):  # it was placed itself, and shares what its own lead shares with it
+        return await ref.relay(request, command_id=f"{command.command_id}/relayed", once=not changes)
+    if changes:
         for _, record in await journal.read_events(live.run_id, types=[_DONE]) if command.again else ():
             if record.body["command"] == command.command_id:
                 return str(record.body["answer"])
@@ -74,4 +88,4 @@ async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str
             ]
 
         asked = msgspec.structs.replace(asked, also=done)
-    return encode_answer(await (await live.memory.ref.ask(asked)).result())
+    return encode_answer(await (await ref.ask(asked)).result())
