@@ -108,30 +108,45 @@ class Inner(msgspec.Struct, frozen=True):
     maybe: str | None = None
 
 
-class Grown(msgspec.Struct, frozen=True):
-    """A record that has grown a field since its table was made."""
+class GrownInner(Inner, frozen=True):
+    """The same after a release."""
 
-    run_id: str
-    inner: Inner = Inner()
-    pairs: tuple[tuple[int, int], ...] = ()
-    later: tuple[int, ...] = (7,)
+    more: int = 3
 
 
 class Before(msgspec.Struct, frozen=True):
-    """The same before."""
+    """A record as it was released."""
 
     run_id: str
     inner: Inner = Inner()
     pairs: tuple[tuple[int, int], ...] = ()
+    large: str = ""
 
 
-def test_a_row_from_before_a_field_has_its_default() -> None:
-    """The column is empty in old rows, and their checksums hold."""
-    old, new = Table("grown", Before, inner=Inner), Table("grown", Grown, inner=Inner)
-    assert new.columns == (*old.columns, "later")
-    ((_, row, checksum),) = old.encode(Before("r", Inner(1, "x"), ((1, 2),)))  # type: ignore[arg-type]
-    assert new.read((5, *row, None, checksum ^ 5)) == (5, Grown("r", Inner(1, "x"), ((1, 2),)))
-    ((_, row, checksum),) = new.encode(Grown("r", later=(8,)))  # type: ignore[arg-type]
-    assert new.read((5, *row, checksum ^ 5)) == (5, Grown("r", later=(8,)))
+class Grown(msgspec.Struct, frozen=True):
+    """The same record, which has grown a field since, and its part has."""
+
+    run_id: str
+    inner: GrownInner = GrownInner()
+    pairs: tuple[tuple[int, int], ...] = ()
+    later: tuple[int, ...] = (7,)
+    large: str = ""
+
+
+@pytest.mark.parametrize(("first", "side"), [((), None), (("large",), None), ((), "sides")])
+def test_a_row_from_before_a_field_has_its_default(first: tuple[str, ...], side: str | None) -> None:
+    """The columns are empty in old rows, and their checksums hold: behind a large one, and beside a side table."""
+    ends = ("large",) if side else ()
+    old = Table("grown", Before, last=(*first, *ends), side=side, inner=Inner)
+    new = Table("grown", Grown, last=(*first, "inner.more", "later", *ends), side=side, inner=GrownInner)
+    assert new.columns[:-2] == (old.columns if first or side else (*old.columns[:-1], "large"))
+    before: Any = Before("r", Inner(1, "x"), ((1, 2),), "large")
+    ((_, row, checksum), *sides) = old.encode(before)
+    body = [(*row, checksum ^ 5) for _, row, checksum in sides]
+    grown = Grown("r", GrownInner(1, "x"), ((1, 2),), large="large")
+    assert new.read((5, *row, None, None, checksum ^ 5, *sum(body, ()))) == (5, grown)
+    grown = Grown("r", GrownInner(1, more=4), later=(8,), large="large")
+    ((_, row, checksum), *sides) = new.encode(grown)  # type: ignore[arg-type]
+    assert new.read((5, *row, checksum ^ 5, *sum(body, ()))) == (5, grown)
     with pytest.raises(JournalDamaged, match="checksum"):
-        new.read((5, *row[:-1], None, checksum ^ 5))
+        new.read((5, *row[:-1], None, checksum ^ 5, *sum(body, ())))

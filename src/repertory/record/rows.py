@@ -190,7 +190,7 @@ class Table:
     """How one type of record is kept: each of its fields has a column, in their order. The schema is made of it.
 
     A file's checksums are over the columns in this order, so a field that comes after a release has to have its column
-    behind the others, where older rows have nothing. What a row has nothing of is read as the field's default.
+    behind the others (see ``last``), where older rows have nothing; that is read as the field's default.
 
     Attributes:
         columns: Those after ``seq``.
@@ -205,7 +205,7 @@ class Table:
         name: str,
         record: type[Any],
         *,
-        last: str = "",
+        last: tuple[str, ...] = (),
         side: str | None = None,
         side_expires: bool = False,
         **nested: type[Any],
@@ -215,8 +215,9 @@ class Table:
         Args:
             name: The table's.
             record: The type.
-            last: The field that may be large; it stands behind the others, so that they are read without it.
-            side: The table that it stands in.
+            last: Fields that stand behind the others, in this order: one that may be large, so that they are read
+                without it, and those that came after a release.
+            side: The table that the last of them stands in.
             side_expires: Whether it may be missing there.
             nested: The fields whose own fields have the columns, with their types.
         """
@@ -230,8 +231,8 @@ class Table:
         for field, hint in _hints(record).items():
             inner = {f"{field}.{each}": its for each, its in _hints(nested[field]).items()} if field in nested else {}
             hints |= inner or {field: hint}
-        if last:
-            hints[last] = hints.pop(last)
+        for field in last:
+            hints[field] = hints.pop(field)
         self._get = attrgetter(*hints)
         self.kinds: list[type[Any]] = []
         self._optional: set[int] = set()
@@ -366,19 +367,19 @@ TABLES: Final[dict[type[Any], Table]] = {
     for table in (
         Table("runs", RunStarted),
         Table("run_states", RunStateChanged),
-        Table("entries", EntryAppended, last="entry.content", entry=Entry),
-        Table("decisions", DecisionMade, last="body"),
-        Table("tool_intents", ToolIntended, last="arguments"),
+        Table("entries", EntryAppended, last=("entry.content",), entry=Entry),
+        Table("decisions", DecisionMade, last=("body",)),
+        Table("tool_intents", ToolIntended, last=("arguments",)),
         Table("tool_outcomes", ToolFinished),
-        Table("model_calls", ModelCalled, last="body", side="request_bodies"),
-        Table("model_replies", ModelReplied, last="content", usage=Usage),
-        Table("contents", ContentStored, last="body", side="content_bodies", side_expires=True),
-        Table("summaries", SummaryStored, last="content"),
+        Table("model_calls", ModelCalled, last=("body",), side="request_bodies"),
+        Table("model_replies", ModelReplied, last=("content",), usage=Usage),
+        Table("contents", ContentStored, last=("body",), side="content_bodies", side_expires=True),
+        Table("summaries", SummaryStored, last=("content",)),
         Table("scopes", ScopeOpened),
         Table("scope_merges", ScopeMerged),
-        Table("items", ItemWritten, last="content", side="item_bodies"),
-        Table("payloads", PayloadChanged, last="changes"),
-        Table("events", EventLogged, last="body"),
+        Table("items", ItemWritten, last=("content",), side="item_bodies"),
+        Table("payloads", PayloadChanged, last=("changes",)),
+        Table("events", EventLogged, last=("body",)),
         Table("schedules", ScheduleSettled),
         Table("webhook_attempts", WebhookTried),
     )
