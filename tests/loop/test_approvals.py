@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -200,6 +201,49 @@ def test_a_call_goes_on_waiting_in_another_process(run_async: RunAsync, tmp_path
     assert till.paid == []
     assert run_async(third, run_id) == ("paid ann 1", ["ApprovalRequested", "ApprovalDecided"])
     assert till.paid == [("ann", 1)]
+
+
+def test_changed_arguments_that_a_newer_tool_does_not_take_are_told_as_the_change_they_were(
+    run_async: RunAsync, tmp_path: Path
+) -> None:
+    """The call stands for what a person made of it, and is answered from no earlier one with the model's arguments."""
+    till, path = Till(approval="always"), tmp_path / f"{run_async.backend}.db"
+    began, newer = anyio.Event(), list[object]()
+
+    @rp.tool
+    async def hold() -> str:
+        """Take the only place among the tools at work."""
+        began.set()
+        await anyio.sleep_forever()
+        return ""
+
+    @rp.tool(approval="always")
+    async def pay(to: str, amount: bool = True) -> str:
+        """Pay somebody, or owe it."""
+        newer.append(to)
+        return "paid"
+
+    def agent(tool: Any) -> rp.Agent[Any]:
+        return rp.Agent("clerk", tools=[tool, hold], limits=rp.Limits(parallel_tools=1))
+
+    async def first() -> str:
+        calls = [call("pay", call_id="c1", to="ann"), call("hold", call_id="c2")]
+        async with open_with([calls, told], path=path, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(agent(till.tool), "pay ann")
+            await waiting(run)
+            await began.wait()
+            await run.approve("c1", arguments={"to": "ann", "amount": 50}, by="eve")
+            return run.id
+
+    async def second(run_id: str) -> str:
+        async with open_with([told], path=path) as supervisor:
+            run = await supervisor.resume(run_id, agent=agent(pay))
+            return str(await run.wait_result())
+
+    answer = run_async(second, run_async(first))
+    assert "invalid arguments" in answer
+    assert '[eve changed the arguments of this call; it was made with {"amount":50,"to":"ann"}]' in answer
+    assert (till.paid, newer) == ([], [])
 
 
 def test_a_run_that_is_stopped_while_it_waits_asks_again_when_it_goes_on(run_async: RunAsync) -> None:

@@ -27,7 +27,6 @@ NOT_FOUND = 4
 BUSY = 75
 STORE = 78
 INTERRUPTED = 130  # 128 + SIGINT
-TERMINATED = 143  # 128 + SIGTERM
 
 _LONG = re.compile(r"\S{400,}")  # an id that no run has; a path that one may have is shorter
 _SIZES = {"COLUMNS": range(20, 1001), "LINES": range(1, 1001)}  # what may be asked for: tables are padded to it

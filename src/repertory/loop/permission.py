@@ -65,7 +65,8 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
     try:
         proposed = proposed_arguments(tool, arguments)
     except ToolRetry:
-        return Permitted(arguments)  # the call tells the model what is wrong, and the tool's body is never reached
+        # The call tells the model what is wrong, and the tool's body is never reached.
+        return Permitted(arguments, "" if decided is None else edit_note(decided))
     verdict, who = _judge(live, tool, proposed)
     if verdict == "deny":
         raise Refused(f"{tool.name} was not run: {who} forbids calls like this one.")
