@@ -14,7 +14,7 @@ from repertory.context.account import Account
 from repertory.context.edits import HEADROOM
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange
-from repertory.llm.estimate import Calibration, text_tokens
+from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Text
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
@@ -51,7 +51,7 @@ def compaction_call(account: Account, view: int, tokens: int) -> float:
 
 
 def wanted_compaction(
-    live: Live, account: Account, *, log: int, estimate: int, calibration: Calibration, limit: int, comfort: int
+    live: Live, account: Account, *, log: int, size: int, factor: float, limit: int, comfort: int
 ) -> Compaction | None:
     """Whether to ask now: the prompt would soon be too long, is longer than a model attends well to, or it pays.
 
@@ -59,25 +59,23 @@ def wanted_compaction(
         live: The view; its reasoning is bound to the past.
         account: What the run has paid so far.
         log: Tokens of the log that would be said again.
-        estimate: Tokens of the next prompt, uncalibrated.
-        calibration: Makes tokens of estimates.
+        size: Tokens of the next prompt, calibrated.
+        factor: Real tokens for each that is estimated.
         limit: The length that the prompt should not pass: of the window, or where every token costs more.
-        comfort: Tokens of a comfortable view. Nothing can be saved before the first compaction, so most runs begin
-            with one that is asked for their comfort; it is made whatever it costs.
+        comfort: Tokens of a comfortable view, kept whatever that costs: nothing is saved before the first compaction.
     """
     upto = live.last_turn
     gain = compactable(live, upto, log)
     if not gain:
         return None
-    size = calibration.real_tokens(estimate)
-    coming = round(_BEFORE * live.growth(_LOOKED_AT) * calibration.factor)
+    coming = round(_BEFORE * live.growth(_LOOKED_AT) * factor)
     rates, sent = account.rates, live.before(upto)
     cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + log + live.restated(upto))
     cost -= rates.read * sent  # which the next request need not read
     saves = rates.read * gain
     if size + coming > limit:
         why = f"the prompt should not pass {limit:,} tokens"
-    elif size > comfort and gain * calibration.factor >= (1 - HEADROOM) * comfort:
+    elif size > comfort and gain * factor >= (1 - HEADROOM) * comfort:
         why = "a longer view costs the model's attention"
     elif gain >= _LEAST_CLEARED and account.owed + saves >= cost and account.pays_for(cost):
         why = "what is old has cost as much, and what was saved so far pays for it"

@@ -268,8 +268,8 @@ class Planner:
             now.live,
             self._course.account,
             log=self._course.log_tokens(now.live, now.snapshot, now.live.last_turn),
-            estimate=self._course.head + now.live.tokens,
-            calibration=now.calibration,
+            size=now.size,
+            factor=now.calibration.factor,
             limit=min(limit, min(self._cliffs, default=limit)),
             comfort=self._course.comfort,
         )
