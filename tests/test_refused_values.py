@@ -13,7 +13,7 @@ import repertory as rp
 from repertory.errors import ConfigurationError, RecordRefused, RepertoryError
 from repertory.mcp import McpServer
 from repertory.memory import ItemQuery
-from repertory.testing import ScriptedModel
+from repertory.testing import ScriptedModel, call
 
 
 class Notes(msgspec.Struct):
@@ -102,12 +102,73 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
         (rp.ResultLater, {"timeout": float("inf")}),
         (rp.ResultLater, {"schema": "object"}),
         (rp.ResultLater, {"state": [1]}),
+        *(
+            (rp.ToolContext, {name: 5})
+            for name in ("run_id", "agent", "call_id", "idempotency_key", "arguments_digest")
+        ),
+        *((rp.ToolContext, {name: 5}) for name in ("answer", "progress", "record", "contents", "memory", "staged")),
+        (rp.ToolContext, {"payload": {}}),
+        (rp.ToolContext, {"iteration": -1}),
+        (rp.ToolContext, {"expires_at": "soon"}),
+        *(
+            (rp.ToolOutput, {name: 5})
+            for name in ("content", "status", "source_type", "url", "format", "facts", "metadata")
+        ),
+        *((rp.ToolOutput, {name: 5}) for name in ("records", "paged", "retrieved", "pin", "error", "later")),
+        (rp.ToolOutput, {"content": b"raw"}),
+        (rp.ToolOutput, {"content": ["text"]}),
     ],
 )
 def test_what_is_made_with_a_wrong_value_is_refused_where_it_is_made(made: Any, wrong: dict[str, Any]) -> None:
     """The field is named; not only whoever uses it later finds out."""
+    needed = {"content": "text"} if made is rp.ToolOutput else {}
     with pytest.raises(ConfigurationError, match=f"{made.__name__}.{next(iter(wrong))}"):
-        made(**wrong)
+        made(**{**needed, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: rp.ToolContext().commit(5), "commit: records must be some records, got 5"),  # type: ignore[arg-type]
+        (lambda: rp.ToolContext().commit([5]), "commit: each must be a record, .*, got 5"),  # type: ignore[list-item]
+        (lambda: rp.file_tools(5), "the folder must be a path, got 5"),  # type: ignore[arg-type]
+        (lambda: rp.file_tools(".", deny=".env"), "deny must be a list of names and paths, got '.env'"),
+        (lambda: rp.file_tools(".", allow="*.pem"), r"allow must be a list of names and paths, got '\*.pem'"),
+        (lambda: rp.file_tools(".", deny=[5]), "deny: each must be a name or a path, got 5"),  # type: ignore[list-item]
+        (lambda: rp.file_tools(".", search_timeout=-1), "search_timeout must be a number of at least 0, got -1"),
+        (lambda: rp.context_tools(max_repeats=-1), "max_repeats must be a whole number of at least 0, got -1"),
+        (lambda: rp.memory_tools(read_only="no"), "read_only must be True or False, got 'no'"),  # type: ignore[arg-type]
+        (lambda: rp.skill_tool(5), "skills must be a folder, .*, got 5"),  # type: ignore[arg-type]
+        (lambda: rp.media_block("data", "image/png"), "data must be bytes, got 'data'"),  # type: ignore[arg-type]
+    ],
+)
+def test_tools_refuse_a_wrong_value_where_it_is_given(make: Callable[[], object], where: str) -> None:
+    """A text is not taken for a list of its letters: of these ``*`` would allow every secret there is."""
+    with pytest.raises(ConfigurationError, match=where):
+        make()
+
+
+@pytest.mark.parametrize(("tool", "context"), [(len, None), (rp.memory_tools()[0], 5)])
+async def test_a_call_needs_a_tool_and_a_context(tool: Any, context: Any) -> None:
+    """A plain function or another object in their place is named."""
+    with pytest.raises(ConfigurationError, match=r"call_tool: (tool|context) must be"):
+        await rp.call_tool(tool, {}, context=context)
+
+
+@pytest.mark.parametrize("wrong", [{"content": (5,)}, {"facts": "few"}, {"records": 5}, {"error": 5}])
+async def test_an_output_that_is_none_does_not_end_the_run(wrong: dict[str, Any]) -> None:
+    """The model is told what the tool did wrong, and goes on."""
+
+    @rp.tool(effect="pure")
+    def broken() -> rp.ToolOutput:
+        """Give what is no output."""
+        return rp.ToolOutput(**{"content": "text", **wrong})
+
+    model = ScriptedModel([call("broken"), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[broken]), "Go.")
+        assert await run.wait_result() == "Done."
+    assert f"ToolOutput.{next(iter(wrong))}" in str(model.requests[-1].messages[-1])
 
 
 async def test_what_is_refused_as_too_deep_is_an_error_of_the_record() -> None:

@@ -38,6 +38,13 @@ class Run:
         """Full-text search."""
         return await self.journal.search_entries("r", query, limit=limit)
 
+    async def of_run(self, run_id: str) -> None:
+        """There is no other run."""
+
+    def others(self) -> list[str]:
+        """There is no other run."""
+        return []
+
     async def begin(self) -> None:
         """Start with a task."""
         await self.journal.write([RunStarted(run_id="r", agent="a", task="t", at=0.0)])

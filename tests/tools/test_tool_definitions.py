@@ -350,20 +350,28 @@ class _Silent:
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
-        (lambda: tool(_sketch, name="has space"), "'has space' must be 1 to 128"),
+        (lambda: tool(_sketch, name="has space"), "a tool's name must be 1 to 128 of .*, got 'has space'"),
         (lambda: tool(_sketch, name="x" * 129), "must be 1 to 128"),
         (lambda: tool(_sketch, name=""), "must be 1 to 128"),
-        (lambda: tool(lambda: None), "'<lambda>' must be 1 to 128"),
+        (lambda: tool(_sketch, name=5), "a tool's name must be 1 to 128 of .*, got 5"),  # type: ignore[call-overload]
+        (lambda: tool(lambda: None), "must be 1 to 128 of .*, got '<lambda>'"),
         (lambda: tool(range(3).count), "no signature found|variadic|has no annotation|positional-only"),
         (lambda: tool(_Silent()), "has no name of its own"),
         (lambda: tool(_silent), "'_silent' has no docstring"),
         (lambda: tool(_numbers), "is a generator"),
         (lambda: tool(_stream), "is a generator"),
         (lambda: tool(3, name="three"), "which cannot be called"),  # type: ignore[call-overload]
-        (lambda: tool(_sketch, effect="safe"), "effect 'safe' is none of pure, idempotent"),  # type: ignore[call-overload]
-        (lambda: tool(_sketch, deadline=0), "deadline must be positive seconds or None, got 0"),
-        (lambda: tool(_sketch, deadline=float("nan")), "deadline must be positive"),
-        (lambda: tool(_sketch, output_cap=0), "output_cap must be positive characters or None, got 0"),
+        (lambda: tool(_sketch, effect="safe"), "effect is 'safe'; expected 'pure' or 'idempotent'"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, deadline=0), "deadline must be more than 0 seconds, or None for no limit, got 0"),
+        (lambda: tool(_sketch, deadline=float("nan")), "deadline must be a number of at least 0 or None, got nan"),
+        (lambda: tool(_sketch, deadline=float("inf")), "deadline must be a number of at least 0 or None, got inf"),
+        (lambda: tool(_sketch, deadline="5"), "deadline must be a number of at least 0 or None, got '5'"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, output_cap=0), "output_cap must be a whole number of at least 1 or None, got 0"),
+        (lambda: tool(_sketch, output_cap=1.5), "output_cap must be a whole number"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, description=5), "description must be a text, or None"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, repeatable="no"), "repeatable must be True, False or None"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, computes="no"), "computes must be True or False"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, policy="short"), r"policy must be a ResultPolicy\(…\), or None"),  # type: ignore[call-overload]
         (lambda: tool(_sketch, repeatable=True), "only a pure tool can be repeatable"),
     ],
 )

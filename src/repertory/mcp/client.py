@@ -28,7 +28,7 @@ from repertory.mcp.transport import MOST_SAID, open_client, say
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
-from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP
+from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP, check_deadline
 from repertory.tools.output import ResultLater, one_line
 from repertory.tools.schema import LONGEST_NAME, foreign_definition
 from repertory.tools.tool_sets import Lifetime
@@ -106,8 +106,8 @@ class McpServer:
         check_pattern("McpServer: name", name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
         check_choice(f"McpServer {name}: lifetime", lifetime, Lifetime)
         where = f"McpServer {name}"
-        for option, seconds in (("deadline", deadline), ("input_timeout", input_timeout)):
-            check_number(f"{where}: {option}", seconds, int | float, least=0, none=True)
+        check_deadline(f"{where}: deadline", deadline)
+        check_number(f"{where}: input_timeout", input_timeout, int | float, least=0, none=True)
         check_number(f"{where}: connect_timeout", connect_timeout, int | float, least=0)
         for option, given in (("env", env), ("headers", headers), ("effects", effects)):
             _check_texts(f"{where}: {option}", given, Mapping | None, "a mapping of texts")

@@ -16,10 +16,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from repertory._choices import check_type, show
 from repertory.errors import ConfigurationError, ToolFailed, ToolRetry
 from repertory.tools.globs import match_glob
 from repertory.tools.output import clean_text
@@ -82,15 +83,16 @@ class Folder:
                 from the root. Nothing in ``deny`` is allowed by it.
 
         Raises:
-            ConfigurationError: There is no such folder.
+            ConfigurationError: There is no such folder, or a rule is no name and no path.
         """
+        check_type("file tools: the folder", root, str | os.PathLike, "a path")
         if not os.path.isdir(root):  # unlike Path.is_dir it does not raise for a name that is too long
             raise ConfigurationError(f"file tools need a folder, got {str(root)!r:.500}, which is none")
         self.root = Path(root).resolve()
-        rules = [os.fspath(rule) for rule in deny]
+        rules = _rules("deny", deny)
         self._places = tuple(rule for rule in rules if os.path.isabs(rule))
         self._patterns = tuple(_fold(rule) for rule in rules if not os.path.isabs(rule))
-        self._allowed = tuple(_fold(rule) for rule in allow)
+        self._allowed = tuple(map(_fold, _rules("allow", allow)))
 
     def parts_of(self, path: str) -> Parts:
         """Read a path that the model gave.
@@ -263,6 +265,18 @@ class Folder:
             if os.path.samestat(facts, denied):
                 return True
         return False
+
+
+def _rules(option: str, given: Any) -> list[str]:
+    """Names and paths as texts. One text alone would be taken for its letters, and of these ``*`` is everything."""
+    where = f"file tools: {option}"
+    if isinstance(given, str | bytes | os.PathLike):
+        raise ConfigurationError(f"{where} must be a list of names and paths, got {show(given)}")
+    check_type(where, given, Iterable, "a list of names and paths")
+    rules = list(given)
+    for rule in rules:
+        check_type(f"{where}: each", rule, str | os.PathLike, "a name or a path")
+    return [os.fsdecode(rule) for rule in rules]
 
 
 def read_all(fd: int, limit: int) -> tuple[bytes, bool]:

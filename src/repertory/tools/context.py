@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, runtime_checkable
 
 import msgspec
 
+from repertory._choices import check_number, check_type
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
+from repertory.memory.handle import Memory
 from repertory.memory.payload import Payload
 from repertory.record.entries import Entry
 from repertory.record.records import ContentStored, Record, SearchHit
@@ -18,8 +20,6 @@ from repertory.tools.threads import current_time
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from repertory.memory import Memory
-
     ContextT = TypeVar("ContextT", default=Any)
 else:
     from typing import TypeVar
@@ -27,6 +27,7 @@ else:
     ContextT = TypeVar("ContextT")  # in Python 3.11 and 3.12 it has no default, which only type checkers need
 
 
+@runtime_checkable
 class RunRecord(Protocol):
     """The record of the run that the tool is called in, to read."""
 
@@ -47,12 +48,16 @@ class RunRecord(Protocol):
         ...
 
 
+@runtime_checkable
 class ContentReader(Protocol):
     """The content store, to read."""
 
     async def read_content(self, content_id: str) -> ContentStored | None:
         """One stored content, its body "" where it was cleaned up; None where there is none."""
         ...
+
+
+_TEXTS: Final = ("run_id", "agent", "call_id", "idempotency_key", "arguments_digest")
 
 
 def _say_nothing(text: str) -> None:
@@ -101,6 +106,9 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
         payload: The run's payload, to read and to change; a change counts if the call succeeds.
         context: What the application handed to ``spawn`` or ``resume``; None where it handed in nothing.
         staged: Records given to ``commit``; ``execute`` takes them from here.
+
+    Raises:
+        ConfigurationError: A value is of another type; the message names it.
     """
 
     run_id: str = ""
@@ -119,6 +127,19 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
     context: ContextT = msgspec.field(default=cast(Any, None))
     staged: list[Record] = msgspec.field(default_factory=list[Record])
 
+    def __post_init__(self) -> None:
+        for name in _TEXTS:
+            check_type(f"ToolContext.{name}", getattr(self, name), str, "a text")
+        check_number("ToolContext.iteration", self.iteration, int, least=0)
+        check_number("ToolContext.expires_at", self.expires_at, int | float, least=0, none=True)
+        check_type("ToolContext.answer", self.answer, GivenAnswer | None, "a GivenAnswer, or None")
+        check_type("ToolContext.progress", self.progress, Callable, "a function of one text")
+        check_type("ToolContext.record", self.record, RunRecord | None, "the record of a run, or None")
+        check_type("ToolContext.contents", self.contents, ContentReader | None, "a content store to read, or None")
+        check_type("ToolContext.memory", self.memory, Memory | None, "a Memory, such as run.memory, or None")
+        check_type("ToolContext.payload", self.payload, Payload, "a Payload(…)")
+        check_type("ToolContext.staged", self.staged, list, "a list of records")
+
     def __repr__(self) -> str:
         # Not its fields: the application's context must not come into a message or a log by accident.
         return f"<ToolContext of call {self.call_id!r} in run {self.run_id!r}>"
@@ -133,8 +154,15 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
         """Have records written in the same transaction as this call's outcome, or not at all.
 
         They are dropped where the call ends in an error.
+
+        Raises:
+            ConfigurationError: Something is no record.
         """
-        self.staged.extend(records)
+        check_type("ToolContext.commit: records", records, Iterable, "some records")
+        given = list(records)
+        for record in given:
+            check_type("ToolContext.commit: each", record, Record, "a record, as in repertory.record.records")
+        self.staged.extend(given)
 
     def need_record(self) -> RunRecord:
         """The run's record.

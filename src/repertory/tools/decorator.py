@@ -6,21 +6,21 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 import msgspec
 
+from repertory._choices import check_choice, check_number, check_type, show
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.llm.model import ToolSchema
 from repertory.record.records import Effect
+from repertory.shortening import ResultPolicy
 from repertory.tools.approvals import ProposedCall
 from repertory.tools.schema import Definition, read_definition
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
-
-    from repertory.shortening import ResultPolicy
 
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)
@@ -187,17 +187,24 @@ def tool(
         title = name if name is not None else getattr(named, "__name__", None)
         if title is None:
             raise ConfigurationError(f"{function!r} has no name of its own: give one, tool(function, name=…)")
-        _check_options(title, effect, deadline, output_cap, repeatable)
-        if approval not in ("always", "never") and (not callable(approval) or inspect.iscoroutinefunction(approval)):
-            raise ConfigurationError(
-                f"tool {title!r}: approval must be 'always', 'never' or a plain function of one ProposedCall, got "
-                f"{approval!r:.200}"
-            )
         definition = read_definition(function, title, scope)
+        where = f"tool {title!r}"
+        check_type(f"{where}: description", description, str | None, "a text, or None for the docstring")
+        check_choice(f"{where}: effect", effect, Effect)
+        check_deadline(f"{where}: deadline", deadline)
+        check_number(f"{where}: output_cap", output_cap, int, least=1, none=True)
+        check_type(f"{where}: repeatable", repeatable, bool | None, "True, False or None")
+        check_type(f"{where}: computes", computes, bool, "True or False")
+        check_type(f"{where}: policy", policy, ResultPolicy | None, "a ResultPolicy(…), or None")
+        if repeatable and effect != "pure":
+            raise ConfigurationError(f"{where}: only a pure tool can be repeatable, its effect is {effect!r}")
+        if approval not in ("always", "never") and (not callable(approval) or inspect.iscoroutinefunction(approval)):
+            words = "'always', 'never' or a plain function of one ProposedCall"
+            raise ConfigurationError(f"{where}: approval must be {words}, got {show(approval)}")
         if description is not None:
             definition = msgspec.structs.replace(definition, description=inspect.cleandoc(description))
         if not definition.description:
-            raise ConfigurationError(f"tool {title!r} has no docstring; the model must be told what it is for")
+            raise ConfigurationError(f"{where} has no docstring; the model must be told what it is for")
         return Tool(
             name=title,
             function=function,
@@ -245,14 +252,12 @@ def is_plain_function(value: object) -> bool:
     return inspect.isroutine(routine) and not home.startswith("repertory.tools.")
 
 
-def _check_options(
-    title: str, effect: Effect, deadline: float | None, output_cap: int | None, repeatable: bool | None
-) -> None:
-    if effect not in get_args(Effect):
-        raise ConfigurationError(f"tool {title!r}: effect {effect!r} is none of {', '.join(get_args(Effect))}")
-    if deadline is not None and not deadline > 0:
-        raise ConfigurationError(f"tool {title!r}: deadline must be positive seconds or None, got {deadline!r}")
-    if output_cap is not None and output_cap < 1:
-        raise ConfigurationError(f"tool {title!r}: output_cap must be positive characters or None, got {output_cap!r}")
-    if repeatable and effect != "pure":
-        raise ConfigurationError(f"tool {title!r}: only a pure tool can be repeatable, its effect is {effect!r}")
+def check_deadline(where: str, seconds: object) -> None:
+    """See that these are seconds for a call to be made in, or None for no limit.
+
+    Raises:
+        ConfigurationError: They are not, or there are none.
+    """
+    check_number(where, seconds, int | float, least=0, none=True)
+    if seconds == 0:
+        raise ConfigurationError(f"{where} must be more than 0 seconds, or None for no limit, got 0")

@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from repertory._choices import check_type
 from repertory._error_texts import leaves_of, safe_str
 from repertory._log import Log
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
@@ -75,8 +76,11 @@ async def call_tool(tool: Tool, arguments: Any = None, *, context: ToolContext |
         context: What the tool may know; None for one with nothing in it.
 
     Raises:
+        ConfigurationError: There is no tool, or no context.
         ToolAbort: As ``execute``.
     """
+    check_type("call_tool: tool", tool, Tool, "a Tool, such as tool(function) makes")
+    check_type("call_tool: context", context, ToolContext | None, "a ToolContext(…), or None")
     return await execute(tool, {} if arguments is None else arguments, ToolContext() if context is None else context)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from repertory._choices import check_number
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.shortening import ResultPolicy
 from repertory.tools.confined import Folder, FoundFile, read_all
@@ -54,8 +55,9 @@ def file_tools(
         search_timeout: Seconds after which a search answers with what it has found so far.
 
     Raises:
-        ConfigurationError: There is no such folder.
+        ConfigurationError: There is no such folder, or a value is of another type.
     """
+    check_number("file_tools: search_timeout", search_timeout, int | float, least=0)
     folder = Folder(root, deny=deny, allow=allow)
 
     def list_files(path: str = ".", pattern: Glob = "*", limit: Positive = 200) -> ToolOutput:

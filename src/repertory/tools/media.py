@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from typing import Final, TypeAlias
 
+from repertory._choices import check_type
 from repertory.llm.estimate import count_pages
 from repertory.llm.messages import Image, RawBlock, Text, is_document, is_media
 
@@ -32,8 +33,11 @@ def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
         title: What the model is told a document is called; "" for nothing. Images have none.
 
     Raises:
+        ConfigurationError: The data are no bytes, or the title is no text.
         ValueError: The API would refuse it: it is of another type, too large, or not what ``media_type`` says.
     """
+    check_type("media_block: data", data, bytes | bytearray | memoryview, "bytes")
+    check_type("media_block: title", title, str, "a text")
     if media_type not in (*IMAGE_TYPES, PDF):
         known = ", ".join((*IMAGE_TYPES, PDF))
         raise ValueError(f"media_type is {media_type!r}, which no model is shown; expected one of {known}")

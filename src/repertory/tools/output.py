@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from repertory._choices import check_number, check_struct
+from repertory._choices import check_choice, check_number, check_struct, check_type
 from repertory._error_texts import safe_str
 from repertory._frozen import freeze_fields
 from repertory._json_types import encode_other
@@ -76,6 +76,19 @@ class ResultLater(msgspec.Struct, frozen=True):
         check_struct(self)
 
 
+# What a tool puts in its own output. A value of another type would crash the run that keeps it.
+_FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("content", str | tuple | list, "a text, or a list of blocks"),
+    *((name, str, "a text") for name in ("source_type", "url", "format")),
+    *((name, dict, "a dict") for name in ("facts", "metadata")),
+    ("records", tuple | list, "a list of records"),
+    *((name, bool, "True or False") for name in ("paged", "pin")),
+    ("retrieved", Retrieved | None, "a Retrieved, or None"),
+    ("error", ErrorDetail | None, "an ErrorDetail, or None"),
+    ("later", ResultLater | None, "a ResultLater, or None"),
+)
+
+
 class ToolOutput(msgspec.Struct, frozen=True):
     """The outcome of a tool call. A tool returns one itself where a plain value does not say enough.
 
@@ -97,6 +110,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
         error: Why it failed; None if it did not.
         later: The result that is still to come; None where this is it.
         duration: Seconds that the tool's body took.
+
+    Raises:
+        ConfigurationError: A value is of another type; the message names it.
     """
 
     content: Content
@@ -114,6 +130,16 @@ class ToolOutput(msgspec.Struct, frozen=True):
     error: ErrorDetail | None = None
     later: ResultLater | None = None
     duration: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("ToolOutput.status", self.status, OutcomeStatus)
+        for name, kinds, words in _FIELDS:
+            check_type(f"ToolOutput.{name}", getattr(self, name), kinds, words)
+        if not isinstance(self.content, str):
+            for index, block in enumerate(self.content):
+                check_type(
+                    f"ToolOutput.content[{index}]", block, Text | Image | RawBlock, "a Text, an Image or a RawBlock"
+                )
 
     @property
     def is_error(self) -> bool:
@@ -283,7 +309,7 @@ def _plain(facts: Json, what: str) -> Json:
     text = _json_text(facts)
     if len(text) > _MOST_FACTS:
         return {"left_out": f"{len(text):,} characters of {what}, at most {_MOST_FACTS:,} are kept"}
-    plain: Json = msgspec.json.decode(text)
+    plain: Json = msgspec.json.decode(clean_text(json.dumps(json.loads(text), ensure_ascii=False))[0])
     return plain
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from repertory._choices import check_type
 from repertory.errors import (
     ConfigurationError,
     ItemChanged,
@@ -40,7 +41,11 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
     ``memory_query`` and ``memory_retrieve`` read. Unless ``read_only``, there are also ``memory_store``,
     ``memory_clear``, ``memory_snapshot`` and ``memory_restore``, and ``memory_merge`` for an agent whose sub-agents
     have snapshots of its memory.
+
+    Raises:
+        ConfigurationError: ``read_only`` is neither True nor False.
     """
+    check_type("memory_tools: read_only", read_only, bool, "True or False")
     reading: list[Tool] = [
         tool(_query, name="memory_query", effect="pure", repeatable=False),
         tool(_retrieve, name="memory_retrieve", effect="pure", repeatable=False, policy=_AS_IT_IS, output_cap=None),

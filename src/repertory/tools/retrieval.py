@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from repertory._choices import check_number
 from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
@@ -38,7 +39,11 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
     Args:
         max_repeats: How often the very same retrieval is answered again before it is refused; and how often, within 20
             iterations, the same text is brought back again by other arguments.
+
+    Raises:
+        ConfigurationError: That is no whole number of at least 0.
     """
+    check_number("context_tools: max_repeats", max_repeats, int, least=0)
 
     async def context_retrieve(
         context: ToolContext,

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from repertory._choices import check_pattern
 from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields, thaw
 from repertory._json_types import encode_other, resolve, schema_of
@@ -57,8 +58,7 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
     Raises:
         ConfigurationError: Something in it cannot become a tool; the message names function and parameter.
     """
-    if not NAME.fullmatch(name):
-        raise ConfigurationError(f"tool name {name!r} must be 1 to 128 of the characters a-z A-Z 0-9 _ -")
+    check_pattern("a tool's name", name, NAME, "be 1 to 128 of the characters a-z A-Z 0-9 _ -")
     if not callable(function):
         raise ConfigurationError(f"tool {name!r} is made of {function!r}, which cannot be called")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):

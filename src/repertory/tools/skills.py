@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from repertory._choices import check_type
 from repertory.errors import ConfigurationError, DefinitionError, ToolFailed, ToolRetry
 from repertory.shortening import ResultPolicy
 from repertory.tools.confined import Folder, read_all
@@ -103,6 +104,7 @@ def skill_tool(skills: str | PathLike[str] | Mapping[str, Skill]) -> Tool:
         ConfigurationError: There is no such folder, or no skill in it.
         DefinitionError: A SKILL.md cannot be read; see ``read_skills``.
     """
+    check_type("skill_tool: skills", skills, str | PathLike | Mapping, "a folder, or what read_skills found")
     found = dict(skills) if isinstance(skills, Mapping) else read_skills(skills)
     if not found:
         raise ConfigurationError(f"skills: there is no SKILL.md in any folder of {skills!r}")
