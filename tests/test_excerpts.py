@@ -15,6 +15,7 @@ from repertory._excerpts import (
     excerpts_around,
     find_words,
     fold,
+    words_of,
 )
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # one character to a reader, five to Python
@@ -137,3 +138,11 @@ def test_pattern_matches_are_shown_in_order() -> None:
     assert [(each.matches, each.relevance) for each in excerpts] == [(1, 0.2), (3, 0.6)]
     assert excerpts[0].start < excerpts[1].start
     assert excerpts_around(text, []) == []
+
+
+def test_of_a_word_the_first_hundred_characters_count() -> None:
+    """A search is prepared in proportion to its words: without a bound it took seconds for one word of a megabyte."""
+    endless = "x" * 1_000_000
+    assert words_of(endless) == ["x" * 100]
+    (found,) = find_words(f"so {endless[:200]} it is", endless, size=10)
+    assert found.text == "x" * 10
