@@ -182,6 +182,7 @@ async def test_a_query_finds_what_it_asks_for() -> None:
         assert await found(root, id_prefix="/n/") == ["/n/b", "/n/a"]
         at = (await root.retrieve("/n/b")).at
         assert await found(root, since=at, until=at + 1) == ["/n/b"]
+        assert await found(root, since=2**63) == await found(root, until=-(2**63) - 1) == []
         assert await found(root, text="CAFE heron") == ["/n/a"]
         assert await found(root, text="wader") == ["c"]
         assert await found(root, text='"herons cafes"') == await found(root, text="...") == []

@@ -122,10 +122,10 @@ def _select(
             wanted += [query.id_prefix, query.id_prefix + "\U0010ffff"]
         if query.since is not None:
             where.append("t.at >= ?")
-            wanted.append(query.since)
+            wanted.append(float(query.since))
         if query.until is not None:
             where.append("t.at < ?")
-            wanted.append(query.until)
+            wanted.append(float(query.until))
         if not ended:
             where.append("t.deleted = 0")
         newer = "SELECT 1 FROM items n INDEXED BY items_by_id WHERE n.item_id = t.item_id AND n.scope_id = ?"
