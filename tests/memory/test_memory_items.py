@@ -124,6 +124,8 @@ def test_a_value_is_shaped_as_its_json_and_bytes_are_not() -> None:
     assert shape_item(value).content == {"claim": "tides", "lines": [3, 9]}
     assert shape_item(value).text == '{\n  "claim": "tides",\n  "lines": [\n    3,\n    9\n  ]\n}'
     assert shape_item(value, Transform(kind="filtered", words="claim")).content == '  "claim": "tides",'
+    kind, text = encode_content({"half": "\ud800"})
+    assert shape_item(kit.item(1, text=text, format=kind)).text == '{\n  "half": "\\ud800"\n}'
     kind, text = encode_content(b"12")
     data = kit.item(1, text=text, format=kind)
     assert (shape_item(data).content, shape_item(data).text) == (b"12", "[bytes of an unknown type, 2 bytes]")

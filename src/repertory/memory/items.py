@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -137,7 +138,12 @@ def decode_content(version: ItemWritten) -> Content:
 
 def readable(content: Content) -> str:
     """A text as it is; a value as JSON with a line for each part."""
-    return content if isinstance(content, str) else msgspec.json.format(encode_json(content), indent=2)
+    if isinstance(content, str):
+        return content
+    try:
+        return msgspec.json.format(encode_json(content), indent=2)
+    except msgspec.DecodeError:  # of lone surrogates, which the standard library writes escaped
+        return json.dumps(content, indent=2)
 
 
 # --- how it is given out ----------------------------------------------------------------------------------
