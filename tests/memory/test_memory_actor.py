@@ -166,6 +166,25 @@ def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
     run_with_memory(run_async, body, quotas=MemoryQuota(item_bytes=5, items=2, scope_bytes=8))
 
 
+async def test_a_scope_that_holds_more_than_it_may_can_be_made_to_hold_less() -> None:
+    """As after a start with a smaller quota: what is there is ended or shortened one by one, and nothing is added."""
+    async with open_journal() as journal:
+        async with open_system() as system:
+            memory = await Memory.open(spawn(system, journal), "run-1")
+            for name in "abcd":
+                await memory.store("12345", item_id=name)
+        async with open_system() as system:
+            quota = MemoryQuota(items=2, scope_bytes=8)
+            memory = await Memory.open(spawn(system, journal, quota), "run-1", scope_id=memory.scope_id)
+            with pytest.raises(QuotaExceeded, match="5 items and may hold 2"):
+                await memory.store("1")
+            with pytest.raises(QuotaExceeded, match="21 bytes and may hold 8"):
+                await memory.store("123456", item_id="a")
+            await memory.store("1", item_id="a")
+            await memory.delete("b")
+            assert {item.item_id: item.size for item in await memory.query()} == {"a": 1, "c": 5, "d": 5}
+
+
 def test_memory_of_a_tree_that_has_ended_is_read_and_counted_as_before(run_async: RunAsync) -> None:
     """The actor lets go of what it knew of a tree, of that one alone, and what is asked for later it reads again."""
 
@@ -402,7 +421,7 @@ async def test_an_item_can_be_written_in_one_transaction_with_more() -> None:
     async with open_journal() as journal, open_system() as system:
         memory = await Memory.open(spawn(system, journal), "run-1")
         more = kit.content("c-1")
-        item = await memory.store("x", write=lambda items: journal.submit([*items, more]))
+        item = await memory.store("x", write=lambda _, items: journal.submit([*items, more]))
         assert (await memory.retrieve(item.item_id)).content == "x"
         assert await journal.read_content("c-1") == more
 

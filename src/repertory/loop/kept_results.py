@@ -17,6 +17,7 @@ from repertory.context import ContextPolicy
 from repertory.errors import RepertoryError
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.memory.documents import show_path
+from repertory.memory.items import ItemInfo
 from repertory.memory.payload import Payload
 from repertory.record import Draft
 from repertory.record.entries import Retrieved
@@ -97,7 +98,7 @@ class Results:
         """Write a result together with an item of memory that holds it; None where memory does not take it."""
         live, tickets = self._live, list[Ticket]()
 
-        def write(items: Sequence[Record]) -> Ticket:
+        def write(_info: ItemInfo, items: Sequence[Record]) -> Ticket:
             tickets.append(live.ledger.submit(draft, also=[*records, *items]))
             return tickets[0]
 

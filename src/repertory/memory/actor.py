@@ -141,7 +141,7 @@ class MemoryActor:
     ) -> Pending[Any]:
         """Decide with what is in memory; where that is not enough, the asker asks again to have the file read."""
         try:
-            return self._decide(message, read=False)
+            return self._store(message) if isinstance(message, StoreItem) else self._decide(message, read=False)
         except _Unread:
             return Pending(partial(_ask_again, cast("MemoryRef", ctx.ref), ReadFirst(message)))
 
@@ -149,35 +149,25 @@ class MemoryActor:
     async def read_first(self, message: ReadFirst) -> Pending[Any]:
         """Read what is needed to decide, then decide."""
         request = message.request
-        if isinstance(request, OpenScope):
-            if request.scope_id:
-                await self._load(request.scope_id)
-            if request.parent_id is not None:
-                await self._load(request.parent_id)
-            return self._decide(request, read=True)
-        await self._load(request.scope_id)
+        if not isinstance(request, OpenScope):
+            await self._load(request.scope_id)
+        else:
+            for scope_id in filter(None, (request.scope_id, request.parent_id)):
+                await self._load(scope_id)
         if not isinstance(request, StoreItem):
             return self._decide(request, read=True)
         scope = self._scope(request.scope_id, request.by, read=True)
         if request.if_position is not None:
             found = await self._journal.find_items(scope.view(self._position), ids=[request.item_id])
             _check_unchanged(request.item_id, found[0].position if found else 0, request.if_position)
-        count, size = await self._journal.scope_size(scope.target)
-        replaced = await read_by_id(self._journal, [(scope.target, self._position)], [request.item_id])
-        self._sizes[scope.target] = count - len(replaced), size - sum(item.size for item in replaced.values())
-        try:
-            return self._decide(request, read=True)
-        except BaseException:
-            del self._sizes[scope.target]  # counted as if the item were replaced, and it is not
-            raise
+        self._sizes[scope.target] = await self._journal.scope_size(scope.target)
+        there = await read_by_id(self._journal, [(scope.target, self._position)], [request.item_id])
+        return self._store(request, there)
 
     def _decide(self, message: Any, *, read: bool) -> Pending[Any]:
         """Answer; ``read`` says that the file was read, so that what is not in memory is not there."""
-        match message:
-            case StoreItem():
-                return self._store(message, read=read)
-            case OpenScope():
-                return self._open(message, read=read)
+        if isinstance(message, OpenScope):
+            return self._open(message, read=read)
         scope = self._scope(message.scope_id, message.by, read=read)
         match message:
             case RetrieveItem():
@@ -271,7 +261,9 @@ class MemoryActor:
     async def _read_list(self, layers: Sequence[Layer], query: ItemQuery) -> list[ItemInfo]:
         return [item_info(version) for version in await self._journal.find_items(layers, query)]
 
-    def _store(self, message: StoreItem, *, read: bool) -> Pending[ItemInfo]:
+    def _store(self, message: StoreItem, there: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
+        """Write an item in place of the one that is ``there``, by its id; None where the file was not read."""
+        read = there is not None
         scope = _writable(self._scope(message.scope_id, message.by, read=read))
         if len(message.item_id) > _LONGEST_ID or indexable(message.item_id) != message.item_id:
             raise RecordRefused(
@@ -301,12 +293,12 @@ class MemoryActor:
         if held is None and not read:
             raise _Unread
         try:
-            size = self._check_room(scope.target, held or (0, 0), [item], {})
+            size = self._check_room(scope.target, held or (0, 0), [item], there or {})
         except QuotaExceeded:
             if read:
                 raise
             raise _Unread from None  # the item may replace one, or others were replaced: only the file knows
-        pending = self._write(message, [item], item_info(item), write=message.write)
+        pending = self._write(message, [item], item_info(item))
         self._sizes[scope.target] = size
         return pending
 
@@ -316,18 +308,21 @@ class MemoryActor:
         items: Sequence[ItemWritten],
         answer: T,
         *more: Record,
-        write: Callable[[Sequence[Record]], Ticket] | None = None,
     ) -> Pending[T]:
-        """Write items, with what the message wants beside them; the answer to it."""
-        also: Sequence[Record] = () if message.also is None else message.also(answer)
-        ticket = (write or self._journal.submit)([*items, *more, *also])  # may refuse: no position is given out before
+        """Write items, as the message wants them written; the answer to it."""
+        submit = self._journal.submit if message.write is None else partial(message.write, answer)
+        ticket: Ticket = submit([*items, *more])  # may refuse: no position is given out before
         self._position += len(items)
         return Pending(partial(_when_durable, ticket, answer))
 
     def _check_room(
         self, target: str, held: tuple[int, int], items: Iterable[ItemWritten], there: Mapping[str, ItemWritten]
     ) -> tuple[int, int]:
-        """How many items and bytes a scope holds with these, in place of what is ``there`` of them."""
+        """How many items and bytes a scope holds with these, in place of what is ``there`` of them.
+
+        Raises:
+            QuotaExceeded: It would hold more than now, and more than it may; what holds too much can be made less.
+        """
         count, size = held
         for item in items:
             before = there.get(item.item_id)
@@ -337,8 +332,10 @@ class MemoryActor:
                 count, size = count + 1, size + item.size
                 _check_quota(target, "bytes in one item", item.size, self._quota.item_bytes)
                 _check_quota(target, "bytes of labels of one item", _label_bytes(item), self._quota.label_bytes)
-        _check_quota(target, "items", count, self._quota.items)
-        _check_quota(target, "bytes", size, self._quota.scope_bytes)
+        if count > held[0]:
+            _check_quota(target, "items", count, self._quota.items)
+        if size > held[1]:
+            _check_quota(target, "bytes", size, self._quota.scope_bytes)
         return count, size
 
     # --- what reads before it writes ----------------------------------------------------------------------

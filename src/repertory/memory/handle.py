@@ -88,7 +88,7 @@ class Memory:
         related_to: Sequence[str] = (),
         metadata: Json | None = None,
         if_position: int | None = None,
-        write: Callable[[Sequence[Record]], Ticket] | None = None,
+        write: Callable[[ItemInfo, Sequence[Record]], Ticket] | None = None,
     ) -> ItemInfo:
         """Write an item, or a new version of the one with ``item_id``.
 
@@ -102,8 +102,8 @@ class Memory:
             related_to: Ids of items that it belongs to.
             metadata: The application's own, as JSON.
             if_position: Write only where the version in view is the one at this position; 0 where there must be none.
-            write: Called with the item's records in place of ``Journal.submit``, to write more in the same
-                transaction; gives the ticket.
+            write: Called with the answer and the item's records in place of ``Journal.submit``, to write more in the
+                same transaction; gives the ticket.
 
         Raises:
             ItemChanged: There is another version than the one at ``if_position``.

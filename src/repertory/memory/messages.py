@@ -51,10 +51,11 @@ class Change(_OnScope[T_co], Generic[T_co], frozen=True, kw_only=True):
     """A message that writes to a scope.
 
     Attributes:
-        also: Gives, for what the asker is answered, what is to be written in the same transaction; None for nothing.
+        write: Called with the answer and the records in place of ``Journal.submit``, to write more in the same
+            transaction; gives the ticket. None for nothing more.
     """
 
-    also: Any = None
+    write: Any = None
 
 
 class ForgetOthers(Request[None], frozen=True):
@@ -101,8 +102,6 @@ class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
         media_type: What bytes are.
         if_position: Write only if the version in view is this one, by its position; 0 if there is none. None writes
             in any case.
-        write: Called with the ``[ItemWritten]`` in place of ``Journal.submit``, to write more in the same transaction;
-            gives the ticket. None for nothing more.
     """
 
     content: Any
@@ -114,7 +113,6 @@ class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
     related_to: tuple[str, ...] = ()
     metadata: Json = msgspec.field(default_factory=dict)
     if_position: int | None = None
-    write: Any = None
 
     def __post_init__(self) -> None:
         freeze_fields(self, "content", "metadata", sequences=("tags", "related_to"))

@@ -13,6 +13,7 @@ from repertory.errors import ConfigurationError, RecordRefused
 from repertory.memory.items import Item, ItemInfo
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import (
+    Change,
     ClearScope,
     DeleteItem,
     ListSnapshots,
@@ -54,7 +55,7 @@ def encode_request(message: Any, redact: Callable[[Any], Any]) -> str:
     Raises:
         RecordRefused: It holds what cannot be kept.
     """
-    if isinstance(message, StoreItem):
+    if isinstance(message, Change):
         message = msgspec.structs.replace(message, write=None)
     elif isinstance(message, OpenScope):  # so that carried out twice it opens one
         message = msgspec.structs.replace(message, scope_id=message.scope_id or new_id("scope"))

@@ -15,7 +15,8 @@ from repertory._ids import new_id
 from repertory.memory.messages import Change, Pending
 from repertory.memory.relaying import decode_answer, decode_request, encode_answer, encode_request
 from repertory.record.journal import Journal
-from repertory.record.records import EventLogged
+from repertory.record.records import EventLogged, Record
+from repertory.record.waiting import Ticket
 from repertory.runs.live import LiveRun
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class RelayedMemory:
         answer = decode_answer(await self.relay(text, command_id=new_id("cmd"), once=True))
         write = getattr(request, "write", None)
         if write is not None:  # what is to be on record with the item, which is on another machine's
-            await write([]).wait()
+            await write(answer, []).wait()
         return answer
 
     async def relay(self, request: str, *, command_id: str, once: bool) -> str:
@@ -81,11 +82,12 @@ async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str
             if record.body["command"] == command.command_id:
                 return str(record.body["answer"])
 
-        def done(answer: Any) -> Sequence[EventLogged]:
+        def write(answer: Any, records: Sequence[Record]) -> Ticket:
             body = {"command": command.command_id, "answer": encode_answer(answer)}
-            return [
-                EventLogged(run_id=live.run_id, type=_DONE, body=body, at=live.shared.clock(), iteration=live.iteration)
-            ]
+            done = EventLogged(
+                run_id=live.run_id, type=_DONE, body=body, at=live.shared.clock(), iteration=live.iteration
+            )
+            return journal.submit([*records, done])
 
-        asked = msgspec.structs.replace(asked, also=done)
+        asked = msgspec.structs.replace(asked, write=write)
     return encode_answer(await (await ref.ask(asked)).result())
