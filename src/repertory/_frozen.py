@@ -55,19 +55,19 @@ class TooDeep(RecordRefused, RecursionError):
     """A value contains itself, or is nested deeper than is kept: one error for who keeps it and for who reads JSON."""
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: Any, *, deepest: int = _DEEPEST) -> Any:
     """The same value, every dict, list and set in it replaced by one that cannot change; what is frozen stays.
 
     Raises:
-        TooDeep: It contains itself, or is nested more than 1,000 levels deep.
+        TooDeep: It contains itself, or is nested more than so many levels deep.
     """
     frozen = _shell(value)
     # A loop, not a recursion: what a model sends may be nested deeper than the stack has room for here.
     todo = [(frozen, 1)] if frozen is not value else []
     while todo:
         box, depth = todo.pop()
-        if depth > _DEEPEST:
-            raise TooDeep(f"a value that contains itself, or has more than {_DEEPEST:,} levels, cannot be kept")
+        if depth > deepest:
+            raise TooDeep(f"a value that contains itself, or has more than {deepest:,} levels, cannot be kept")
         put: Any = dict.__setitem__ if isinstance(box, dict) else list.__setitem__
         for key, inner in box.items() if isinstance(box, dict) else enumerate(box):
             if inner.__class__ not in _DONE and (made := _shell(inner)) is not inner:
@@ -76,20 +76,21 @@ def freeze(value: Any) -> Any:
     return frozen
 
 
-def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] = ()) -> None:
+def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] = (), deepest: int = _DEEPEST) -> None:
     """Freeze what a struct is being made of; for ``__post_init__``.
 
     Args:
         struct: The struct.
         names: Fields that hold JSON.
         sequences: Fields that hold a tuple; a list given for it becomes one.
+        deepest: How many levels that JSON may have.
     """
     for name in names:
         value = getattr(struct, name)
         kind = value.__class__
         if kind not in _DONE:
             try:
-                frozen = freeze(value) if value or kind not in _EMPTY else _EMPTY[kind]
+                frozen = freeze(value, deepest=deepest) if value or kind not in _EMPTY else _EMPTY[kind]
             except TooDeep as error:
                 raise TooDeep(f"{type(struct).__name__}.{name}: {error}") from None
             msgspec.structs.force_setattr(struct, name, frozen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -401,6 +402,24 @@ async def test_what_cannot_be_kept_exactly_is_refused_and_named() -> None:
             with pytest.raises(RecordRefused, match=r"content must be|item_id must be"):
                 await store(memory)
         assert (await memory.store("x", item_id="/a/b.md")).position == 1
+
+
+async def test_what_is_nested_deep_is_kept_or_refused_and_costs_nobody_else_the_memory() -> None:
+    """What is kept can be read again on a stack that has grown; its limit leaves the writers of JSON room for that."""
+
+    def nested(levels: int) -> dict[str, Any]:
+        return reduce(lambda inner, _: {"in": inner}, range(levels - 1), {})
+
+    async with open_journal() as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        for levels in (501, 800, 990, 5_000):
+            for refused in ({"content": nested(levels)}, {"content": "x", "metadata": nested(levels)}):
+                with pytest.raises(RecordRefused, match="more than 500 levels"):
+                    await memory.store(**cast("Any", refused))
+        item = await memory.store(nested(500), metadata=nested(500))
+        found = await memory.retrieve(item.item_id)
+        assert (found.content, found.metadata) == (nested(500), nested(500))
+        assert (await memory.retrieve(item.item_id, Transform(kind="last_n", n=1))).content == "}"
 
 
 async def test_a_write_may_be_bound_to_what_was_read() -> None:

@@ -513,7 +513,7 @@ def _label_bytes(item: ItemWritten) -> int:
     try:
         said = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
         return len(encode_json(said).encode())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return 0  # metadata that is no JSON: the journal refuses it, and says where it is wrong
 
 

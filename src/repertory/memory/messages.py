@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ from repertory.record.records import ScopeMode, ScopeOpened
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+# Levels of a value. Readers and writers of JSON take one of Python's 1,000 frames for each: the others are left to
+# whoever has a value written, or reads it again.
+_DEEPEST: Final = 500
 
 
 class Pending(Generic[T]):
@@ -115,7 +118,7 @@ class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
     if_position: int | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "content", "metadata", sequences=("tags", "related_to"))
+        freeze_fields(self, "content", "metadata", sequences=("tags", "related_to"), deepest=_DEEPEST)
 
 
 class RetrieveItem(_OnScope[Pending[Item]], frozen=True, kw_only=True):
