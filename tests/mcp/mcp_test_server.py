@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import sys
+import threading
 from typing import Annotated
 
 import anyio
@@ -144,6 +146,21 @@ def folders(context: Context[None]) -> InputRequiredResult:
 NAME = {"name": {"type": "string", "pattern": "(a+)+$", "maxLength": 40}}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 
+
+def garble() -> None:
+    """Spoil from now on what this process writes, where it holds a word that asks for it."""
+    said, saying, really = *os.pipe(), os.dup(1)
+    os.dup2(saying, 1)
+
+    def spoil() -> None:
+        with os.fdopen(said, "rb") as lines, os.fdopen(really, "wb", 0) as out:
+            for line in lines:
+                whole = line.replace(b"HALF", rb"\ud83d")
+                out.write(re.sub(rb'"result":.*', b'"result":5}', whole) if b"BROKEN" in line else whole)
+
+    threading.Thread(target=spoil, daemon=True).start()
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["http"]:
         import socket
@@ -157,6 +174,9 @@ if __name__ == "__main__":
         uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[sock])
     elif sys.argv[1:] == ["broken"]:
         sys.exit("the disk is on fire")
+    elif sys.argv[1:] == ["garbled"]:
+        garble()
+        server.run()
     elif sys.argv[1:] == ["silent"]:
         sys.stdin.read()
     else:

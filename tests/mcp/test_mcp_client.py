@@ -103,6 +103,20 @@ def test_a_process_sees_only_what_it_is_given(run_async: RunAsync, monkeypatch: 
     assert run_async(main, McpServer("tests", COMMAND, env={"GIVEN": "yes"}), "GIVEN") == "yes"
 
 
+@pytest.mark.parametrize(("said", "told"), [("a HALF", "a \N{REPLACEMENT CHARACTER}"), ("BROKEN", "cannot be read")])
+def test_an_answer_that_cannot_be_read_is_told_at_once(run_async: RunAsync, said: str, told: str) -> None:
+    """Half of a character is replaced; anything else fails the call, which has no deadline here, and no other one."""
+
+    async def main() -> None:
+        server = McpServer("tests", [*COMMAND, "garbled"], env={"SAID": said}, deadline=None)
+        async with opened(server) as tools:
+            with anyio.fail_after(PATIENCE):
+                assert told in (await call_tool(tools["environment"], {"name": "SAID"})).text
+                assert (await call_tool(tools["add"], {"a": 1})).content == "2"
+
+    run_async(main)
+
+
 def test_effects_follow_from_hints_only_where_the_server_is_trusted(run_async: RunAsync, address: str) -> None:
     """Effects follow from hints only where the server is trusted."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections import deque
@@ -10,16 +11,23 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
+
 from repertory._error_texts import leaves_of
+from repertory._json_types import decode_text
 from repertory.errors import ConfigurationError
-from repertory.tools.output import one_line
+from repertory.tools.output import clean_text, one_line
 
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from anyio.streams.memory import MemoryObjectSendStream
+    from mcp.client._transport import ReadStream, TransportStreams
     from mcp.client.session import ElicitationFnT, MessageHandlerFnT
+    from mcp.shared.message import SessionMessage
+    from pydantic import ValidationError
 
-    from mcp import Client
+    from mcp import Client, StdioServerParameters
 
 MOST_SAID: Final = 500  # characters of a line that a server says beside its answers
 _LAST_WORDS = 20  # lines that a server process said last, told where it does not start
@@ -50,7 +58,6 @@ async def open_client(
         ConfigurationError: The extra ``repertory[mcp]`` is not installed.
     """
     try:
-        from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
         from mcp import Client, StdioServerParameters
@@ -81,7 +88,7 @@ async def open_client(
                 # Else one byte that is no UTF-8 ends the reading, and nobody hears of it.
                 encoding_error_handler="replace",
             )
-            transport = stdio_client(parameters, errlog=errlog)
+            transport = _talk_to_process(parameters, errlog)
         try:
             client = await stack.enter_async_context(
                 Client(transport, message_handler=heard, elicitation_callback=answer)
@@ -90,6 +97,55 @@ async def open_client(
             said = "\n".join(words)
             raise (ConnectionError(f"{say(error)}; it said last:\n{said}") if said else error) from error
         yield client
+
+
+@asynccontextmanager
+async def _talk_to_process(parameters: StdioServerParameters, errlog: TextIO) -> AsyncGenerator[TransportStreams]:
+    """A transport over the standard streams of a process, on which no answer that cannot be read is lost."""
+    from mcp.client.stdio import stdio_client
+
+    async with stdio_client(parameters, errlog=errlog) as (said, writing), anyio.create_task_group() as tasks:
+        passing, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
+        tasks.start_soon(_pass_on, said, passing)
+        try:
+            yield heard, writing
+        finally:
+            heard.close()
+            tasks.cancel_scope.cancel()
+
+
+async def _pass_on(
+    said: ReadStream[SessionMessage | Exception], passing: MemoryObjectSendStream[SessionMessage | Exception]
+) -> None:
+    from pydantic import ValidationError
+
+    async with passing:
+        async for message in said:
+            await passing.send(_read_again(message) if isinstance(message, ValidationError) else message)
+
+
+def _read_again(error: ValidationError) -> SessionMessage | Exception:
+    """What the SDK could not read. It drops that, and the call whose answer it is would wait until its deadline.
+
+    Half of a character, which a text that was cut in JavaScript ends with, becomes U+FFFD. The answer to a call that
+    still cannot be read is an error of that call. What is no JSON is what the server prints, and stays as it is.
+    """
+    import mcp_types as types
+    from mcp.shared.message import SessionMessage
+
+    said: Any = error.errors(include_url=False)[0]["input"]
+    try:
+        message: Any = decode_text(said) if isinstance(said, str) else said
+        text, _ = clean_text(json.dumps(message, ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return error
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError:
+        if not isinstance(message, dict) or "method" in message or not isinstance(message.get("id"), int | str):
+            return error
+        told = types.ErrorData(code=types.PARSE_ERROR, message=f"its answer cannot be read: {one_line(error)}")
+        return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message["id"], error=told))
 
 
 async def _note_refusal(words: deque[str], response: Any) -> None:

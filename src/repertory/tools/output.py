@@ -78,10 +78,10 @@ class ResultLater(msgspec.Struct, frozen=True):
 
 # What a tool puts in its own output. A value of another type would crash the run that keeps it.
 _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("content", str | tuple | list, "a text, or a list of blocks"),
+    ("content", (str, tuple, list), "a text, or a list of blocks"),
     *((name, str, "a text") for name in ("source_type", "url", "format")),
     *((name, dict, "a dict") for name in ("facts", "metadata")),
-    ("records", tuple | list, "a list of records"),
+    ("records", (tuple, list), "a list of records"),
     *((name, bool, "True or False") for name in ("paged", "pin")),
     ("retrieved", Retrieved | None, "a Retrieved, or None"),
     ("error", ErrorDetail | None, "an ErrorDetail, or None"),
