@@ -123,3 +123,25 @@ async def test_figures_are_those_of_the_runs_that_are_listed(tmp_path: Path, kin
         assert [line["id"] for line in shown.runs] == [view.id for view in found.runs]
         assert all(line["figures"]["cost_seen"] == every[line["id"]].cost_seen for line in shown.runs)
         assert shown.more == found.more == 23
+
+
+async def test_a_run_that_ends_while_it_is_read_is_not_shown_as_interrupted(tmp_path: Path) -> None:
+    """Its record was read before its end, and whether it is under way behind it."""
+    async with opened("memory", tmp_path) as journal:
+        await journal.write([started("run-0"), started("run-1")])
+        end = [RunStateChanged(run_id="run-0", state="done", result="7", at=2.0)]
+
+        def ends(root: str) -> bool:
+            if end and root == "run-0":
+                journal.submit([end.pop()])
+            return False
+
+        reader = RunReader(journal, ends)
+        assert (await reader.read_run("run-0")).run.state == "done"
+        end.append(RunStateChanged(run_id="run-0", state="running", at=3.0))
+        await journal.write(end)
+        end[:] = [RunStateChanged(run_id="run-0", state="failed", error="no", at=4.0)]
+        row, view = await reader.read_row("run-0")
+        assert (row.error, view.state) == ("no", "failed")
+        states = {view.id: view.state for view in (await reader.list_runs(RunsQuery())).runs}
+        assert states == {"run-0": "failed", "run-1": "interrupted"}

@@ -65,10 +65,9 @@ class RunReader:
         seq = await self._journal.last_event()  # before the list, so that nothing falls in between
         which = await self._on_record(query)
         shown, count = await self._journal.read_roots(which, query.limit)
-        rows = await self._journal.read_trees(shown)
-        views = [self._view(row) for row in rows]
+        views = [view for _, view in await self._with_views(await self._journal.read_trees(shown))]
         if query.figures == "yes":
-            figures = await self._figures(rows)
+            figures = await self._figures(views)
             views = [_with_figures(view, figures.get(view.id, _NOTHING)) for view in views]
         more = count - len(shown)
         edge = (shown[-1] if which.oldest else shown[0]) if shown and more else None
@@ -114,17 +113,16 @@ class RunReader:
         """The newest trees of runs with their figures, and what was spent since a time; 0 for last midnight."""
         seq, now = await self._journal.last_event(), time.time()
         shown, count = await self._journal.read_roots(RootFilter(), query.limit)
-        rows = await self._journal.read_trees(shown)
-        figures = await self._figures(rows)
-        trees = {row.started.run_id: figures.get(row.started.run_id, _NOTHING) for row in rows}
-        for row in reversed(rows):  # children come after their parents
-            if (parent := row.started.parent_id) in trees:
-                trees[parent] += trees[row.started.run_id]
+        found = await self._with_views(await self._journal.read_trees(shown))
+        figures = await self._figures([view for _, view in found])
+        trees = {view.id: figures.get(view.id, _NOTHING) for _, view in found}
+        for _, view in reversed(found):  # children come after their parents
+            if view.parent_id in trees:
+                trees[view.parent_id] += trees[view.id]
         since = query.since or _midnight(now)
         calls, tokens, cost = await self._journal.read_spent(since)
         lines = []
-        for row in rows:
-            view = self._view(row)
+        for row, view in found:
             line: Json = msgspec.to_builtins(view)
             line["task"], line["error"] = view.task[:_MOST], view.error and view.error[:_MOST]
             line["result"] = row.result and row.result[:_MOST]
@@ -144,34 +142,51 @@ class RunReader:
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
         run_id = (await self._journal.read_run(run_id)).started.run_id
-        rows = await self._journal.read_runs(below=run_id)  # one reading for all, so that state and result agree
+        found = await self._with_views(await self._journal.read_runs(below=run_id))
         figures = await self._journal.read_statistics(run_id)
         modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await self._journal.read_scopes(run_id)}
         nodes: dict[str, RunNode] = {}
-        for row in rows:
-            view = self._view(row)
+        for row, view in found:
             memory = modes.get(row.started.scope_id)
             node = RunNode(run=view, statistics=figures.get(view.id, _NOTHING), memory=memory, children=[])
             if row.started.parent_id in nodes:
                 nodes[row.started.parent_id].children.append(node)
             nodes[view.id] = node
+        row, _ = found[0]
         return RunDetail(
             run=nodes[run_id].run,
-            result=rows[0].result,
+            result=row.result,
             statistics=nodes[run_id].statistics,
             tree_statistics=sum((node.statistics for node in nodes.values()), start=RunStatistics(runs=0)),
             tree=nodes[run_id],
             payload_version=await self._journal.payload_version(run_id),
-            agent_ref=rows[0].started.agent_ref,
-            options=dict(rows[0].started.options),
+            agent_ref=row.started.agent_ref,
+            options=dict(row.started.options),
         )
+
+    async def read_row(self, run_id: str) -> tuple[RunRow, RunView]:
+        """The record of one run, and what a list says of it. Raises ``RunNotFound``."""
+        (found,) = await self._with_views([await self._journal.read_run(run_id)])
+        return found
+
+    async def _with_views(self, rows: Sequence[RunRow]) -> list[tuple[RunRow, RunView]]:
+        """Each row with what a list says of it.
+
+        Of trees that seem to be interrupted the record is read again: they may have ended while it was read first.
+        """
+        found = [(row, self._view(row)) for row in rows]
+        left = {root_of(view.id) for _, view in found if view.state == _INTERRUPTED}
+        if not left:
+            return found
+        again = {row.started.run_id: row for row in await self._journal.read_trees(sorted(left))}
+        return [(row, self._view(row)) for row in (again.get(view.id, row) for row, view in found)]
 
     def _view(self, row: RunRow) -> RunView:
         run_id = row.started.run_id
         return run_view(row, live=self._is_live(root_of(run_id)), machine=self._machine_of(run_id))
 
-    async def _figures(self, rows: Sequence[RunRow]) -> dict[str, RunStatistics]:
-        return await self._journal.read_statistics(of=[row.started.run_id for row in rows])
+    async def _figures(self, views: Sequence[RunView]) -> dict[str, RunStatistics]:
+        return await self._journal.read_statistics(of=[view.id for view in views])
 
 
 def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
