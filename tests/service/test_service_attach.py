@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -118,6 +119,24 @@ def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
     for terminal in (first, second):
         assert "\x1b[2J" not in terminal.seen
         assert "Traceback" not in terminal.seen
+
+
+def test_each_answer_is_shown_once_however_fast_a_run_is_asked_again(served: Served) -> None:
+    """And no end is said twice, though what happens is heard of behind what is said."""
+    run_id = begin(served, "talker")
+    terminal = Terminal(served.folder, "attach", run_id)
+    seen = terminal.expect("[done]")
+    for number in range(8):
+        served.ask("POST", f"/runs/{run_id}/messages", {"text": f"More {number}."})
+        served.ask("GET", f"/runs/{run_id}/result?wait=60")
+        seen += terminal.expect(f"I heard: More {number}.") + f"I heard: More {number}."
+    if "> More 7." not in seen:  # answers and events are two streams
+        seen += terminal.expect("> More 7.")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    seen += terminal.seen
+    assert [seen.count(f"I heard: More {number}.") for number in range(8)] == [1] * 8
+    assert not re.search(r"\[done\]\s*\[done\]", re.sub("\x1b\\[[0-9;]*m", "", seen))
 
 
 def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
-from service_parts import Gate, open_client
+from service_parts import Gate, clerk, open_client
 
+import repertory as rp
 from patience import PATIENCE
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
+from repertory.service import Control
+from repertory.service.feed import Along
 from repertory.testing import FunctionModel
 
 
@@ -72,6 +76,31 @@ def test_what_a_model_says_is_read_along(short: Path, run_async: Any) -> None:
             await client.get("/runs/nobody/stream", 404)
 
     run_async(main)
+
+
+async def test_who_is_still_reading_when_a_run_is_asked_again_reads_on() -> None:
+    """There is no end in between: the run has not ended."""
+    gate = Gate(answer_after=0)
+    async with rp.open_supervisor(None, model=gate.model, durability="process") as supervisor:
+        control = Control(supervisor, agents=["service_parts:clerk"])
+        run_id = await control.start("clerk", "Count.")
+        await control.wait_ended(run_id, PATIENCE)
+        run = await supervisor.spawn(clerk, "Count.", run_id=run_id)  # it has ended, and says so
+        gate.hold = True
+        await run.send("And?")
+        await gate.held.wait()
+        behind = Along(control.feed, partial(control.stream, run_id))
+        assert await anext(behind) == b"retry: 2000\n\n"
+        gate.hold = False
+        gate.go.set()
+        await control.wait_ended(run_id, PATIENCE)
+        gate.hold, gate.held, gate.go = True, anyio.Event(), anyio.Event()
+        await run.send("And then?")
+        await gate.held.wait()
+        assert b"It is done." in await anext(behind)
+        gate.go.set()
+        assert b"It is done." in await anext(behind)
+        assert b"event: end" in await anext(behind)
 
 
 def test_readers_that_take_nothing_slow_no_run(short: Path, run_async: Any) -> None:

@@ -13,6 +13,7 @@ from service_parts import JSON, Client, Gate, open_client
 
 import repertory as rp
 from patience import PATIENCE
+from repertory.service.run_tools import run_tools
 from repertory.testing import FunctionModel, ScriptedModel
 
 AGENTS = ["service_parts:clerk", "service_parts:scribe", "test_service_starting:keeper"]
@@ -182,13 +183,17 @@ def test_who_goes_away_is_not_waited_for(short: Path, run_async: Any) -> None:
 
 
 async def test_who_waits_for_a_run_of_an_earlier_process_sees_it_go_on(short: Path) -> None:
-    """It is interrupted until somebody resumes it; the end of the service ends the wait."""
+    """Where nobody takes it up, that is said at once; the end of the service ends the wait."""
     database = str(short / "a.db")
     async with open_client(short, Gate().model, database=database, drain_timeout=0.1) as client:
         run_id = await client.start()
     async with open_client(short, Gate(answer_after=0).model, database=database) as client:
-        now = await client.http.get(f"/runs/{run_id}/result")
-        assert (now.status_code, now.json()["state"]) == (202, "interrupted")
+        with anyio.fail_after(PATIENCE):
+            now = await client.http.get(f"/runs/{run_id}/result?wait=60")
+            assert (now.status_code, now.json()["state"]) == (202, "interrupted")
+            told = {tool.name: tool for tool in run_tools(client.control)}["wait_result"].function
+            assert (await told(run_id=run_id, timeout=3600.0))["state"] == "interrupted"
+        client.control.has_taken_up = False  # as while a service goes on with what another one left
         results: list[Any] = []
 
         async def wait(path: str) -> None:
@@ -197,6 +202,7 @@ async def test_who_waits_for_a_run_of_an_earlier_process_sees_it_go_on(short: Pa
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait, f"/runs/{run_id}/result?wait=60")
             await client.get("/healthz")
+            assert results == []
             await client.post(f"/runs/{run_id}/resume", {})
         assert results == ["done"]
     gate = Gate()
@@ -216,6 +222,7 @@ async def test_who_waits_for_a_run_that_is_removed_is_told_so(short: Path) -> No
     async with open_client(short, Gate().model, database=database, drain_timeout=0.1) as client:
         run_id = await client.start()
     async with open_client(short, Gate(answer_after=0).model, database=database) as client:
+        client.control.has_taken_up = False
         errors: list[str] = []
 
         async def wait() -> None:

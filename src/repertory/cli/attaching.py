@@ -50,6 +50,7 @@ _RECENT: Final = 500  # events, of all runs, that are looked through for calls w
 _CALLS: Final = 10  # of which so many are shown
 _LONGEST: Final = 2000  # characters of what was asked, above what is followed
 _WHOLE: Final = 10.0  # seconds that an event may take to be shown: a terminal may stand still
+_BEHIND: Final = 5.0  # seconds that events may come behind the answer of the turn that they belong to
 _NOTICED: Final = 2.0  # seconds until whoever reads along has noticed that a service went away
 
 
@@ -125,7 +126,8 @@ class _Attached:
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # here, and not yet seen among the events
         self._asked: dict[tuple[str, str], WaitingCall] = {}
-        self._going = anyio.Event()
+        self._news = anyio.Event()  # of how the run stands
+        self._moved = anyio.Event()  # by an event that was shown
         self._gone = anyio.Event()  # the service that is asked
         self._back = anyio.Event()  # the one after it
 
@@ -213,20 +215,33 @@ class _Attached:
 
     async def _show_text(self) -> None:
         """Show what the run says, turn after turn; where nobody can type, to the end of this one."""
+        told_at = 0.0  # the end that was said last
         while True:
-            self._going = anyio.Event()
+            self._news = anyio.Event()
             async with aclosing(self._client.stream(self._run_id)) as pieces:
                 await self._screen.show_text(self._heard.new_of(pieces))
             await self._screen.end_line()
+            await self._catch_up()
             self.detail = await self._client.read_run(self._run_id)
             run, result = self.detail.run, self.detail.result
-            if run.state in FINAL_STATES and result and not self._heard.text.strip().endswith(result.strip()):
-                await self._screen.show(f"{result}\n")
-            if not self._typed_at and (run.state in FINAL_STATES or not run.live):
+            is_over = run.state in FINAL_STATES or not run.live
+            if is_over and run.updated_at != told_at:
+                told_at = run.updated_at
+                if run.state in FINAL_STATES and result and not self._heard.has(result, run.iteration):
+                    await self._screen.show(f"{result}\n")
+                if self._typed_at:
+                    await self._screen.remark(f"[{run.state}{f': {one_line(run.error, 200)}' if run.error else ''}]")
+            if is_over and not self._typed_at:
                 return
-            if run.state in FINAL_STATES or not run.live:
-                await self._screen.remark(f"[{run.state}{f': {one_line(run.error, 200)}' if run.error else ''}]")
-                await self._going.wait()
+            # Also where it goes on: what a machine says that is not asked here does not come as it says it.
+            await self._news.wait()
+
+    async def _catch_up(self) -> None:
+        """Wait until everything is shown that has happened by now: answers and events are two streams."""
+        seq = (await self._client.list_runs(0)).seq
+        with anyio.move_on_after(_BEHIND):  # the newest may be of a run that is removed before it is heard of
+            while self._seq < seq:
+                await self._moved.wait()
 
     async def _show_events(self) -> None:
         async with aclosing(self._client.follow(None, after=self._seq)) as views:
@@ -234,6 +249,8 @@ class _Attached:
                 # Not half: what was shown must be known as shown when the service goes away in this moment.
                 with anyio.move_on_after(_WHOLE, shield=True):
                     await self._take(view)
+                moved, self._moved = self._moved, anyio.Event()
+                moved.set()
         raise has_ended(self._client)
 
     async def _take(self, view: EventView, *, missed: bool = False) -> None:
@@ -257,11 +274,10 @@ class _Attached:
                 how = "allowed" if event.allowed else "denied"
                 await self._screen.remark(one_line(f"[{event.tool} is {how}, by {event.by or 'nobody'}]"))
             elif isinstance(event, events.RunResumed) and of_it:
-                self._going.set()
+                self._news.set()
             elif isinstance(event, events.StateChanged) and of_it:
-                if event.state == "running":
-                    self._going.set()
-                elif event.state == "paused":
+                self._news.set()
+                if event.state == "paused":
                     await self._screen.remark("[paused]")
             elif event is not None:
                 await self._screen.show_call(event, self._run_id)
@@ -273,7 +289,7 @@ class _Attached:
             self._said.remove(text)
         else:
             await self._screen.remark(f"> {output.clean(text[:_LONGEST])}")
-        self._going.set()
+        self._news.set()
 
     async def _ask(self, call: WaitingCall) -> None:
         key = call.run_id, call.call_id
@@ -307,7 +323,7 @@ class _Attached:
                     self._said.append(line)
                     is_said = True
                 await self._client.send(self._run_id, line, message_id=message_id)
-                self._going.set()
+                self._news.set()
                 return
             except ServiceGone:
                 with anyio.move_on_after(_NOTICED):
@@ -341,6 +357,10 @@ class Heard:
     def __init__(self) -> None:
         self.iteration = 0
         self.text = ""
+
+    def has(self, result: str, iteration: int) -> bool:
+        """Whether an answer, which came in an iteration, was shown."""
+        return iteration <= self.iteration and self.text.strip().endswith(result.strip())
 
     async def new_of(self, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
         """What is new among pieces, which begin with the beginning of an answer."""

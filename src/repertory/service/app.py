@@ -327,9 +327,9 @@ class _Service:
 
     async def stream(self, request: Request) -> Response:
         """What a run says, as it says it, to the end of its turn."""
-        reader = await self._control.stream(request.path_params["run_id"])
+        read = partial(self._control.stream, await self._control.find_id(request.path_params["run_id"]))
         self._check_followers()
-        return _EventStream(Along(self._control.feed, reader, ping=self._ping), self._count_followers)
+        return _EventStream(Along(self._control.feed, read, ping=self._ping), self._count_followers)
 
     def _check_followers(self) -> None:
         if self._followers >= self._max_followers:

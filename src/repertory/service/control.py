@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from repertory._ids import new_id as _new_id
-from repertory._ids import unit_of
+from repertory._ids import root_of, unit_of
 from repertory._version import __version__
 from repertory.agents import load_agent
 from repertory.agents.loading import check_limits
@@ -34,7 +34,7 @@ from repertory.service.health import Monitor
 from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
 from repertory.service.run_reader import RunReader
 from repertory.service.schedules import Schedule, Scheduler
-from repertory.service.views import AgentView, RunDetail, RunEnded, ServiceView, run_view
+from repertory.service.views import AgentView, RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
 from repertory.tools import arguments_digest
@@ -175,7 +175,8 @@ class Control:
     ) -> RunEnded:
         """Wait until a run has ended, at most so many seconds; how it stands then. Raises ``RunNotFound``.
 
-        ``gone`` returns once whoever asked has gone, which ends the waiting, too; None where nobody can tell.
+        One that was interrupted is waited for only as long as this service may still take it up by itself. ``gone``
+        returns once whoever asked has gone, which ends the waiting, too; None where nobody can tell.
         """
         run_id = await self.find_id(run_id)
         with anyio.move_on_after(seconds):
@@ -185,20 +186,25 @@ class Control:
                 with suppress(RepertoryError):  # what is wrong with its record, reading it below says, and in no group
                     await self._wait_ended(run_id)
                 tasks.cancel_scope.cancel()
-        row = await self.journal.read_run(run_id)
-        state = run_view(row, live=self.find(run_id) is not None).state
-        return RunEnded(id=run_id, state=state, result=row.result, error=row.error, updated_at=row.updated_at)
+        row, view = await self.runs.read_row(run_id)
+        return RunEnded(id=run_id, state=view.state, result=row.result, error=row.error, updated_at=row.updated_at)
 
     async def _wait_ended(self, run_id: str) -> None:
+        """Wait until a run has ended, or nobody runs it."""
         while True:
             taken_up = self._taken_up  # before looking, so that nothing falls in between
             if (await self.journal.read_run(run_id)).state in FINAL_STATES:
                 return
             run = self.find(run_id)
-            if run is None:
+            if run is not None:
+                if await run.wait_ended() not in FINAL_STATES:
+                    return  # the supervisor closes
+                continue
+            self._elsewhere = await self.supervisor.elsewhere()
+            if self.has_taken_up and not self.is_live(root_of(run_id)):
+                return
+            with anyio.move_on_after(_LOOK):
                 await taken_up.wait()
-            elif await run.wait_ended() not in FINAL_STATES:
-                return  # the supervisor closes
 
     async def newest(self) -> RunRow:
         """The root that was started last. Raises ``RunNotFound``."""
@@ -309,9 +315,9 @@ class Control:
         await run.send(text, message_id=message_id)
         self.feed.ring()
 
-    async def stream(self, run_id: str) -> StreamReader | None:
+    def stream(self, run_id: str) -> StreamReader | None:
         """What a run is saying, from the beginning of its turn; None where it is not under way in this process."""
-        run = self.find(await self.find_id(run_id))
+        run = self.find(run_id)
         return None if run is None else run.stream(from_start=True)
 
     async def tell(self, run_id: str, verb: str, **body: Any) -> None:

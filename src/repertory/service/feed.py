@@ -8,7 +8,7 @@ from the number it saw last, in this process or the next.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Self
 from weakref import WeakSet
 
@@ -251,24 +251,25 @@ def frame(sequence: int, event: EventLogged) -> bytes:
 
 
 class Along(_Stream):
-    """What a run says, as it says it.
+    """What a run says, as it says it, to the end of its turn; or of a further one that it has begun meanwhile.
 
     Args:
         feed: Says when the service ends.
-        reader: Reads along; None where the run is not under way.
+        read: Reads along the newest turn, from its beginning; None where the run is not under way.
         ping: Seconds of silence until a comment is sent.
     """
 
-    def __init__(self, feed: Feed, reader: StreamReader | None, *, ping: float = PING) -> None:
+    def __init__(self, feed: Feed, read: Callable[[], StreamReader | None], *, ping: float = PING) -> None:
         super().__init__(feed, ping)
-        self._reader = reader
+        self._read = read
+        self._reader = read()
 
     async def _next(self) -> bytes:
         pieces: list[Piece | None] = []
         with anyio.move_on_after(self._ping):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._wait_closed, tasks.cancel_scope)
-                pieces.append(await anext(self._reader, None) if self._reader is not None else None)
+                pieces.append(await self._next_piece())
                 tasks.cancel_scope.cancel()
         if pieces and pieces[0] is not None:
             return b"data: %b\n\n" % msgspec.json.encode(pieces[0])
@@ -276,6 +277,15 @@ class Along(_Stream):
             self._ended = True
             return b"event: end\ndata: {}\n\n"
         return b": ping\n\n"
+
+    async def _next_piece(self) -> Piece | None:
+        """The next piece; None once the run has ended and was not asked again."""
+        while self._reader is not None:
+            piece = await anext(self._reader, None)
+            if piece is not None:
+                return piece
+            self._reader = self._read()
+        return None
 
     async def _wait_closed(self, scope: anyio.CancelScope) -> None:
         await self._feed.ending.wait()

@@ -82,7 +82,7 @@ class _Runs:
         return await self._told(run_id)
 
     async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
-        """Wait for a run's result; after the timeout say how it stands.
+        """Wait for a run's result; after the timeout, or where nobody runs it, say how it stands.
 
         Args:
             run_id: The run, or an unambiguous beginning of its id.
