@@ -206,6 +206,18 @@ def test_a_record_that_is_gone_is_missed(sound: tuple[Path, dict[str, Any]], tmp
     assert [each for each in found if "records were written" in each]
 
 
+@pytest.mark.parametrize("change", ["DELETE FROM current_states", "UPDATE current_states SET state = 'done'"])
+def test_a_list_by_state_that_says_something_else_than_the_records_is_found(
+    change: str, sound: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """It has no checksums; the deep check compares it with what it is made of."""
+    path = copy(sound[0], tmp_path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(change)
+    (found,) = find_damage(str(path), deep=True)
+    assert "current_states" in found
+
+
 def test_numbers_that_rotted_into_text_do_not_end_the_check(sound: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """What was removed and moved has no checksums; the deep check adds it up."""
     path = copy(sound[0], tmp_path)

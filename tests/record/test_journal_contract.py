@@ -32,6 +32,7 @@ from repertory.record.records import (
     ToolIntended,
 )
 from repertory.record.requests import request_digest
+from repertory.record.run_lists import InState, RootFilter
 
 Body = Callable[[Journal], Awaitable[None]]
 Check = Callable[[Body], None]
@@ -906,6 +907,23 @@ def test_roots_that_ended_before_a_time_are_found(check: Check) -> None:
         assert await journal.read_ended_roots(15.0) == ["r0", "r1", "r2"]
         assert await journal.read_ended_roots(10.0) == []
         assert await journal.read_ended_roots(99.0) == ["r0", "r1", "r2", "r5"]
+
+    check(body)
+
+
+def test_runs_are_found_by_their_last_state_in_whatever_order_a_batch_has_it(check: Check) -> None:
+    """Also where the batch says first how a run stands and then that it began, and no more of one that was removed."""
+
+    async def body(journal: Journal) -> None:
+        paused = [RunStateChanged(run_id=f"r{number}", state="paused", at=2.0) for number in range(3)]
+        await journal.write([paused[0], kit.started("r0"), kit.started("r0.a", parent_id="r0"), paused[1], paused[2]])
+        await journal.write([kit.started("r1"), RunStateChanged(run_id="r1", state="queued", at=3.0)])
+        await journal.write([kit.started("r2")])
+        assert [row.started.run_id for row in await journal.read_runs(states=["paused"])] == ["r0", "r2"]
+        assert [row.run_id for row in await journal.read_queue()] == ["r1"]
+        await journal.remove_run("r0", at=4.0)
+        assert await journal.read_roots(RootFilter(in_state=[InState(states=["paused"])]), 9) == (["r2"], 1)
+        assert await journal.read_roots(RootFilter(in_state=[InState(states=[])]), 9) == ([], 0)
 
     check(body)
 

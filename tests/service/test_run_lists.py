@@ -11,8 +11,9 @@ import pytest
 
 from journal_kit import KINDS, opened, started
 from repertory.errors import RunNotFound
-from repertory.record import Journal
-from repertory.record.records import ModelReplied, RunStateChanged
+from repertory.record import Journal, MemoryJournal, open_journal
+from repertory.record.records import ModelReplied, RunState, RunStateChanged
+from repertory.record.run_lists import InState, RootFilter
 from repertory.service.requests import OverviewQuery, RunsQuery
 from repertory.service.run_reader import RunReader
 from repertory.service.views import RunView, run_view
@@ -103,6 +104,29 @@ async def test_a_list_is_what_reading_every_run_would_choose(tmp_path: Path, kin
         for wanted in (RunsQuery(before="run-99"), RunsQuery(after=f"{roots[0]}.b-1")):
             with pytest.raises(RunNotFound, match="no root"):
                 await RunReader(journal, is_live).list_runs(wanted)
+
+
+async def test_a_few_runs_in_a_state_are_found_among_however_many() -> None:
+    """By an index: SQLite takes as many steps with 500 runs that have ended as with 50."""
+    steps: list[int] = []
+    for count in (50, 500):
+        async with open_journal() as journal:
+            assert isinstance(journal, MemoryJournal)
+            for number in range(count):
+                run_id = f"r{number}"
+                state = RunStateChanged(run_id=run_id, state="paused" if number == 20 else "done", at=2.0)
+                await journal.write([started(run_id), state])
+            taken = [0]
+
+            def step(taken: list[int] = taken) -> None:
+                taken[0] += 1
+
+            journal._connection.set_progress_handler(step, 1)  # pyright: ignore[reportPrivateUsage]
+            unsettled: list[RunState] = ["running", "waiting", "paused", "queued"]
+            assert await journal.read_roots(RootFilter(in_state=[InState(states=unsettled)]), 9) == (["r20"], 1)
+            assert [row.started.run_id for row in await journal.read_runs(states=unsettled)] == ["r20"]
+            steps.append(taken[0])
+    assert steps[1] < 1.1 * steps[0]
 
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)

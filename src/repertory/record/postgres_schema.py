@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.errors import JournalUnreadable
-from repertory.record.schema import SHARED, VERSION, VIEWS, changes, check_current, not_too_new
+from repertory.record.schema import SHARED, TRIGGERS, VERSION, VIEWS, changes, check_current, not_too_new
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -183,7 +183,17 @@ def _translated(sql: str) -> str:
     return _KIND.sub(lambda match: _KINDS[match[0]], sql) if sql.startswith(("CREATE TABLE", "ALTER TABLE")) else sql
 
 
-_DECLARED: Final = (*_FUNCTIONS, *SHARED, *_NUMBERS, *_WORDS, *_MACHINES, *VIEWS, _LLM_CALLS)
+def _trigger(table: str, event: str, sql: str) -> tuple[str, str]:
+    name = f"{table}_{event}".lower()
+    return (
+        f"""CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN {sql}; RETURN NULL; END $$""",
+        f"CREATE OR REPLACE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()",
+    )
+
+
+_TRIGGERS: Final = [sql for trigger in TRIGGERS for sql in _trigger(*trigger)]
+_DECLARED: Final = (*_FUNCTIONS, *SHARED, *_TRIGGERS, *_NUMBERS, *_WORDS, *_MACHINES, *VIEWS, _LLM_CALLS)
 
 
 def schema_version(connection: Connection, address: PostgresAddress, *, latest: int = VERSION) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from repertory.llm.profiles import Amount
-from repertory.record.reads import Reads
+from repertory.record.reads import Reads, marks
 from repertory.record.records import QueuedRow, ScheduleSettled
 from repertory.record.rows import Value
 
@@ -20,10 +20,9 @@ order never changes while they wait, and no clock is needed to know it.
 """
 
 _FIELDS: Final = QueuedRow.__struct_fields__
-# A run's state is that of its newest record; few of those that ever waited wait still.
 _QUEUED: Final = """SELECT r.run_id, r.agent, r.client, r.priority, s.at
-    FROM run_states s JOIN runs r ON r.run_id = s.run_id
-    WHERE s.state = 'queued' AND s.seq = (SELECT max(seq) FROM run_states WHERE run_id = s.run_id)"""
+    FROM current_states c JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
+    WHERE c.state = 'queued'"""
 # A call without a reply was cut off, or is under way: the most that it can take counts, as it does for limits.
 _USED: Final = """SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
         SELECT run_id, cost + cost_lost AS cost, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens
@@ -70,7 +69,7 @@ class QueueReads(Reads):
         sql, values = _QUEUED, list[Value]()
         for column, left_out in (("run_id", without_runs), ("agent", without_agents), ("client", without_clients)):
             if left_out:
-                sql += f" AND r.{column} NOT IN ({', '.join('?' * len(left_out))})"
+                sql += f" AND r.{column} NOT IN ({marks(left_out)})"
                 values += left_out
         sql += f" ORDER BY s.at - {AGEING} * r.priority, s.seq"
         if limit is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -21,6 +21,11 @@ OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
 def number_of(rows: Rows) -> int:
     """The one number that was asked for; 0 where there is none."""
     return int(next(iter(rows))[0] or 0)
+
+
+def marks(values: Collection[Value]) -> str:
+    """The marks of values in an IN; of none, what nothing is in."""
+    return ", ".join("?" * len(values)) or "NULL"
 
 
 class Reads:

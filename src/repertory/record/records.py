@@ -1,8 +1,9 @@
 """What can be written to the journal, one closed family of records, and what is read of them.
 
 Every durable fact of repertory is one of these. A batch of records is one transaction: all of it is on disk or
-none of it is. Records are append-only, except that the state of a run and the end of a call complete the row
-that their beginning wrote. New fields get defaults and types never change, so that old files stay readable.
+none of it is. Records are append-only: how a run stands is what the last record of its state says, and a call has one
+record for its beginning and one for its end. New fields get defaults and types never change, so that old files stay
+readable.
 """
 
 from __future__ import annotations

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Final
 
 import msgspec
 
 from repertory.errors import RunNotFound
 from repertory.record.contents import FINAL
-from repertory.record.reads import NO_LIMIT, Rows, number_of
+from repertory.record.reads import NO_LIMIT, Rows, marks, number_of
 from repertory.record.records import RunRow, RunState
 from repertory.record.rows import Value, decode_text
 from repertory.record.run_reads import RunReads
-
-# Asked for each run, by the index, and not by a join: PostgreSQL would make that a loop over all states for each run.
-_STATE: Final = "coalesce((SELECT state FROM run_states WHERE run_id = r.run_id ORDER BY seq DESC LIMIT 1), 'running')"
 
 
 class InState(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,10 +99,10 @@ class ListReads(RunReads):
 
     async def read_ended_roots(self, before: float) -> list[str]:
         """The ids of the roots that ended before a time, in seconds since 1970, and did not go on since."""
-        sql = f"""SELECT r.run_id FROM runs r
-            JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)
-            WHERE r.parent_id IS NULL AND r.at < ? AND s.at < ? AND s.state IN ({FINAL}) ORDER BY r.seq"""
-        return await self._fetch("runs", sql, (before, before), _ids)
+        sql = f"""SELECT r.run_id FROM current_states c
+            JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
+            WHERE c.root = 1 AND c.state IN ({FINAL}) AND s.at < ? ORDER BY r.seq"""
+        return await self._fetch("runs", sql, (before,), _ids)
 
     async def _place_of_root(self, run_id: str) -> int:
         sql = "SELECT seq FROM runs WHERE run_id = ? AND parent_id IS NULL"
@@ -116,8 +112,9 @@ class ListReads(RunReads):
         return found[0]
 
     def _in_state(self, wanted: InState, values: list[Value]) -> str:
-        conditions = [f"{_STATE} IN (SELECT value FROM json_each(?))"]
-        values.append(self._list(wanted.states))
+        # By marks: in a list PostgreSQL would not look for them, but go through all roots.
+        conditions = [f"r.seq IN (SELECT seq FROM current_states WHERE root = 1 AND state IN ({marks(wanted.states)}))"]
+        values += wanted.states
         for sign, ids in (("IN", wanted.among), ("NOT IN", wanted.without or None)):
             if ids is not None:
                 conditions.append(f"r.run_id {sign} (SELECT value FROM json_each(?))")

@@ -16,7 +16,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
-from repertory.record.reads import NO_LIMIT, OF_RUN, Reads, Rows, number_of
+from repertory.record.reads import NO_LIMIT, OF_RUN, Reads, Rows, marks, number_of
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -159,14 +159,12 @@ class RunReads(Reads):
             below: Only the run of this whole id and all below it; None reads every run of the journal, which takes the
                 longer the more there are.
         """
-        if states is not None and not states:
-            return []
         conditions, values = list[str](), list[Value]()
         if below is not None:
             conditions.append(of_tree("r"))
             values += [below] * 3
         if states is not None:
-            conditions.append(f"coalesce(s.state, 'running') IN ({_marks(states)})")
+            conditions.append(f"r.seq IN (SELECT seq FROM current_states WHERE state IN ({marks(states)}))")
             values += states
         return await self._read_runs(f"WHERE {' AND '.join(conditions)}" if conditions else "", *values)
 
@@ -451,7 +449,7 @@ class RunReads(Reads):
         bound = await self._complete_below() if run_id is None else NO_LIMIT
         whose, values = ("t.seq < ? AND", (bound,)) if run_id is None else ("t.run_id = ? AND", (run_id,))
         if types:
-            whose, values = f"{whose} t.type IN ({_marks(list(types))}) AND", (*values, *types)
+            whose, values = f"{whose} t.type IN ({marks(types)}) AND", (*values, *types)
         most = NO_LIMIT if limit is None else limit
         if before is None:
             first = f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?"
@@ -464,7 +462,3 @@ class RunReads(Reads):
         sql = "SELECT coalesce(max(seq), 0) FROM events WHERE seq < ?"
         bound = await self._complete_below()
         return await self._fetch("events", sql, (bound,), number_of)
-
-
-def _marks(values: Sequence[Value]) -> str:
-    return ", ".join("?" * len(values))

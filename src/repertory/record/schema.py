@@ -53,8 +53,6 @@ SHARED: Final = (
     "CREATE INDEX retrievals_by_run ON entries (run_id) WHERE retrieved IS NOT NULL",
     # With the number, or PostgreSQL looks for the newest of a run among those of all runs, from the end.
     "CREATE INDEX run_states_by_run ON run_states (run_id, seq)",
-    # Of the states of all runs, those that the queue is read from.
-    "CREATE INDEX run_states_queued ON run_states (state) WHERE state = 'queued'",
     "CREATE INDEX decisions_by_run ON decisions (run_id)",
     "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
     "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
@@ -91,6 +89,25 @@ SHARED: Final = (
     # Of a journal that came from elsewhere: up to which number, and how many records those were.
     "CREATE TABLE moved (upto INTEGER, records INTEGER)",
     "INSERT INTO search_progress VALUES (0, 0)",
+    "CREATE TABLE current_states (seq INTEGER PRIMARY KEY, root INTEGER, state TEXT, changed INTEGER)",
+    "CREATE INDEX current_states_by_state ON current_states (state, root, seq)",
+)
+
+# How each run stands now, by the numbers of its beginning and of its last change of state, beside the records that say
+# it: so those in a state are found among however many there are.
+CURRENT_STATES: Final = """SELECT r.seq, CASE WHEN r.parent_id IS NULL THEN 1 ELSE 0 END AS root,
+               coalesce(s.state, 'running') AS state, coalesce(s.seq, 0) AS changed
+           FROM runs r LEFT JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)"""
+# What keeps it so, by the table and what is done to a row there. The rows of a batch come in any order of the tables.
+TRIGGERS: Final = (
+    ("runs", "INSERT", f"INSERT INTO current_states {CURRENT_STATES} WHERE r.seq = new.seq"),
+    (
+        "run_states",
+        "INSERT",
+        """UPDATE current_states SET state = new.state, changed = new.seq
+           WHERE seq = (SELECT seq FROM runs WHERE run_id = new.run_id) AND changed < new.seq""",
+    ),
+    ("runs", "DELETE", "DELETE FROM current_states WHERE seq = old.seq"),
 )
 
 VIEWS: Final = (
@@ -232,10 +249,14 @@ _SQLITE: Final = (
     # look finds the entries of a run, or the newest items of a scope with given labels and words, among however many.
     """CREATE VIRTUAL TABLE item_search
            USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
+    *(
+        f"CREATE TRIGGER {table}_{event.lower()} AFTER {event} ON {table} BEGIN {sql}; END"
+        for table, event, sql in TRIGGERS
+    ),
 )
 
 
-_NAMED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|VIEW|SEQUENCE) (\w+)")
+_NAMED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|VIEW|SEQUENCE|TRIGGER) (\w+)")
 
 
 def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from repertory.errors import JournalDamaged
 from repertory.record.rows import TABLES, Table, lenient_text
+from repertory.record.schema import CURRENT_STATES
 from repertory.record.sqlite_file import explain, read_uri
 
 _MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
@@ -25,6 +26,7 @@ def find_damage(path: str, deep: bool) -> list[str]:
             for table in TABLES.values():
                 found += itertools.islice(_of_table(connection, path, table), _MOST)
             found += _missing(connection, path)
+            found += _misplaced(connection, path)
         return found
 
 
@@ -46,6 +48,18 @@ def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterat
                 yield str(error)
     except sqlite3.Error as error:
         yield str(explain(error, path, f"read {table.name} in"))
+
+
+def _misplaced(connection: sqlite3.Connection, path: str) -> list[str]:
+    """Whether lists of runs by state find those that the records say."""
+    kept = "SELECT seq, root, state, changed FROM current_states"
+    lacking = f"SELECT * FROM ({CURRENT_STATES} EXCEPT {kept})"
+    sql = f"SELECT count(*) FROM ({lacking} UNION ALL SELECT * FROM ({kept} EXCEPT {CURRENT_STATES}))"
+    try:
+        (wrong,) = connection.execute(sql).fetchone()
+    except sqlite3.Error as error:
+        return [str(explain(error, path, "compare the states of runs in"))]
+    return [f"{wrong} rows of current_states are not what the records say"] if wrong else []
 
 
 def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
