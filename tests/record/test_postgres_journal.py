@@ -29,12 +29,13 @@ from repertory.errors import (
     JournalWriteFailed,
     RecordRefused,
 )
-from repertory.record import EventLogged, Journal, open_journal
+from repertory.record import EventLogged, Journal, Record, open_journal
 from repertory.record.postgres_schema import migrate, schema_version
 from repertory.record.postgres_sql import FENCED, connect, escape, from_column, to_column, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
 from repertory.record.rows import encode_records, encode_text
 from repertory.record.schema import VERSION
+from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch
 
 
@@ -423,6 +424,20 @@ def test_a_server_that_stays_away_stops_the_journal(postgres: PostgresServer) ->
 # --- several writers --------------------------------------------------------------------------------------
 
 
+async def start_slowly(
+    postgres: PostgresServer, uri: str, writer: PostgresWriter, holding: Any, record: Record
+) -> Ticket:
+    """Have a writer take a number for a record, and then wait for a lock until ``holding`` commits."""
+    holding.execute("BEGIN")
+    holding.execute("LOCK TABLE run_states IN SHARE MODE")
+    state = kit.RunStateChanged(run_id="q", state="done", at=1.0)
+    ticket = writer.submit(Batch(encode_records([record, state])))
+    blocked = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    with postgres.connect(uri) as watching:
+        await anyio.to_thread.run_sync(wait_until, lambda: watching.execute(blocked).fetchall())
+    return ticket
+
+
 def test_who_follows_the_whole_journal_waits_for_what_has_a_lower_number(
     run_async: RunAsync, postgres: PostgresServer
 ) -> None:
@@ -434,14 +449,7 @@ def test_who_follows_the_whole_journal_waits_for_what_has_a_lower_number(
             await journal.write([event(1)])
             slow = writer_of(uri)
             with postgres.connect(uri) as holding:
-                # The slow writer has taken its number, and then waits for a lock.
-                holding.execute("BEGIN")
-                holding.execute("LOCK TABLE run_states IN SHARE MODE")
-                state = kit.RunStateChanged(run_id="q", state="done", at=1.0)
-                ticket = slow.submit(Batch(encode_records([event(2, "q"), state])))
-                blocked = "SELECT 1 FROM pg_locks WHERE NOT granted"
-                with postgres.connect(uri) as watching:
-                    await anyio.to_thread.run_sync(wait_until, lambda: watching.execute(blocked).fetchall())
+                ticket = await start_slowly(postgres, uri, slow, holding, event(2, "q"))
                 await journal.write([event(3)])
                 ((seen, _),) = await looking.read_events(None)
                 assert await looking.last_event() == seen
@@ -451,6 +459,41 @@ def test_who_follows_the_whole_journal_waits_for_what_has_a_lower_number(
             later = await looking.read_events(None, after=seen)
             assert [each.body["n"] for _, each in later] == [2, 3]
             await anyio.to_thread.run_sync(slow.close, 30)
+
+    run_async(main)
+
+
+def test_a_search_ends_while_another_writes_a_lower_number(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """It finds what is complete below that, and the rest once it is."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with open_journal(uri) as journal, open_journal(uri) as searching:
+            await journal.write([kit.appended("r", 0, "one hive")])
+            slow = writer_of(uri)
+            with postgres.connect(uri) as holding:
+                ticket = await start_slowly(postgres, uri, slow, holding, kit.appended("q", 0, "two hives"))
+                await journal.write([kit.appended("r", 1, "three hives")])
+                with anyio.fail_after(PATIENCE):
+                    assert [hit.position for hit in await searching.search_entries("r", "hive")] == [0]
+                holding.execute("COMMIT")
+            await ticket.wait()
+            assert {hit.position for hit in await searching.search_entries("r", "hive")} == {0, 1}
+            assert [hit.position for hit in await searching.search_entries("q", "hive")] == [0]
+            await anyio.to_thread.run_sync(slow.close, 30)
+
+    run_async(main)
+
+
+def test_who_follows_sees_what_was_submitted_before(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """As in every read, also where nobody waited for it."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with open_journal(uri) as journal:
+            for number in range(20):
+                journal.submit([event(number)])
+                assert await numbers(journal, None) == list(range(number + 1))
 
     run_async(main)
 

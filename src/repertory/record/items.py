@@ -11,9 +11,9 @@ import msgspec
 from repertory._choices import check_struct
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
-from repertory.record.reads import NO_LIMIT, Reads
+from repertory.record.reads import Reads
 from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
-from repertory.record.rows import TABLES, Value
+from repertory.record.rows import NO_LIMIT, TABLES, Value
 from repertory.record.search import FullText, IndexRow, Question, SearchIndex, indexable, label, phrases_of, spaced
 
 Layer: TypeAlias = tuple[str, int]

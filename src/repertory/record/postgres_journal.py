@@ -143,6 +143,7 @@ class PostgresJournal(OwnedJournal):
         return await self._reader.use(doing, change)
 
     async def _complete_below(self) -> int:
+        await self._settle()
         newest = self._writer.newest if isinstance(self._writer, PostgresWriter) else 0
         until = time.monotonic() + _FOLLOWING
         while True:

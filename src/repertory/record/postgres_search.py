@@ -136,7 +136,7 @@ class PostgresTables(Tables):
         if (found := self._connection.execute(tree, [run_id]).fetchone()) is not None:
             raise RunError(f"run {found[0]} goes on at another machine; stop it before run {run_id} is removed")
 
-    def complete_below(self) -> int | None:
+    def complete_below(self) -> int:
         """Below which number nothing can be written any more."""
         ((bound,),) = self.ask("SELECT followed_up_to()")
         return int(bound)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from repertory.record.rows import TABLES, Value, encode_json, encode_text
+from repertory.record.rows import NO_LIMIT, TABLES, Value, encode_json, encode_text
 from repertory.record.search import FullText, SearchIndex
 from repertory.record.tables import Tables, index_slice
 
@@ -14,7 +14,6 @@ T = TypeVar("T")
 
 Numbered: TypeAlias = list[tuple[int, Any]]  # records, each with its number
 Rows: TypeAlias = Iterable[Sequence[Value]]
-NO_LIMIT: Final = 2**63 - 1  # the largest number that a LIMIT takes
 OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
 
 
@@ -74,16 +73,12 @@ class Reads:
         return [record for _, record in await self._read(kind, rest, *values, side=side)]
 
     async def _catch_up(self, index: SearchIndex) -> None:
-        """Index the words of everything that was written before this call."""
-        indexed, upto = await self._index_slice(index)
-        while indexed < upto:
-            indexed, last = await self._index_slice(index)
-            upto = min(upto, last)  # the last ones may have been removed meanwhile
-
-    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
-        await self._settle()
+        """Index the words of everything that was written before this call, below what is still being written."""
         await self._complete_below()
-        return await self._change("index", partial(index_slice, index=index))
+        indexed, upto = 0, NO_LIMIT
+        while indexed < upto:
+            indexed, last = await self._change("index", partial(index_slice, index=index))
+            upto = min(upto, last)  # the last ones may have been removed meanwhile
 
     async def _of_run(self, kind: type[Any], run_id: str) -> list[Any]:
         return await self._records(kind, OF_RUN, run_id)

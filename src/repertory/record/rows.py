@@ -49,6 +49,7 @@ EncodedRecord = tuple[EncodedRow, ...]  # a record's row, then that of its side 
 
 MAX_TEXT: Final = 225_000_000  # characters of a row; SQLite's own limit is a thousand million bytes
 _INT64: Final = 2**63
+NO_LIMIT: Final = _INT64 - 1  # the largest number that a LIMIT takes, and above that of every record
 _SHORT: Final = 1_000_000
 
 

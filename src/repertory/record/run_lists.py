@@ -9,9 +9,9 @@ import msgspec
 
 from repertory.errors import RunNotFound
 from repertory.record.contents import FINAL
-from repertory.record.reads import NO_LIMIT, Rows, marks, number_of
+from repertory.record.reads import Rows, marks, number_of
 from repertory.record.records import RunRow, RunState
-from repertory.record.rows import Value, decode_text
+from repertory.record.rows import NO_LIMIT, Value, decode_text
 from repertory.record.run_reads import RunReads
 
 

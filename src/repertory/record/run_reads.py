@@ -16,7 +16,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
-from repertory.record.reads import NO_LIMIT, OF_RUN, Reads, Rows, marks, number_of
+from repertory.record.reads import OF_RUN, Reads, Rows, marks, number_of
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -39,7 +39,7 @@ from repertory.record.records import (
     WebhookTried,
 )
 from repertory.record.requests import RecordedRequest
-from repertory.record.rows import TABLES, Value, decode_text, encode_json
+from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json
 from repertory.record.schema import LATEST_ITERATION
 from repertory.record.search import ENTRIES, search_hit
 from repertory.record.statistics import RESULT_SUMMARIZED, STATES_SQL, RunStatistics, Totals, statistics_sql, totals_sql

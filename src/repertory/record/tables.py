@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final
 
 from repertory.errors import JournalDamaged
-from repertory.record.rows import Row, Value, encode_json, lenient_text
+from repertory.record.rows import NO_LIMIT, Row, Value, encode_json, lenient_text
 from repertory.record.search import IndexRow, SearchIndex
 
 
@@ -50,9 +50,9 @@ class Tables:
             RunError: Another machine goes on with it.
         """
 
-    def complete_below(self) -> int | None:
-        """Below which number nothing can be written any more; None where nobody else writes."""
-        return None
+    def complete_below(self) -> int:
+        """Below which number nothing can be written any more; above all numbers where nobody else writes."""
+        return NO_LIMIT
 
     def number_above(self, newest: int) -> None:
         """Have later records numbered above a number; in a file they are numbered above those that are there."""
@@ -84,16 +84,15 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
     """Index the words of the next records that are not indexed yet.
 
     Returns:
-        Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
+        Up to which ``seq`` the index now is, and the last ``seq`` that has a record and may be indexed.
     """
     ((indexed,),) = tables.ask(f"SELECT {index.progress} FROM search_progress{tables.for_update}")
-    ((last,),) = tables.ask(f"SELECT coalesce(max(seq), 0) FROM {index.table.name}")
     below = tables.complete_below()
-    bound, values = ("", ()) if below is None else ("AND t.seq < ?", (below,))
-    sql = f"{index.table.select_from()} WHERE t.seq > ? {bound} ORDER BY t.seq LIMIT {_SLICE}"
+    ((last,),) = tables.ask(f"SELECT coalesce(max(seq), 0) FROM {index.table.name} WHERE seq < ?", below)
+    sql = f"{index.table.select_from()} WHERE t.seq > ? AND t.seq < ? ORDER BY t.seq LIMIT {_SLICE}"
     found: list[IndexRow] = []
     characters = 0
-    rows = tables.stream(sql, indexed, *values, at_once=_AT_ONCE)
+    rows = tables.stream(sql, indexed, below, at_once=_AT_ONCE)
     for row in rows:
         indexed = int(row[0] or 0)
         if (made := _index_row(index, row)) is not None:
