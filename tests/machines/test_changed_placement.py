@@ -14,8 +14,12 @@ import repertory as rp
 from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.llm.model import ModelRequest
+from repertory.machines import open_machines
 from repertory.machines.ownership import Claim
+from repertory.record import RunStarted, open_journal
 from repertory.record.moving import move_journal
+from repertory.record.postgres_journal import PostgresJournal
+from repertory.record.records import RunStateChanged
 from repertory.supervisor import Supervisor
 
 ALONE = "placed_team:alone"
@@ -91,6 +95,21 @@ async def test_a_placement_that_was_changed(before: list[str], then: list[str], 
     (child,) = await finished(uri, run_id)
     assert (".@" in child) == bool(before)
     assert len(work.shown) == 2
+
+
+async def test_a_run_that_may_work_anywhere_now_is_found_behind_many_of_other_leads(postgres: PostgresServer) -> None:
+    """They wait for their own machine, and more of them than are looked at at once."""
+    uri, work = postgres.emptied_journal(), Work()
+    run_id = await begun(uri, work)
+    Script.placement = []
+    async with open_journal(uri) as journal:
+        assert isinstance(journal, PostgresJournal)
+        async with open_machines(journal, name=None, labels=(), lease=30.0):
+            for number in range(60):
+                waiting = RunStarted(run_id=f"other.@{number}", agent="a", task="t", at=0.0, agent_ref="m:a")
+                await journal.write([waiting, RunStateChanged(run_id=waiting.run_id, state="queued", at=0.0)])
+    (child,) = await finished(uri, run_id)
+    assert ".@" in child
 
 
 async def test_a_journal_that_was_moved_to_a_file(tmp_path: Path, postgres: PostgresServer) -> None:

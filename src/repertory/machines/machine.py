@@ -194,15 +194,16 @@ class Machines:
         without_agents: Collection[str] = (),
         without_clients: Collection[str] = (),
         placed: bool = False,
-        limit: int = 50,
+        leads: Collection[str] | None = None,
     ) -> list[Candidate]:
         """Runs that wait for any machine with some of these labels, those first that are to begin first.
 
-        Those of sub-agents that were ``placed``, or all others. What is left out ``without`` is named by the id of the
-        run and the digest of its definition, with a space between.
+        Those of sub-agents that were ``placed``, of these ``leads`` if given, or all others. What is left out
+        ``without`` is named by the id of the run and the digest of its definition, with a space between.
         """
-        values: list[object] = [list(labels), list(without), list(without_agents), list(without_clients), limit]
+        values: list[object] = [list(labels), list(without), list(without_agents), list(without_clients)]
         values += [None if only is None else list(only), self.machine_id, str(placed)]
+        values += [None if leads is None else list(leads)]
 
         def read(connection: Connection) -> list[Candidate]:
             return [Candidate(*row) for row in connection.execute(ownership.CANDIDATES, values).fetchall()]

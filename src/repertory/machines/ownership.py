@@ -56,12 +56,14 @@ _ORDER: Final = "ORDER BY place, run_id"
 
 # Who may be taken by this machine; what is paused waits for somebody who lets it go on.
 PLACED: Final = "run_id LIKE '%.@%'"  # see ``unit_of``; their leads hold the places by which runs are counted
+_LEAD: Final = "regexp_replace(o.run_id, '\\.@[^@]*$', '')"
 CANDIDATES: Final = f"""SELECT run_id, agent, client, agent_ref, agent_digest, why
     FROM ownership o
     WHERE machine_id IS NULL AND labels <@ $1 AND NOT run_id || ' ' || agent_digest = ANY($2) AND NOT agent = ANY($3)
-      AND NOT client = ANY($4) AND ($6::text[] IS NULL OR run_id = ANY($6))
-      AND (portable OR home = $7) AND coalesce({_STATE}, 'running') <> 'paused' AND ({PLACED}) = $8::boolean
-    {_ORDER} LIMIT $5"""
+      AND NOT client = ANY($4) AND ($5::text[] IS NULL OR run_id = ANY($5))
+      AND (portable OR home = $6) AND coalesce({_STATE}, 'running') <> 'paused' AND ({PLACED}) = $7::boolean
+      AND ($8::text[] IS NULL OR {_LEAD} = ANY($8))
+    {_ORDER} LIMIT 50"""
 FIRST: Final = f"""SELECT run_id, agent, client FROM ownership WHERE machine_id IS NULL AND run_id = ANY($1)
     {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED"""
 CLAIM: Final = """UPDATE ownership SET machine_id = $1, home = $1, fence = fence + 1 WHERE run_id = $2
@@ -89,8 +91,7 @@ STANDING: Final = f"""SELECT asked.run_id, o.run_id IS NULL, o.run_id IS NOT NUL
     FROM unnest($1::text[]) asked (run_id) LEFT JOIN ownership o ON o.run_id = asked.run_id"""
 # Those that were placed, belong to this machine or wait for any, and whose lead has ended.
 LEFT_ALONE: Final = f"""SELECT o.run_id, o.machine_id IS NULL, s.state FROM ownership o
-    JOIN LATERAL (SELECT state FROM run_states s WHERE s.run_id = regexp_replace(o.run_id, '\\.@[^@]*$', '')
-        ORDER BY seq DESC LIMIT 1) s ON true
+    JOIN LATERAL (SELECT state FROM run_states s WHERE s.run_id = {_LEAD} ORDER BY seq DESC LIMIT 1) s ON true
     WHERE o.{PLACED} AND (o.machine_id IS NULL OR o.machine_id = $1) AND s.state = ANY($2)"""
 # One that has ended has no row any more. Whoever removes it locks its beginning too: that goes, or the run goes on.
 CLAIM_ENDED: Final = """INSERT INTO ownership

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
-from repertory._ids import parent_of
 from repertory.agents.agent import Agent
 from repertory.agents.loading import definitions_of
 from repertory.errors import JournalError, RepertoryError
@@ -35,6 +34,8 @@ class _Home(Protocol):
     """What claims need of the ``Runtime``."""
 
     def find(self, run_id: str) -> LiveRun | None: ...
+
+    def under_way(self) -> list[LiveRun]: ...
 
     def alone_with(self, run_id: str) -> anyio.Lock: ...
 
@@ -125,9 +126,9 @@ class Claims:
 
         if self.machines.draining:
             return False
-        found = await self.machines.candidates(self._labels or (), without=self._left, placed=True)
-        if self._labels is None:  # those of its own leads that may work anywhere now
-            found = [each for each in found if self._home.find(parent_of(each.run_id)) is not None]
+        # Without labels those of its own leads that may work anywhere now.
+        leads = [live.run_id for live in self._home.under_way()] if self._labels is None else None
+        found = await self.machines.candidates(self._labels or (), without=self._left, placed=True, leads=leads)
         fitting = [each.run_id for each in found if await self._fits(each)]
         claim = await self.machines.claim(fitting) if fitting else None
         if isinstance(claim, Claim):
