@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import repertory as rp
+from failing_journals import FailingJournal
 from repertory.errors import JournalWriteFailed
 from repertory.llm.messages import text_of
 from repertory.memory import ItemInfo
@@ -16,7 +17,6 @@ from repertory.record import Record
 from repertory.record.records import ItemWritten
 from repertory.record.waiting import Ticket
 from repertory.testing import ScriptedModel, call
-from repertory.testing.journal_faults import FailingJournal
 from repertory.tools import context_tools, memory_tools
 
 ALL = rp.ContextPolicy(results=rp.ResultPolicy(remember=True))

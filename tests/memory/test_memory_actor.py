@@ -15,6 +15,7 @@ import trio.testing
 import journal_kit as kit
 import repertory as rp
 from backends import RunAsync
+from failing_journals import FailingJournal, SlowJournal
 from repertory.actors import ActorSystem, open_system
 from repertory.errors import (
     ConfigurationError,
@@ -29,7 +30,6 @@ from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryQuota, Memory
 from repertory.memory.messages import ForgetTree, OpenScope, QueryItems, SnapshotScope
 from repertory.record import Journal, MemoryJournal, open_journal
 from repertory.testing import ScriptedModel, call
-from repertory.testing.journal_faults import FailingJournal, SlowJournal
 
 
 def spawn(system: ActorSystem, journal: Journal, quotas: MemoryQuota | None = None) -> MemoryRef:

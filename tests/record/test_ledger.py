@@ -15,13 +15,13 @@ import trio.testing
 
 import journal_kit as kit
 from backends import RunAsync
+from failing_journals import FailingJournal, SlowJournal
 from repertory.errors import JournalUnreadable, JournalWriteFailed, RecordRefused
 from repertory.llm import Text
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import text_of
 from repertory.record import Ledger, MemoryJournal
 from repertory.record.records import ModelReplied, Record, ToolFinished
-from repertory.testing.journal_faults import FailingJournal, SlowJournal
 
 DONE = ToolFinished(run_id="run-1", call_id="call-1", status="ok", at=1.0)
 

@@ -15,6 +15,7 @@ import trio.testing
 import repertory as rp
 from backends import RunAsync
 from context_scenes import Reader, clerk
+from failing_journals import SlowJournal
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, LimitExceeded, RunFailed
 from repertory.llm import with_prices
@@ -24,7 +25,6 @@ from repertory.llm.profiles import OFFLINE, Amount, amount_at_most, profile_for
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.events import SummaryRefused
 from repertory.testing import FunctionModel, ScriptedModel, call
-from repertory.testing.journal_faults import SlowJournal
 from repertory.testing.storms import _Tree, limit_storm
 
 # A dollar for a thousand tokens written, which is as many as an answer of these agents may have.

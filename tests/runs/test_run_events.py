@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 import repertory as rp
+from failing_journals import SlowJournal
 from patience import PATIENCE
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
@@ -16,7 +17,6 @@ from repertory.record.records import Record, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.events import AnyEvent, EventsMissed, RunResumed, StateChanged
 from repertory.testing import FunctionModel, ScriptedModel, call
-from repertory.testing.journal_faults import SlowJournal
 
 
 def states_of(events: list[AnyEvent]) -> list[str]:

@@ -14,13 +14,13 @@ import trio.testing
 
 import repertory as rp
 from backends import RunAsync
+from failing_journals import SlowJournal
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.record.sqlite_journal import MemoryJournal
 from repertory.testing import FunctionModel, ScriptedModel, call
-from repertory.testing.journal_faults import SlowJournal
 from repertory.testing.storms import cancel_storm, cancelled_after, disagreements, unheard
 
 

@@ -7,10 +7,10 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
+from failing_journals import FailingJournal
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel
-from repertory.testing.journal_faults import FailingJournal
 
 
 class Scene:

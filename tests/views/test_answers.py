@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
+from failing_journals import SlowJournal
 from patience import PATIENCE
 from repertory.errors import LimitExceeded, ModelRefused, ModelUnavailable, RunFailed
 from repertory.llm.anthropic import AnthropicModel
@@ -40,7 +41,6 @@ from repertory.llm.profiles import profile_for
 from repertory.summarizer.messages import ResultSummarized
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.testing.answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
-from repertory.testing.journal_faults import SlowJournal
 from repertory.views.answers import MOST_DEPTH, Answer, read_answer
 
 BINDING = "claude-opus-5-5"
