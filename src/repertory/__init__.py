@@ -19,10 +19,10 @@
 #   mcp         servers of the Model Context Protocol as tools, and agents as such a server
 #   service     a long-lived process that is asked over HTTP, its page, companies from a file
 #   otel        traces and metrics by the conventions of OpenTelemetry
+#   testing     models by script and a strict server, for tests of whatever asks a model
 #   replay      recorded runs played again: what a policy shows and costs
 #   torture     scenarios that try to make it lose something
 #   cli         the command line
-#   testing     models by script and a strict server, for tests of whatever stands above
 #
 # Each layer imports only those above it in this list; tests/test_layers.py keeps it so.
 # Names are imported when they are first used: a program pays for the layers that it uses.

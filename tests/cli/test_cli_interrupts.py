@@ -8,19 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from repertory.testing.interrupts import interrupt_storm, judge, shoot
-from repertory.testing.screen import Screen
+from repertory.torture.interrupts import interrupt_storm, judge, shoot
+from repertory.torture.screen import Screen
 
 
 def test_a_signal_at_any_instant_leaves_a_clean_terminal() -> None:
     """Real processes on a real terminal, one to three signals each, from the first import to the last line."""
     assert interrupt_storm(1, 10) == []
-
-
-@pytest.mark.nightly
-def test_many_signals_leave_a_clean_terminal() -> None:
-    """The same for longer."""
-    assert interrupt_storm(3, 400) == []
 
 
 CARELESS = """

@@ -25,7 +25,7 @@ from repertory.llm.profiles import OFFLINE, Amount, amount_at_most, profile_for
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.events import SummaryRefused
 from repertory.testing import FunctionModel, ScriptedModel, call
-from repertory.testing.storms import _Tree, limit_storm
+from repertory.torture.storms import _Tree, limit_storm
 
 # A dollar for a thousand tokens written, which is as many as an answer of these agents may have.
 DOLLARS = with_prices(msgspec.structs.replace(OFFLINE, name="dollars"), input=0.0, output=1_000.0)

@@ -21,7 +21,7 @@ from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.record.sqlite_journal import MemoryJournal
 from repertory.testing import FunctionModel, ScriptedModel, call
-from repertory.testing.storms import cancel_storm, cancelled_after, disagreements, unheard
+from repertory.torture.storms import cancel_storm, cancelled_after, disagreements, unheard
 
 
 def clerk(**options: object) -> rp.Agent:

@@ -40,7 +40,7 @@ from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import profile_for
 from repertory.summarizer.messages import ResultSummarized
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
-from repertory.testing.answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
+from repertory.torture.answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
 from repertory.views.answers import MOST_DEPTH, Answer, read_answer
 
 BINDING = "claude-opus-5-5"

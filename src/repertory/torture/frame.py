@@ -24,6 +24,7 @@ from repertory.errors import ConfigurationError
 from repertory.torture.children import close_servers
 
 Profile: TypeAlias = Literal["short", "full"]
+Backend: TypeAlias = Literal["trio", "asyncio"]
 
 _CASE_TIMEOUT: Final = 500.0  # seconds; the longest case takes ten, and a busy machine many times as long
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -42,6 +43,11 @@ class Case(msgspec.Struct, frozen=True):
     seed: int
     folder: Path
     traces: Path | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The event loop that it runs on, where it does not draw one for each process."""
+        return "trio" if self.seed % 2 else "asyncio"
 
 
 class Outcome(msgspec.Struct):

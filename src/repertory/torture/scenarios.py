@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from repertory.torture import kills, power_cuts, shim, storms
+from repertory.torture import answers, interrupts, kills, power_cuts, shim, storms
 from repertory.torture.frame import Outcome, Play, Scenario
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -38,21 +38,21 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     ),
     Scenario(
         name="answers",
-        play=storms.answers,
+        play=answers.run_case,
         cases={"short": 6, "full": 400},
-        controls={"as they came": storms.answers_as_they_came},
+        controls={"as they came": answers.as_they_came},
     ),
     Scenario(
         name="runs",
-        play=storms.runs,
+        play=storms.run_case,
         cases={"short": 3, "full": 200},
         controls={"half begun": storms.half_begun},
     ),
     Scenario(
         name="cli",
-        play=storms.interrupts,
+        play=interrupts.run_case,
         cases={"short": 1, "full": 60},
-        controls={"careless": storms.careless},
+        controls={"careless": interrupts.careless},
     ),
 )
 

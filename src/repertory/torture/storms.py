@@ -1,46 +1,53 @@
-"""Storms of ``repertory.testing`` as scenarios: mutated answers, cancelled calls, signals at a terminal."""
+"""Storms: random trouble against a real supervisor and a real file, that can be repeated by its seed.
+
+A storm takes a seed and how much of it is wanted, runs on the event loop that it is called on, and returns what went
+wrong, a line for each; an empty list is what is promised.
+"""
 
 from __future__ import annotations
 
-import signal
+import random
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
+from msgspec import structs
 
-from repertory.record import EventLogged, RunStarted
-from repertory.supervisor import open_supervisor
-from repertory.testing.answers import play_answers, unread_answers
-from repertory.testing.interrupts import interrupt_storm, judge, shoot
-from repertory.testing.storms import cancel_storm, disagreements, limit_storm
+from repertory.agents import Agent, Limits
+from repertory.errors import RunFailed, RunNotFound
+from repertory.llm.messages import Text, text_of
+from repertory.llm.model import ModelRequest, ModelResponse, Usage
+from repertory.llm.profiles import OFFLINE, with_prices
+from repertory.record import EventLogged, RunStarted, open_journal
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES
+from repertory.supervisor import Run, Supervisor, open_supervisor
+from repertory.testing.models import FunctionModel, call
 from repertory.torture.frame import Case, Outcome
 
-_ANSWERS = 48
-_CALLS = 150
+_CALLS = 150  # of a case
 _TREES = 4
-_SIGNALS = 6
 
-# Takes SIGTERM over, which is when it is shot at, and leaves Ctrl-C to Python.
-_CARELESS = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: None); time.sleep(60)")
-
-
-def answers(case: Case) -> Outcome:
-    """Answers made by a grammar that goes wrong on purpose, in runs that are cut off and resumed."""
-    found = _run(case, lambda: play_answers(case.seed, _ANSWERS, case.folder))
-    return _outcome(found, "mutated answers", _ANSWERS)
+_TOKENS = 1_010  # of a call; the prompt has fewer than it is estimated at, so that no call takes more than reserved
+_TOGETHER = 16  # calls that are made, and cancelled, side by side
+_MOST_CHECKPOINTS = 14  # a spawn passes about ten
+_LONGEST = 0.03  # seconds; a spawn takes a few milliseconds, most of them at the disk
 
 
-def answers_as_they_came(case: Case) -> Outcome:
-    """Negative control: answers that are kept without being read first."""
-    return _outcome(unread_answers(case.seed, _ANSWERS), "mutated answers", _ANSWERS)
-
-
-def runs(case: Case) -> Outcome:
+def run_case(case: Case) -> Outcome:
     """``spawn`` and ``send``, side by side, cancelled at random; and trees of runs that are cut off, with limits."""
-    outcome = _outcome(_run(case, lambda: cancel_storm(case.seed, _CALLS)), "cancelled calls", _CALLS)
-    outcome.failures += _run(case, lambda: limit_storm(case.seed, _TREES))
-    outcome.count("trees with limits", _TREES)
-    return outcome
+    failures = [
+        *anyio.run(cancel_storm, case.seed, _CALLS, backend=case.backend),
+        *anyio.run(limit_storm, case.seed, _TREES, backend=case.backend),
+    ]
+    return Outcome({"cancelled calls": _CALLS, "trees with limits": _TREES}, failures)
 
 
 def half_begun(case: Case) -> Outcome:
@@ -52,23 +59,230 @@ def half_begun(case: Case) -> Outcome:
             await supervisor.journal.write([RunStarted(run_id="run", agent="a", task="t", at=0.0), said])
             return await disagreements(supervisor)
 
-    return _outcome(_run(case, begin), "cancelled calls", 1)
+    return Outcome(failures=anyio.run(begin, backend=case.backend))
 
 
-def interrupts(case: Case) -> Outcome:
-    """Ctrl-C and SIGTERM at random instants, to commands on a terminal."""
-    return _outcome(interrupt_storm(case.seed, _SIGNALS), "interrupted commands", _SIGNALS)
+async def cancel_storm(seed: int, count: int) -> list[str]:
+    """Cancel ``spawn`` and ``send`` at random checkpoints, by scopes and on asyncio also by bare ``Task.cancel``.
+
+    A call must have happened in the record and in the process, or in neither: no run is on record that nobody runs,
+    and no message that is never heard.
+
+    Args:
+        seed: Decides everything that is left to chance.
+        count: How many calls are made.
+    """
+    chance = random.Random(seed)
+    go = anyio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        await go.wait()
+        return f"heard {sum(message.role == 'user' for message in request.messages)}"
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "storm.db"
+        async with open_supervisor(path, model=FunctionModel(answer), durability="process") as supervisor:
+            calls = _Calls(supervisor, chance)
+            for begin in range(0, count, _TOGETHER):
+                async with anyio.create_task_group() as group:
+                    for number in range(begin, min(count, begin + _TOGETHER)):
+                        group.start_soon(calls.make, number)
+            go.set()
+            return await disagreements(supervisor, calls.returned)
 
 
-def careless(case: Case) -> Outcome:
-    """Negative control: a program that leaves Ctrl-C to Python."""
-    shot = shoot([], [(0.0, signal.SIGINT)], home=case.folder, program=_CARELESS)
-    return _outcome(judge(shot), "interrupted commands", 1)
+async def limit_storm(seed: int, count: int) -> list[str]:
+    """Cut trees of runs off at random instants, resume them until they end, and compare with their limits.
+
+    The model takes a dollar for each call and keeps its own books, as a provider does. A tree may hold as many runs as
+    its limit says, make as many iterations in each, and take its bound of money and of tokens and one call.
+
+    Args:
+        seed: Decides everything that is left to chance.
+        count: How many trees are grown.
+    """
+    chance = random.Random(seed)
+    found = list[str]()
+    for number in range(count):
+        found += [f"tree {number}: {words}" for words in await _Tree(chance).failures()]
+    return found
 
 
-def _run(case: Case, storm: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    return anyio.run(storm, backend="trio" if case.seed % 2 else "asyncio")
+class _Tree:
+    """One tree of runs that would grow and spend for ever, and its limits."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._taken = 0
+        self._wide = chance.randint(1, 5)
+        self._limits = Limits(
+            runs=chance.randint(1, 9),
+            depth=chance.randint(1, 3),
+            cost=float(chance.randint(1, 20)) if chance.random() < 0.8 else None,
+            tokens=_TOKENS * chance.randint(1, 20) if chance.random() < 0.5 else None,
+            iterations=chance.randint(2, 9),
+        )
+        # A dollar for a thousand tokens written, which is as many as an answer may have.
+        profile = with_prices(structs.replace(OFFLINE, name="dollars"), input=0.0, output=1_000.0)
+        self._model = FunctionModel(self._answer, profile=profile)
+
+    def _agent(self) -> Agent:
+        limits = Limits(iterations=self._limits.iterations)
+        leaf = Agent("leaf", limits=limits, max_tokens=1_000)
+        branch = Agent("branch", team=[leaf], limits=limits, max_tokens=1_000)
+        return Agent("root", team=[branch, leaf], limits=self._limits, max_tokens=1_000)
+
+    async def _answer(self, request: ModelRequest) -> ModelResponse:
+        self._taken += 1
+        for _ in range(self._chance.randrange(4)):
+            await checkpoint()
+        members = [tool.input_schema["properties"]["agent"]["enum"] for tool in request.tools]
+        calls = [call("nothing")]
+        if members and self._chance.random() < 0.8:
+            wide = self._chance.randint(1, self._wide)
+            calls = [call("delegate", agent=self._chance.choice(members[0]), task=f"part {n}") for n in range(wide)]
+        done = self._chance.random() < 0.05
+        content = (Text("Done."),) if done else tuple(calls)
+        return ModelResponse(content=content, usage=Usage(input_tokens=_TOKENS - 1_000, output_tokens=1_000))
+
+    async def failures(self) -> list[str]:
+        """Cut it off some times, let it end, and look at what is on record and in the provider's books."""
+        limits, agent = self._limits, self._agent()
+        async with open_journal() as journal:
+            for _ in range(self._chance.randint(0, 5)):
+                async with open_supervisor(journal=journal, model=self._model, drain_timeout=0) as supervisor:
+                    await supervisor.spawn(agent, "Grow.", run_id="run-1")
+                    for _ in range(self._chance.randrange(400)):
+                        await checkpoint()
+            async with open_supervisor(journal=journal, model=self._model) as supervisor:
+                run = await supervisor.spawn(agent, "Grow.", run_id="run-1")
+                with suppress(RunFailed), anyio.fail_after(60):
+                    await run.wait_result()
+            rows = await journal.read_runs()
+            found = [f"{row.started.run_id} is {row.state}" for row in rows if row.state not in FINAL_STATES]
+            found += [f"{row.error}" for row in rows if row.error and not row.error.startswith("LimitExceeded")]
+            if len(rows) > limits.runs:
+                found.append(f"{len(rows)} runs, and limits.runs is {limits.runs}")
+            if limits.cost is not None and self._taken > limits.cost + 1:
+                found.append(f"{self._taken} dollars spent, and limits.cost is {limits.cost:g}")
+            if limits.tokens is not None and self._taken * _TOKENS > limits.tokens + _TOKENS:
+                found.append(f"{self._taken * _TOKENS} tokens used, and limits.tokens is {limits.tokens}")
+            for row in rows:
+                entries = await journal.read_entries(row.started.run_id)
+                answers = sum(entry.role == "assistant" for entry in entries)
+                if answers > limits.iterations:
+                    found.append(f"{row.started.run_id} has {answers} answers, and may have {limits.iterations}")
+                if row.started.depth > limits.depth:
+                    found.append(f"{row.started.run_id} is at depth {row.started.depth} of {limits.depth}")
+            return found
 
 
-def _outcome(found: Iterable[str], what: str, count: int) -> Outcome:
-    return Outcome(counts={what: count}, failures=list(found))
+class _Calls:
+    """Calls of the public face that are cancelled on their way."""
+
+    def __init__(self, supervisor: Supervisor, chance: random.Random) -> None:
+        self._supervisor = supervisor
+        self._chance = chance
+        self._agent = Agent("storm")
+        self.returned: list[Run[Any]] = []
+
+    async def make(self, number: int) -> None:
+        """Spawn a run, or say something to one; cancelled after some checkpoints."""
+        run = self._chance.choice(self.returned) if self.returned and self._chance.random() < 0.5 else None
+        steps, delay = self._chance.randrange(_MOST_CHECKPOINTS), self._chance.choice([0.0, _LONGEST])
+        delay, bare = delay * self._chance.random(), self._chance.random() < 0.5
+        if run is None:
+            await cancelled_after(steps, lambda: self._spawn(number), delay=delay, bare=bare)
+        else:
+            say = partial(run.send, f"say {number}", message_id=f"m{number}")
+            await cancelled_after(steps, say, delay=delay, bare=bare)
+
+    async def _spawn(self, number: int) -> None:
+        named = None if self._chance.random() < 0.5 else f"run-{number}"
+        self.returned.append(await self._supervisor.spawn(self._agent, f"task {number}", run_id=named))
+
+
+async def disagreements(supervisor: Supervisor, returned: Sequence[Run[Any]] = ()) -> list[str]:
+    """What the record and the process say differently, once every run of this process has ended.
+
+    Args:
+        supervisor: The process.
+        returned: The runs that it gave to somebody.
+    """
+    found = list[str]()
+    for row in await supervisor.runs():
+        run_id = row.started.run_id
+        with suppress(RunNotFound):  # it has ended meanwhile
+            with anyio.move_on_after(60) as scope:
+                await supervisor.run(run_id).wait_result()
+            if scope.cancelled_caught:
+                found.append(f"run {run_id} does not end")
+    rows = await supervisor.runs()
+    found += [f"run {row.started.run_id} is {row.state} and nobody runs it" for row in rows if row.state != "done"]
+    known = {row.started.run_id for row in rows}
+    found += [f"run {run.id} was returned and is not on record" for run in returned if run.id not in known]
+    for row in rows:
+        found += await unheard(supervisor.journal, row.started.run_id)
+    return found
+
+
+async def unheard(journal: Journal, run_id: str) -> list[str]:
+    """The messages of a run that are on record and in no entry, or in more than one."""
+    said = [record.body["message_id"] for _, record in await journal.read_events(run_id) if record.type == "UserSaid"]
+    entries = await journal.read_entries(run_id)
+    heard = Counter(entry.message_id for entry in entries if entry.kind == "user-input")
+    texts = {entry.message_id: text_of(entry.content) for entry in entries}
+    return [
+        f"message {message_id} to {run_id} ({texts.get(message_id, 'never heard')!r}) is on record {count} times and "
+        f"was heard {heard[message_id]} times"
+        for message_id, count in (Counter(said) | Counter(heard.keys())).items()
+        if not count == heard[message_id] == said.count(message_id) == 1
+    ]
+
+
+async def cancelled_after(
+    steps: int, function: Callable[[], Awaitable[object]], *, delay: float = 0.0, bare: bool = False
+) -> bool:
+    """Call a function and cancel it after so many checkpoints of another task, and so many seconds.
+
+    Args:
+        steps: How many.
+        function: What to call.
+        delay: Seconds, for what waits for other threads; 0.0 for none.
+        bare: On asyncio, cancel the task itself, as ``asyncio.timeout`` does, instead of a scope.
+
+    Returns:
+        Whether it did not return.
+    """
+    returned = False
+
+    async def call() -> None:
+        nonlocal returned
+        await function()
+        returned = True
+
+    asyncio = sys.modules.get("asyncio")
+    if bare and asyncio is not None and not _in_trio():
+        task = asyncio.create_task(call())
+        await _wait(steps, delay)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return not returned
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await _wait(steps, delay)
+        group.cancel_scope.cancel()
+    return not returned
+
+
+async def _wait(steps: int, delay: float) -> None:
+    for _ in range(steps):
+        await checkpoint()
+    if delay:
+        await anyio.sleep(delay)
+
+
+def _in_trio() -> bool:
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_run())

@@ -23,12 +23,17 @@ import msgspec
 
 from repertory.errors import RepertoryError
 from repertory.record import open_journal
-from repertory.testing.screen import Screen
+from repertory.torture.frame import Case, Outcome
+from repertory.torture.screen import Screen
 
 WIDTH, HEIGHT = 80, 24
 _PATIENCE = 120.0  # seconds until a process counts as one that does not begin, or does not end
 _NOISE = ("Traceback", "Exception ignored", "Fatal Python error", "KeyboardInterrupt", "Error in", "never awaited")
 _PICTURE = "VIEW / RECORD"  # stands above the live picture, once
+_SHOTS = 6  # of a case
+
+# Takes SIGTERM over, which is when it is shot at, and leaves Ctrl-C to Python.
+_CARELESS = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: None); time.sleep(60)")
 
 # What is interrupted; {root} is a small folder, {db} a database with a run in it, {new} one that is not there yet.
 COMMANDS: tuple[str, ...] = (
@@ -46,6 +51,16 @@ COMMANDS: tuple[str, ...] = (
     "serve --db {new} --socket {socket} --root {root}",
     "serve --db {new} --socket {socket} --root {root} --backend asyncio",
 )
+
+
+def run_case(case: Case) -> Outcome:
+    """Ctrl-C and SIGTERM at random instants, to commands on a terminal."""
+    return Outcome({"interrupted commands": _SHOTS}, interrupt_storm(case.seed, _SHOTS))
+
+
+def careless(case: Case) -> Outcome:
+    """Negative control: a program that leaves Ctrl-C to Python."""
+    return Outcome(failures=judge(shoot([], [(0.0, signal.SIGINT)], home=case.folder, program=_CARELESS)))
 
 
 class Shot(msgspec.Struct, frozen=True):
@@ -77,7 +92,7 @@ def interrupt_storm(seed: int, count: int, *, commands: Sequence[str] = COMMANDS
     Returns:
         What was wrong, one line for each process; empty where all is well.
     """
-    choose = random.Random(seed)  # noqa: S311 - choices of a test
+    choose = random.Random(seed)
     failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="repertory-storm-") as name:
         folder = Path(name)
@@ -131,7 +146,7 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
         os.login_tty(slave)  # Ctrl-C needs one
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # who was started in the background hands down that it is ignored
 
-    process = subprocess.Popen(  # noqa: S603 - the command line itself
+    process = subprocess.Popen(
         [*(program or (sys.executable, "-m", "repertory")), *words],
         preexec_fn=take_the_terminal,  # noqa: PLW1509 - there are no threads here
         env={**kept, **homes, "TERM": "xterm", "LANG": "C.UTF-8"},

@@ -45,6 +45,7 @@ from repertory.supervisor import Supervisor, open_supervisor
 from repertory.testing.refusal import Refusal
 from repertory.testing.rules import check_body
 from repertory.tools import ToolContext, tool
+from repertory.torture.frame import Case, Outcome
 from repertory.views.answers import MOST_DEPTH, Answer
 
 TOOLS: Final = ("look", "put", "fire")  # pure, idempotent, unsafe
@@ -60,8 +61,20 @@ _REASONS: Final = (
     "",
 )
 _WHOLE: Final = ("tool_use", "end_turn", "pause_turn")
+_ANSWERS: Final = 48  # of a case
 _LENGTH: Final = 24  # answers over one journal file: what poisons a record is sent again many times
 _LONG: Final = 200_000  # characters, more than an answer of 8,192 tokens can have
+
+
+def run_case(case: Case) -> Outcome:
+    """Play answers made by a grammar that goes wrong on purpose, in runs that are cut off and resumed."""
+    failures = anyio.run(play_answers, case.seed, _ANSWERS, case.folder, backend=case.backend)
+    return Outcome({"mutated answers": _ANSWERS}, failures)
+
+
+def as_they_came(case: Case) -> Outcome:
+    """Negative control: answers that are kept without being read first."""
+    return Outcome(failures=unread_answers(case.seed, _ANSWERS))
 
 
 class Mutated(msgspec.Struct, frozen=True):
@@ -224,7 +237,7 @@ _MAKERS: Final[Sequence[Callable[[random.Random, set[int]], Any]]] = (
 
 def unread_answers(seed: int, count: int) -> list[str]:
     """What is wrong with those of ``count`` answers that could not be kept and sent again as they came."""
-    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    rng = random.Random(seed)
     wrong = (kept_and_sent(_as_it_came(mutated_answer(rng).response)) for _ in range(count))
     return [words for words in wrong if words]
 
@@ -277,7 +290,7 @@ async def play_answers(seed: int, count: int, folder: str | PathLike[str]) -> li
     failures: list[str] = []
     for number in range(-(-count // _LENGTH)):
         length = min(_LENGTH, count - number * _LENGTH)
-        rng = random.Random(f"{seed}/{number}")  # noqa: S311 - reproducible, not secret
+        rng = random.Random(f"{seed}/{number}")
         found = await _play_run(rng, length, Path(folder) / f"answers-{seed}-{number}.db")
         failures.extend(f"seed {seed}, run {number}: {words}" for words in found)
     return failures
