@@ -44,7 +44,7 @@ NOT_EVEN = {
     "record": {"actors"},
     "shortening": {"actors", "memory"},
     "context": {"actors", "memory"},  # pure functions have no business with the runtime
-    "testing": {*ROOMS} - {"errors", "llm", "offline", "testing"},  # to play a model takes no more
+    "testing": {*ROOMS} - {"errors", "llm", "testing"},  # to play a model takes no more
 }
 ANYWHERE = {
     "_choices",

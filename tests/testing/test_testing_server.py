@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -264,20 +262,6 @@ def test_a_request_is_read_as_it_was_sent() -> None:
     assert request.tools == ()
     assert request.options == {"thinking": {"type": "adaptive"}}
     assert (request.betas, request.max_tokens) == (("beta-1",), 100)
-
-
-def test_the_server_runs_from_the_command_line() -> None:
-    """``python -m repertory.testing.server`` says where it listens, and serves the offline model to any process."""
-    command = [sys.executable, "-m", "repertory.testing.server", "--port", "0", "--thinks"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip().removeprefix("ANTHROPIC_BASE_URL=")
-            status, _, text = post(url, BODY)
-            assert status == 200
-            assert [block["type"] for block in json.loads(text)["content"]] == ["thinking", "text"]
-        finally:
-            process.terminate()
 
 
 def test_the_offline_model_answers_behind_the_server(run_async: RunAsync) -> None:

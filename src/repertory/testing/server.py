@@ -6,10 +6,8 @@ and checks what they are bound to; compacts and edits the context when asked; an
 
 from __future__ import annotations
 
-import argparse
-import inspect
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -28,7 +26,7 @@ from repertory.testing.compaction import plain_summary, prompt_of, summary_of
 from repertory.testing.editing import edit_context
 from repertory.testing.faults import Break, Drip, Fault, Garbage, Raw, Refuse, Reset, Stall, Truncate
 from repertory.testing.http import Gone, HttpRequest, Reply, serve_connection
-from repertory.testing.models import Answer, as_response
+from repertory.testing.models import Answer, FunctionModel
 from repertory.testing.refusal import Refusal, refuse
 from repertory.testing.rules import check_body, check_headers, check_length
 from repertory.testing.wire import decode_request, encode_event, encode_response, error_body, events_of
@@ -67,31 +65,26 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 class MessagesServer:
     """Answers ``POST /v1/messages``, streaming or not, and ``POST /v1/messages/count_tokens``.
 
-    Use ``open_messages_server``, which also listens.
+    ``open_messages_server`` makes one, says what it takes, and listens.
 
-    Args:
-        responder: A model, or a function of the request that returns what a ``ScriptedModel`` step may be.
-        profile: The only model served; None serves every model that ``profile_for`` knows.
-        api_key: The only key accepted; None accepts requests without one.
-        seed: Makes the signing key and the ids; the same seed and requests give the same answers.
-        clock: Seconds, for the cache's TTL.
-        thinks: Whether an answer without thinking gets some, as from a model that always thinks.
-        summarizer: Answers compaction requests; None has the server write something by itself.
+    Attributes:
+        url: Where it listens.
+        exchanges: Every request so far, in order, with what came of it.
     """
 
     def __init__(
         self,
         responder: Responder,
         *,
-        profile: ModelProfile | None = None,
-        api_key: str | None = None,
-        seed: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-        thinks: bool = False,
-        summarizer: Responder | None = None,
+        profile: ModelProfile | None,
+        api_key: str | None,
+        seed: int,
+        clock: Callable[[], float],
+        thinks: bool,
+        summarizer: Responder | None,
     ) -> None:
-        self._responder = responder
-        self._summarizer: Responder = summarizer or plain_summary
+        self._responder = _as_model(responder)
+        self._summarizer = _as_model(summarizer or plain_summary)
         self._profile = profile
         self._api_key = api_key
         self._seed = seed
@@ -206,7 +199,7 @@ class MessagesServer:
         self, request: ModelRequest, body: Json, dropped: list[Json], prompt: Usage, profile: ModelProfile
     ) -> ModelResponse:
         """Answer as the model does, what it thought signed."""
-        answer = await _answer(self._responder, request)
+        answer = await self._responder.complete(request)
         content = answer.content
         if self._thinks and not any(isinstance(block, Thinking) for block in content):
             content = (Thinking(f"Request {self._count}: what is asked, and what do I know?"), *content)
@@ -223,7 +216,7 @@ class MessagesServer:
         asked = prompt_of(body)
         if prompt.prompt_tokens + asked >= profile.context_window:
             return ModelResponse(content=(), stop_reason="model_context_window_exceeded")
-        answer = await _answer(self._summarizer, request)
+        answer = await self._summarizer.complete(request)
         text, stop_reason = summary_of(answer, body["max_tokens"])
         blocks = (self._binder.sign_summary(text, body=body, profile=profile, dropped=dropped),) if text else ()
         written = min(estimate_tokens(answer.content), body["max_tokens"])
@@ -244,12 +237,8 @@ class MessagesServer:
         return f"{prefix}_{blake2b(f'{self._seed}/{self._count}'.encode(), digest_size=9).hexdigest()}"
 
 
-async def _answer(responder: Responder, request: ModelRequest) -> ModelResponse:
-    if isinstance(responder, Model):
-        return await responder.complete(request)
-    result = responder(request)
-    answer: Answer = await result if inspect.isawaitable(result) else result
-    return as_response(answer, request)
+def _as_model(responder: Responder) -> Model:
+    return responder if isinstance(responder, Model) else FunctionModel(responder)
 
 
 def _count(sent: Json, shown: Json) -> Json:
@@ -321,9 +310,9 @@ async def open_messages_server(
         responder: A model, or a function of the request that returns what a ``ScriptedModel`` step may be.
         profile: The only model served; None serves every model that ``profile_for`` knows.
         api_key: The only key accepted; None accepts requests without one.
-        seed: Makes the signing key and the ids.
+        seed: Makes the signing key and the ids; the same seed and requests give the same answers.
         clock: Seconds, for the cache's TTL.
-        thinks: Whether an answer without thinking gets some.
+        thinks: Whether an answer without thinking gets some, as from a model that always thinks.
         summarizer: Answers compaction requests; None has the server write something by itself.
         faults: What spoils the first requests; ``server.inject`` adds more.
         host: Where to listen.
@@ -357,32 +346,3 @@ async def open_messages_server(
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve the offline model from the command line: ``python -m repertory.testing.server``."""
-    from repertory.offline import OfflineModel
-
-    parser = argparse.ArgumentParser(prog="python -m repertory.testing.server", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8082)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--thinks", action="store_true", help="give every answer a signed thinking block")
-    options = parser.parse_args(arguments)
-
-    async def serve() -> None:
-        """Listen until interrupted."""
-        async with open_messages_server(
-            OfflineModel(), host=options.host, port=options.port, seed=options.seed, thinks=options.thinks
-        ) as server:
-            print(f"ANTHROPIC_BASE_URL={server.url}", flush=True)  # noqa: T201
-            await anyio.sleep_forever()
-
-    try:
-        anyio.run(serve, backend="trio")
-    except KeyboardInterrupt:
-        return
-
-
-if __name__ == "__main__":
-    main()
