@@ -152,7 +152,7 @@ async def measure(server: PostgresServer, options: argparse.Namespace, folder: P
     for name, values in speeds.items():
         found[f"{name}: iterations a second"] = statistics.median(values)
     for engine, values in waits.items():
-        cuts = statistics.quantiles(values, n=100)
+        cuts = statistics.quantiles(values, n=100, method="inclusive")
         found[f"{engine}: milliseconds of a batch"] = {"p50": 1000 * cuts[49], "p99": 1000 * cuts[98]}
     for what in ("journal", "agents"):
         ratio = statistics.median(speeds[f"postgres: {what}"]) / statistics.median(speeds[f"sqlite: {what}"])

@@ -75,7 +75,7 @@ def measure(address: Path, requests: int) -> list[float]:
 
 def show(name: str, times: list[float]) -> None:
     """One line of figures."""
-    cuts = statistics.quantiles(times, n=100)
+    cuts = statistics.quantiles(times, n=100, method="inclusive")  # so that none is above the most
     print(f"{name}: p50 {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms, most {max(times):.1f} ms")
 
 
