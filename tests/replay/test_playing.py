@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from repertory.replay import (
     profile_named,
 )
 from repertory.replay.model import ReplayModel, replay_tools, times_of
+from repertory.replay.playing import _work  # pyright: ignore[reportPrivateUsage]
 from repertory.shortening import ResultPolicy
 from repertory.tools import ToolContext, call_tool
 
@@ -119,6 +123,14 @@ def test_a_process_that_dies_ends_the_replay(tmp_path: Path, monkeypatch: pytest
     runs = [long_run(200, run_id=f"run-{number}") for number in range(2)]
     with pytest.raises(RecordingError, match=r"the process that played run-\d was ended"):
         play_all(runs, policy="deadly:policy", profiles=[CHEAP_READS], jobs=2)
+
+
+def test_a_process_whose_starter_is_gone_ends_without_a_word() -> None:
+    """Also where that had sent a half of a run."""
+    ours, theirs = multiprocessing.Pipe()
+    os.write(ours.fileno(), struct.pack("!i", 1000) + b"a half")
+    ours.close()
+    _work(theirs, "thrifty", [CHEAP_READS])
 
 
 async def test_thrift_is_cheaper_than_appending_and_strict_shows_less() -> None:

@@ -296,6 +296,9 @@ def _work(connection: Connection, policy: str, profiles: Sequence[ModelProfile])
             os._exit(1)
 
     chosen = policy_named(policy)
-    with suppress(EOFError, ConnectionError):
-        while True:
-            tell(_play_models(connection.recv(), chosen, profiles, lambda: tell(None)))
+    while True:
+        try:
+            run = connection.recv()
+        except (EOFError, OSError):  # who sends them is gone, maybe in the middle of one
+            return
+        tell(_play_models(run, chosen, profiles, lambda: tell(None)))
