@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from cli_support import at_a_terminal, settings
 
 from patience import PATIENCE
+from repertory.cli.deciding import who_decides
 
 AGENT = '''\
 import repertory as rp
@@ -62,6 +64,14 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
             terminal.expect(asked)
             terminal.type(typed)
         assert terminal.end() == 0
+
+
+def test_who_has_no_name_decides_by_his_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers whose user is in no list."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert who_decides() == f"user {2**31 - 7}"
 
 
 def test_without_a_terminal_the_call_stays_waiting_and_it_is_said_how_to_decide(home: Path) -> None:

@@ -171,6 +171,16 @@ def check(verb: str, expected: Expected, done: Any) -> None:
             json.loads(line)
 
 
+def test_an_empty_name_is_no_call(served: Served) -> None:
+    """Of a variable that is not set, say; else it would be the beginning of whichever one waits."""
+    run_id = begin(served, "payer")
+    for words in (["approve", "", "--run", run_id], ["deny", "", "no", "--run", run_id]):
+        done = CliRunner().invoke(app, [*words, "--db", str(served.folder / "a.db")], env=environment(served.folder))
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "CALL" in done.stderr
+    served.ask("POST", f"/runs/{run_id}/kill", {})
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_beside_a_service(verb: str, served: Served) -> None:
     """The service is found by the database that it owns, and does what the verb says, or says how the run stands."""

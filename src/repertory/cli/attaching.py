@@ -5,7 +5,6 @@ When the service is restarted meanwhile, what was missed is shown out of the rec
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
@@ -19,6 +18,7 @@ from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen, terminal_kept
 from repertory.cli.databases import open_source_of
+from repertory.cli.deciding import who_decides
 from repertory.cli.following import (
     RECONNECT,
     Scribe,
@@ -341,7 +341,7 @@ class _Attached:
         allowed = word.lower().startswith("y")
         body = {} if allowed else {"reason": reason.strip() or "denied at the terminal"}
         await self._client.decide(
-            call.run_id, call.call_id, "approve" if allowed else "deny", {"by": getpass.getuser(), **body}
+            call.run_id, call.call_id, "approve" if allowed else "deny", {"by": who_decides(), **body}
         )
         return True
 

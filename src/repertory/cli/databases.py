@@ -224,8 +224,8 @@ def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | No
     """
     if part is None:
         return next((run_id for run_id, parent_id in reversed(ids) if parent_id is None), None)
-    # A root's id is the beginning of the ids below it, so a part of it fits its whole tree.
-    fitting = sorted((run_id for run_id, _ in ids if part in run_id), key=len)
+    # A root's id is the beginning of the ids below it, so a part of it fits its whole tree. "" is a part of none.
+    fitting = sorted((run_id for run_id, _ in ids if part and part in run_id), key=len)
     others = [other for other in fitting if not other.startswith(fitting[0])]
     if others and fitting[0] != part:
         listed = ", ".join([fitting[0], *others][:4])

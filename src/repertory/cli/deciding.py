@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from repertory.supervisor import Run
 
 _KEYS = "y: allow, n: deny, e: change the arguments"
+
+
+def who_decides() -> str:
+    """The user's name, for the record; his number where he has no name, as in many a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return f"user {os.getuid()}"
 
 
 async def decide_at_terminal(
@@ -52,7 +61,7 @@ async def decide_at_terminal(
 
 async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
     """Ask until a call is decided; whether anybody is there."""
-    by = getpass.getuser()
+    by = who_decides()
     output.remark(f"{one_line(event.agent)} wants to call {call_line(event.tool, event.arguments, 2000)}")
     while True:
         answer = await _typed(f"{_KEYS} ")

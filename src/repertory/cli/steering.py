@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from repertory._choices import check_text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import ask_service, ask_service_of, open_source
+from repertory.cli.deciding import who_decides
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.reading import call_line
 from repertory.errors import ConfigurationError, RunError
@@ -188,11 +189,12 @@ async def deny(
 async def _decide(verb: str, call_id: str, *, run: str | None, by: str | None, at: At, **said: Any) -> None:
     async with ask_service(at) as client:
         found = _find_call(await client.waiting(), run, call_id)
-        await client.decide(*found, verb, {"by": by or getpass.getuser(), **said})
+        await client.decide(*found, verb, {"by": by or who_decides(), **said})
 
 
 def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> tuple[str, str]:
     """The run and the id of the one call that waits and fits. One that is named whole may have been decided before."""
+    check_text("CALL", call_id)  # "" would fit whatever waits
     fitting = [
         (each.run_id, each.call_id)
         for each in waiting
