@@ -32,6 +32,8 @@ async def answer(request):
         return call("look_up", word="hanging")
     if last == "about hanging":
         await anyio.sleep_forever()
+    if last.endswith("odd"):
+        return "\x9b31m\u202e\x7f"
     if last.endswith("fail"):
         raise rp.errors.ModelUnavailable("gone")
     return "I heard: " + last
@@ -149,6 +151,13 @@ def test_a_talk_can_be_had_as_json_and_taken_up_by_part_of_its_id(home: Path) ->
     assert (done.returncode, done.stdout) == (0, "I heard: three\n")
     shown = in_a_process("ps", "-a", "--json", "--db", "a.db", home=home).json
     assert len(shown) == 1 or len(shown["runs"]) == 1
+
+
+def test_json_of_a_talk_cannot_steer_the_terminal(home: Path) -> None:
+    """It is ASCII, as all JSON is, whatever the model says."""
+    done = talk(home, "odd\n", "--agent", "ag:clerk", "--json")
+    assert json.loads(done.stdout)["answer"] == "\x9b31m\u202e\x7f"
+    assert all(" " <= letter <= "~" for letter in done.stdout.rstrip("\n"))
 
 
 def test_a_typed_agent_answers_with_its_results(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import anyio
@@ -155,6 +156,33 @@ def test_no_command_lets_the_record_steer_the_terminal(words: tuple[str, ...], m
     """The record is full of escape sequences; none of them comes out raw, whichever way it is looked at."""
     out = invoke(*words, "--db", made, home=home).out
     assert not set(out) & set("\x1b\x07\x9b\x00\u202e\u2066")
+
+
+def test_the_name_of_a_database_is_shown_clean_and_as_a_shell_takes_it(made: Path, tmp_path: Path) -> None:
+    """It may be anybody's: what ps advises has no escape sequence in it, and is one word again when it is copied."""
+    path = tmp_path / "two words\x1b[2J.db"
+    shutil.copy(made, path)
+    out = invoke("ps", "-a", "--db", path, home=tmp_path).out
+    assert "\x1b" not in out
+    assert out.rstrip().endswith(f" --db '{tmp_path}/two words\\x1b[2J.db'")
+
+
+def test_an_empty_name_is_no_run(tmp_path: Path) -> None:
+    """Of a variable that is not set, say; else it would be a part of the id of the one tree that there is."""
+    path = tmp_path / "runs.db"
+    rp.run_sync(rp.Agent("a"), "task", path=path, model=ScriptedModel(["done"]))
+    for words in (("ledger", ""), ("content", "gc", "--run", ""), ("fork", "")):
+        result = invoke(*words, "--db", path, home=tmp_path)
+        assert (result.code, result.out, result.err.count("\n")) == (4, "", 1), result
+
+
+def test_a_traceback_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """What --debug shows is somebody's words, too."""
+    (tmp_path / "odd_maker.py").write_text("def agent():\n    raise ValueError('\\x1b[2J\\u202e')\n")
+    result = in_a_process("run", "x", "--agent", "odd_maker:agent", "--debug", home=tmp_path)
+    assert "Traceback" in result.err
+    assert "ValueError: \\x1b[2J\\u202e" in result.err
+    assert not set(result.err) & {"\x1b", "\u202e"}
 
 
 @pytest.mark.parametrize("part", [RUN, "aaaaaa", "x2c-aaaaaa"])

@@ -173,7 +173,7 @@ class _Group(TyperGroup):
             if isinstance(cause, KeyboardInterrupt):
                 return output.INTERRUPTED
             if debug:
-                traceback.print_exception(raised)
+                output.remark(output.clean("".join(traceback.format_exception(raised)).rstrip()))
             if isinstance(cause, RepertoryError):
                 output.say(output.words_of(cause))
                 return output.exit_code_of(cause)

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import command
-from repertory.cli.conversing import Lines, Screen, put, terminal_kept
-from repertory.cli.databases import Database, read_row, runs_database
+from repertory.cli.conversing import Lines, Screen, terminal_kept
+from repertory.cli.databases import Database, db_option, read_row, runs_database
 from repertory.cli.deciding import decide_at_terminal
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, How, argument, option
 from repertory.cli.running import RESEARCH, find_agent, find_context, options_with, print_answer
@@ -121,7 +121,7 @@ class _Talk:
     def close(self) -> None:
         """Say how to go on with it, and raise what it ended with."""
         assert self._signals is not None
-        go_on = "" if self._run is None else f"go on with: repertory chat {self._run.id} --db {self._path}"
+        go_on = "" if self._run is None else f"go on with: repertory chat {self._run.id}{db_option(self._path)}"
         if self._signals.ended_by:
             raise output.Interrupted(f"ended; {go_on}" if go_on else "ended", 128 + self._signals.ended_by)
         if self._typed_at and go_on:
@@ -158,7 +158,7 @@ class _Talk:
                 continue
             await self._answer(run, question)
         if self._typed_at and self._shown_on:
-            put("\n")
+            output.put("\n")
 
     async def _ask(self, supervisor: Supervisor, question: str) -> Run[Any]:
         if self._run is not None:
@@ -197,7 +197,7 @@ class _Talk:
         if self._as_json:
             self._print_json(question, answer=text, result=result)
         elif not self._shown_on:
-            put(output.clean(text).rstrip("\n") + "\n")
+            output.write(text.rstrip("\n"))
         elif not shown.strip().endswith(text.strip()):
             print_answer(text)
 
@@ -214,8 +214,7 @@ class _Talk:
         run = self._run
         assert run is not None
         whole = {"run_id": run.id, "question": question, "answer": None, "result": None, "error": None, **fields}
-        sys.stdout.write(f"{msgspec.json.encode(whole).decode()}\n")
-        sys.stdout.flush()
+        output.print_json(whole, on_one_line=True)
 
     def _dim(self, text: str) -> None:
         output.console().print(Text(text, style="dim"))

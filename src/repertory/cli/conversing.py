@@ -64,13 +64,7 @@ class Screen:
     async def _write(self, text: str) -> None:
         async with self._writing:
             self._column = 0 if text.endswith("\n") else 1
-            await anyio.to_thread.run_sync(put, text, abandon_on_cancel=True)
-
-
-def put(text: str) -> None:
-    """Write to standard output at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+            await anyio.to_thread.run_sync(output.put, text, abandon_on_cancel=True)
 
 
 # --- the keyboard -----------------------------------------------------------------------------------------

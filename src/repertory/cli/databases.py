@@ -120,7 +120,7 @@ def databases_to_read(db: str | None) -> Sequence[Database]:
     named = named_database(db)
     if named is not None:
         if isinstance(named, Path) and not os.path.exists(named):  # of a name that no file can have, too
-            raise NothingThere(f"no database at {named}; repertory demo --db {named} makes one")
+            raise NothingThere(f"no database at {named}; repertory demo{db_option(named)} makes one")
         return [named]
     known = known_databases()
     if not known:
@@ -188,7 +188,7 @@ async def open_run(
 
     def missing(where: str) -> str:
         if newest:
-            return f"every run in {where} has finished or is under way; repertory ps -a{_beside(db)} lists them"
+            return f"every run in {where} has finished or is under way; repertory ps -a{db_option(db)} lists them"
         return str(no_run(run_id, where, db))
 
     async with open_with(db, find, missing) as found:
@@ -357,7 +357,7 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
     owner = owner_of(path) if isinstance(path, Path) else None
     if owner is not None:
         raise JournalLocked(f"{path} is owned by a process that is no service", path=str(path), owner=owner.pid)
-    where = f" --db {path}" if named_database(at.db) is not None else ""
+    where = db_option(named_database(at.db))
     raise RunError(
         f"nobody runs what is in {path}: repertory serve{where} --resume is a service that goes on with it, repertory "
         f"resume RUN{where} goes on with one run here"
@@ -391,9 +391,9 @@ async def find_in_service(client: ServiceClient, run_id: str | None) -> str | No
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:
     """The error of a run that is not there; ``db`` is the database that was named, if one was."""
     what = "no run" if run_id is None else f"no run {run_id!r}"
-    return NothingThere(f"there is {what} in {where}; repertory ps -a{_beside(db)} lists what there is")
+    return NothingThere(f"there is {what} in {where}; repertory ps -a{db_option(db)} lists what there is")
 
 
-def _beside(db: str | None) -> str:
-    """How a command says which database it means, where one was named."""
-    return "" if db is None else f" --db {shlex.quote(db)}"
+def db_option(database: Database | str | None) -> str:
+    """How a command that is advised says which database it means; "" where none has to be said."""
+    return "" if database is None else f" --db {shlex.quote(str(database))}"

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, named_database, new_database
+from repertory.cli.databases import Database, db_option, named_database, new_database
 from repertory.cli.options import How, Shown, argument, option
 from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer, print_outcome
 from repertory.cli.stats import overview
@@ -138,7 +138,7 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
     for citation in fields["citations"]["unresolved"]:
         screen.print(Text(output.clean(broken_citation(citation)), style="red"))
     screen.print(Text("Look at what happened:", style="bold"))
-    where = f" --db {fields['database']}" if named else ""
+    where = db_option(fields["database"] if named else None)
     name, run_id = _program(), fields["run_id"]
     for words, what in (
         (f"{name} ps -a{where}", "the tree of runs"),

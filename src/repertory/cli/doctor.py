@@ -21,7 +21,7 @@ from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, data_dir, known_databases, named_database, open_to_read
+from repertory.cli.databases import Database, data_dir, db_option, known_databases, named_database, open_to_read
 from repertory.cli.findings import Finding, Verdict, check_company, check_postgres, check_systemd
 from repertory.cli.options import DATABASE, MODEL, argument, option
 from repertory.cli.service import unit_folder
@@ -200,7 +200,7 @@ def _clock(path: Path) -> Finding:
 def _backups(path: Path) -> Finding:
     from repertory.cli.keeping import NOTE
 
-    name, advice = "backups", f"repertory backup FOLDER --db {path}"
+    name, advice = "backups", f"repertory backup FOLDER{db_option(path)}"
     try:
         note = json.loads(Path(f"{os.path.realpath(path)}{NOTE}").read_text(encoding="utf-8"))
         file, age = Path(note["file"]), time.time() - float(note["at"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
@@ -29,7 +27,6 @@ from repertory.service.places import Place, service_of
 from repertory.service.views import REMOVED, EventView, event_of
 
 if TYPE_CHECKING:
-    from repertory.llm.messages import Json
     from repertory.runs.waiting_calls import WaitingCall
     from repertory.service.sources import RunSource
 
@@ -264,14 +261,12 @@ class Scribe:
 def write_line(event: EventView, agent: str, line: str) -> None:
     """Write an event that is worth a line."""
     if line:
-        sys.stdout.write(f"{output.timestamp(event.at)}  {one_line(agent):<13} {line}\n")
-        sys.stdout.flush()
+        output.write(f"{output.timestamp(event.at)}  {one_line(agent):<13} {line}")
 
 
 def _write_json(event: EventView, agent: str, line: str) -> None:
-    fields: Json = {**msgspec.to_builtins(event), "agent": agent, "line": line}
-    sys.stdout.write(f"{json.dumps(fields)}\n".replace("\x7f", "\\u007f"))
-    sys.stdout.flush()
+    fields = {**msgspec.structs.asdict(event), "agent": agent, "line": line}
+    output.print_json(fields, on_one_line=True)
 
 
 def check_there(event: EventView, run_id: str | None) -> None:

@@ -229,18 +229,29 @@ def print_table(
         show(screen, table(headers, rows, width=screen.width, right=right), *[""][:gap])
 
 
-def print_json(value: Any) -> None:
-    """Write one JSON value to standard output: on one line, or indented for a person at a terminal."""
+def print_json(value: Any, *, on_one_line: bool = False) -> None:
+    """Write one JSON value to standard output at once, indented for a person at a terminal.
+
+    Args:
+        value: The value.
+        on_one_line: At a terminal, too: others follow it.
+    """
     import msgspec
 
-    value = msgspec.to_builtins(value)
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, indent=2 if sys.stdout.isatty() else None)
-    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+    indent = 2 if sys.stdout.isatty() and not on_one_line else None
+    text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True, allow_nan=False, indent=indent)
+    put(text.replace("\x7f", "\\u007f") + "\n")
 
 
 def write(text: str) -> None:
-    """Write a text that is a command's whole answer to standard output."""
-    sys.stdout.write(f"{clean(text)}\n")
+    """Write text to standard output at once, as lines of their own."""
+    put(f"{clean(text)}\n")
+
+
+def put(text: str) -> None:
+    """Write to standard output at once, as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def say(text: str) -> None:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, find_service, read_row, runs_database
+from repertory.cli.databases import Database, db_option, find_service, read_row, runs_database
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, UNFINISHED_RUN, At, How, Shown, argument, option
 from repertory.cli.steering import resume_in_service
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
@@ -223,9 +223,9 @@ def execute(
             if stop.asked.is_set():
                 progress.announce("stopping at the next boundary; once more stops at once")
         if not begun_runs:
-            raise stop.interrupted(f"stopped at once; repertory ps --db {path} shows what there is to resume")
+            raise stop.interrupted(f"stopped at once; repertory ps{db_option(path)} shows what there is to resume")
         ((run, name),) = begun_runs  # only now, when nothing goes on any more, is it certain how it ended
-        go_on = f"go on with: repertory resume {run.id} --db {path}"
+        go_on = f"go on with: repertory resume {run.id}{db_option(path)}"
         return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
     with show_progress(shown, stderr=not is_shown) as progress:
@@ -292,7 +292,7 @@ def print_answer(answer: str) -> None:
     """Write an answer for a person: wrapped on a terminal, as it is elsewhere."""
     text = output.clean(answer).rstrip("\n")
     if not sys.stdout.isatty():
-        sys.stdout.write(f"{text}\n")
+        output.write(text)
         return
     screen = output.console()
     for is_table, lines in groupby(text.split("\n"), key=lambda line: line.startswith("|")):

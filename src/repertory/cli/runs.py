@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
@@ -18,7 +17,14 @@ from repertory._ids import unit_of
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import data_dir, databases_to_read, named_database, open_source, open_source_of
+from repertory.cli.databases import (
+    data_dir,
+    databases_to_read,
+    db_option,
+    named_database,
+    open_source,
+    open_source_of,
+)
 from repertory.cli.options import AS_JSON, RUN, At, option
 from repertory.errors import RepertoryError
 
@@ -83,9 +89,9 @@ async def ps(
     def show(screen: Console) -> None:
         if shown:
             output.show(screen, runs_table(shown, screen.width))
-        hint = _hint(found, shown, place, f" --db {database}" if named else "")
+        hint = _hint(found, shown, place, db_option(database if named else None))
         if hint:
-            sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
+            output.write(f"\n{hint}" if shown else hint)
 
     fields = {"database": database, "service": place and str(place), "runs": shown, "more": found.more}
     return Answer(fields, show)

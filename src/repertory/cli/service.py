@@ -33,7 +33,7 @@ def print_units(words: list[str] = _WORDS, *, name: str = _NAME, socket_activati
     service print --name clerks serve --agent my_agents:clerk --resume.
     """
     for file, text in _units(words, name, activated=socket_activation).items():
-        sys.stdout.write(f"# {file}\n{text}\n")
+        output.write(f"# {file}\n{text}")
 
 
 @service.command(context_settings=_PASSED_ON)

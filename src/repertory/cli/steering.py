@@ -47,7 +47,7 @@ def new_run(run_id: str, hint: str) -> Answer:
     """The id of a run that was begun, for scripts, with what a person does next."""
 
     def show(_screen: Console) -> None:
-        sys.stdout.write(f"{run_id}\n")
+        output.write(run_id)
         if sys.stdout.isatty():
             output.say(f"{hint} {run_id}")
 
@@ -136,7 +136,7 @@ async def approvals(*, at: At) -> Answer:
 
     def show(screen: Console) -> None:
         if not waiting:
-            sys.stdout.write("Nothing waits.\n")
+            output.write("Nothing waits.")
             return
         headers = ("CALL", "RUN", "WAITS FOR", "AGENT", "AGE", "WHAT")
         # Whole: nobody should have to allow what he cannot see.

@@ -114,8 +114,7 @@ async def _redraw(source: RunSource, glance: Glance, interval: float) -> None:
 async def _write_lines(source: RunSource, glance: Glance, interval: float) -> None:
     before: Glance | None = None
     while True:
-        sys.stdout.write(f"{output.timestamp(glance.at)}  {'  '.join(_facts(glance, before))}\n")
-        sys.stdout.flush()
+        output.write(f"{output.timestamp(glance.at)}  {'  '.join(_facts(glance, before))}")
         await anyio.sleep(interval)
         before, glance = glance, await _look(source)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ def _print(screen: Console, found: list[tuple[int, WebhookTried]]) -> None:
     headers = ("CHANGE", "RUN", "OUTCOME", "ATTEMPT", "STATUS", "AT", "WEBHOOK")
     output.print_table(screen, headers, rows, gap=False)
     if not found:
-        sys.stdout.write("No webhook was told of anything yet.\n")
+        output.write("No webhook was told of anything yet.")
 
 
 @webhooks.command()
