@@ -231,7 +231,7 @@ def test_a_page_that_lies_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "heads"), [(ContextPolicy, "| field | default |"), (ResultRules, "| field | at last |")]
+    ("policy", "heads"), [(ContextPolicy, "| field | default |"), (ResultRules, "| field | last default |")]
 )
 def test_the_page_on_context_has_every_field_of_a_policy_with_its_default(policy: type[Struct], heads: str) -> None:
     """No field is missing, none is there that is not, and no default is another."""
