@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 import trio
 
 import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
-from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunError, RunFailed
+from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunError, RunFailed, RunStopped
 from repertory.llm.messages import Text, ToolResult, text_of
 from repertory.llm.model import ModelResponse
+from repertory.record import open_journal
 from repertory.runs.events import IterationStarted, ModelAnswered, RunSpawned, StateChanged, ToolEnded, ToolStarted
 from repertory.testing import FunctionModel, ScriptedModel, call
 
@@ -322,6 +324,49 @@ async def test_a_supervisor_that_is_closed_begins_nothing_and_says_so() -> None:
     for begin in (supervisor.spawn(agent(), "Go on."), supervisor.resume(run.id, agent=agent())):
         with pytest.raises(RunError, match="the supervisor is closed"):
             await begin
+
+
+async def test_a_supervisor_that_is_closed_forks_and_removes_nothing() -> None:
+    """Also where its journal is open still, as somebody else has opened it."""
+    async with open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=ScriptedModel(["Gone."])) as supervisor:
+            run = await supervisor.spawn(agent(), "Go.")
+            await run.wait_result()
+        for change in (supervisor.fork(run.id, agent=agent()), supervisor.remove(run.id)):
+            with pytest.raises(RunError, match="the supervisor is closed"):
+                await change
+        assert [row.started.run_id for row in await journal.read_runs()] == [run.id]
+
+
+def test_who_waits_outside_of_a_supervisor_that_is_cancelled_hears_of_it(run_async: RunAsync) -> None:
+    """Of runs under way, in the queue and stopped there: nobody is left to bring them to their ends."""
+
+    async def main() -> None:
+        heard: list[str] = []
+
+        async def wait(run: rp.Run[str]) -> None:
+            with pytest.raises(RunStopped):
+                await run.wait_result()
+            heard.append(run.task)
+
+        async def read_along(run: rp.Run[str]) -> None:
+            assert [piece async for piece in run.stream()] == []
+            heard.append("stream")
+
+        model = FunctionModel(lambda _: anyio.sleep_forever())
+        async with anyio.create_task_group() as outside:
+            with anyio.CancelScope() as block:
+                async with rp.open_supervisor(model=model, max_runs=1) as supervisor:
+                    runs = [await supervisor.spawn(agent(), task) for task in ("going", "waiting", "stopped")]
+                    for run in runs:
+                        outside.start_soon(wait, run)
+                    outside.start_soon(read_along, runs[0])
+                    await anyio.wait_all_tasks_blocked()
+                    runs[2].stop()
+                    block.cancel()
+        assert sorted(heard) == ["going", "stopped", "stream", "waiting"]
+
+    run_async(main)
 
 
 class Mute(Exception):

@@ -124,8 +124,9 @@ class Runtime:
         """Do what takes several steps; once begun it goes on, also where whoever asked for it is cancelled meanwhile.
 
         Raises:
-            RunError: The supervisor was cancelled first.
+            RunError: The supervisor is closed, or was cancelled first.
         """
+        self.check_open()
         ended, outcome, errors = anyio.Event(), list[T](), list[Exception]()
         is_heard = True
 
@@ -465,8 +466,8 @@ class Runtime:
     def stop_queued(self, live: LiveRun) -> None:
         """End a run that waits in the queue, or was paused there, as there is no loop to do it; else do nothing."""
         if live.ref is None and not live.is_ending and self._leave_queue(live):
-            live.ending, live.end = True, RunEnd("stopped")
-            self._tasks.start_soon(self.end_run, live, RunEnd("stopped"))
+            self._submit_end(live, RunEnd("stopped"))
+            self._tasks.start_soon(self._reap, live, None)
 
     def pause_queued(self, live: LiveRun) -> None:
         """Take a run out of the queue that waits there; else do nothing."""
@@ -524,6 +525,10 @@ class Runtime:
 
         From its first step on the end stands, also for somebody who kills the run meanwhile.
         """
+        self._submit_end(live, end)
+        await self._finish(live)
+
+    def _submit_end(self, live: LiveRun, end: RunEnd) -> None:
         left = [run for run in live.tree() if run is not live and run.state not in FINAL_STATES]
         records: list[Record] = []
         for run in (*left, live):
@@ -533,7 +538,6 @@ class Runtime:
                 run.state_record(run.end.state, result=run.end.result, error=run.end.error, cancelled=cancelled)
             )
         self._journal.submit(records)
-        await self._finish(live)
 
     async def _finish(self, live: LiveRun) -> None:
         """Wait until a run's end is durable, then tell those who wait for it."""
@@ -552,17 +556,20 @@ class Runtime:
             with contextlib.suppress(MailboxFull):  # then it holds what it knows of the tree until others need the room
                 self.shared.memory.tell(ForgetTree(root_of(live.run_id)))
 
-    async def _reap(self, live: LiveRun, ref: ActorRef[Any]) -> None:
-        """See to it that a run whose actor is gone has ended for everybody who waits."""
-        reason = await ref.wait_stopped()
-        if self._actors.get(live.run_id) is ref:
-            del self._actors[live.run_id]
+    async def _reap(self, live: LiveRun, ref: ActorRef[Any] | None) -> None:
+        """See to it that a run whose actor is gone, or that had none yet, has ended for everybody who waits."""
         try:
+            reason = None if ref is None else await ref.wait_stopped()
+            if self._actors.get(live.run_id) is ref:
+                self._actors.pop(live.run_id, None)
             await self._see_ended(live, reason)
+        except BaseException:
+            live.set_ended()  # the supervisor is cancelled, or fails: who waits may stand outside of its block
+            raise
         finally:
             self.queue.left(live)
 
-    async def _see_ended(self, live: LiveRun, reason: StopReason) -> None:
+    async def _see_ended(self, live: LiveRun, reason: StopReason | None) -> None:
         if live.ended.is_set():
             return
         try:
@@ -570,7 +577,7 @@ class Runtime:
                 raise live.lost
             if live.end is not None:
                 await self._finish(live)  # it was killed while it waited for its end to be durable
-            elif reason.kind == "failed":
+            elif reason is not None and reason.kind == "failed":
                 log(logging.ERROR, "run.crashed", run=live.run_id, exc_info=reason.error)
                 await self.end_run(live, RunEnd.failed(reason.error))
             elif not any(run.killed for run in live.lineage()):
