@@ -190,9 +190,10 @@ class Tallies:
 
     async def open(self, root_id: str) -> Tally:
         """The tally of a tree that has a record."""
-        tally = self._of_root.get(root_id)
+        journal = self._journal
+        # Where others share the journal, they may have gone on with the tree since.
+        tally = None if journal.is_shared else self._of_root.get(root_id)
         if tally is None:
-            journal = self._journal
             tally = self._of_root[root_id] = Tally(
                 await journal.read_statistics(root_id),
                 await journal.read_open_calls(root_id),

@@ -188,6 +188,14 @@ class LiveRun:
             live = live.successor
         return live
 
+    @property
+    def end_of_events(self) -> int | None:
+        """The number of the event after its last one, also where it went elsewhere and came back; None before."""
+        live = self
+        while live.last_event is None and live.successor is not None:
+            live = live.successor
+        return live.last_event
+
     # --- its place in the tree ---
 
     @property

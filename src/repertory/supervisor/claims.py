@@ -6,15 +6,16 @@ Only where several supervisors share a journal; see ``repertory.machines``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
 from repertory.agents.agent import Agent
 from repertory.agents.loading import definitions_of
-from repertory.errors import JournalError, RepertoryError
-from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted
+from repertory.errors import JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
+from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
 from repertory.runs.events import RunClaimed, to_record
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
@@ -41,6 +42,10 @@ class _Home(Protocol):
 
     async def read_run(self, run_id: str) -> RunRow | None: ...
 
+    async def take_up(
+        self, row: RunRow, agent: Agent[Any], *, ended: Container[RunState], leads: Sequence[Agent[Any]] = ()
+    ) -> LiveRun: ...
+
     async def take_up_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun: ...
 
 
@@ -63,7 +68,8 @@ class Claims:
         self._home = home
         self._labels = labels
         self._wake = wake
-        self._held: dict[str, LiveRun] = {}  # by somebody in this process, and under way nowhere or elsewhere
+        # By somebody in this process, and under way nowhere or elsewhere; each time anew where one came back between.
+        self._held: dict[str, list[LiveRun]] = {}
         self._left: set[str] = set()  # to others: runs whose definition, by its digest, is not the one here
         # Definitions, by their digests, of runs that were in the queue when it was read last.
         self._agents: dict[tuple[str, str], Sequence[Agent[Any]]] = {}
@@ -209,7 +215,7 @@ class Claims:
         if key in self._agents:
             return True
         if run_id in self._held:
-            self._agents[key] = [self._held[run_id].agent]
+            self._agents[key] = [self._held[run_id][-1].agent]
             return True
         row = await self._home.read_run(run_id)
         definitions = [] if row is None else _find_definitions(row.started, candidate.agent_digest)
@@ -233,14 +239,14 @@ class Claims:
             if row is None or row.state in FINAL_STATES:
                 await self.machines.forget(run_id)
                 return
-            held = self._held.get(run_id)
+            held = self._held.get(run_id, [])
             try:
                 definitions = definitions or _find_definitions(row.started, claim.agent_digest)
                 if not definitions:
                     raise _Unknown(f"agent {row.started.agent} is not known here")
                 self._fences[run_id] = claim
                 self._adopting.add(run_id)
-                await self._home.take_up_claimed(row, definitions, context=None if held is None else held.context)
+                await self._home.take_up_claimed(row, definitions, context=held[-1].context if held else None)
             except JournalError:
                 raise
             except RepertoryError as error:
@@ -260,9 +266,10 @@ class Claims:
     def hold(self, live: LiveRun) -> None:
         """Follow a run that somebody here holds, wherever it goes on."""
         live.elsewhere = True
+        live.tally.clock.run(on=False)
         self._enter(live.run_id)
         self._fences.pop(live.run_id, None)
-        self._held[live.run_id] = live
+        self._held.setdefault(live.run_id, []).append(live)
         self._wake()
 
     async def let_go(self, live: LiveRun) -> None:
@@ -274,7 +281,7 @@ class Claims:
     def close(self) -> None:
         """Tell those who wait here that this process does not go on."""
         held, self._held = self._held, {}
-        for live in held.values():
+        for live in chain.from_iterable(held.values()):
             live.set_ended()
 
     # --- all the time -------------------------------------------------------------------------------------
@@ -316,14 +323,25 @@ class Claims:
                     await self.machines.give_place_back(run_id)
 
     async def _follow(self) -> None:
-        held = [live for live in self._held.values() if live.elsewhere]
-        standing = await self.machines.standing([live.run_id for live in held]) if held else {}
+        standing = await self.machines.standing([*self._held]) if self._held else {}
         for run_id in (run_id for run_id, stands in standing.items() if stands.ended):
-            row = await self._home.read_run(run_id)
-            if row is not None and row.state in FINAL_STATES and (live := self._held.pop(run_id, None)) is not None:
-                live.end, live.state, live.ending = RunEnd(row.state, row.result, row.error), row.state, True
-                if not live.ended.is_set():
-                    live.set_ended()
+            async with self._home.alone_with(run_id):
+                row = await self._home.read_run(run_id)
+                if row is not None and row.state in FINAL_STATES and self._home.find(run_id) is None:
+                    await self._show_ended(row)
+
+    async def _show_ended(self, row: RunRow) -> None:
+        """Let those who hold a run see how it ended, and its record as that is now."""
+        run_id = row.started.run_id
+        held = self._held[run_id][-1]
+        if held.newest is held:  # else it came back and ended here
+            try:
+                await self._home.take_up(row, held.agent, ended=FINAL_STATES, leads=held.leads)
+            except (PayloadInvalid, JournalUnreadable) as error:
+                log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
+        for live in self._held.pop(run_id):
+            live.end, live.state, live.ending = RunEnd(row.state, row.result, row.error), row.state, True
+            live.set_ended()
 
 
 def _why(waiting: WaitingRun) -> str:

@@ -240,7 +240,7 @@ class Run(Generic[ResultT]):
         def is_ours(event: Event) -> bool:
             return event.run_id == run_id or (tree and event.run_id.startswith(below))
 
-        return live.shared.hub.reader(is_ours, since=live.first_event, until=lambda: live.last_event)
+        return live.shared.hub.reader(is_ours, since=live.first_event, until=lambda: live.end_of_events)
 
     def stream(self, *, from_start: bool = False) -> StreamReader:
         """Read along what the model says, as it comes, from the answer that is on its way now to the run's end.

@@ -285,6 +285,8 @@ class Runtime:
             memory = parent.memory.ref
         else:
             memory = self.shared.memory if self.placement is None else self.placement.memory_of(row.started, agent)
+        if self.claims is not None and parent is None:
+            await self.shared.memory.ask(ForgetOthers())
         live = await read_back(row, agent, self.shared, self.retention, parent=parent, leads=leads, memory=memory)
         live.context = context if parent is None else parent.context
         if row.state in ended or (parent is not None and row.cancelled):
@@ -304,8 +306,6 @@ class Runtime:
         if said is not None and live.inbox.is_new(*said):
             records.append(live.said_record(*said))
             live.inbox.put(*said)
-        if self.claims is not None and parent is None:
-            await self.shared.memory.ask(ForgetOthers())
         self._launch(live, also=records, was=row.state)
         live.publish(StateChanged, state=live.state)
         return live

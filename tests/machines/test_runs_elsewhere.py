@@ -1,0 +1,148 @@
+"""What those who hold a run see of it that went on at another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from placed_team import Script, make
+
+import repertory as rp
+from backends import RunAsync
+from patience import PATIENCE
+from postgres_server import PostgresServer
+from repertory.llm.model import ModelRequest
+from repertory.testing import FunctionModel, call
+
+REF = "placed_team:alone"
+
+
+@pytest.fixture(autouse=True)
+def script() -> Iterator[None]:
+    """The models as they are without a test."""
+    Script.reset()
+    yield
+    Script.reset()
+
+
+class Clerk:
+    """A model that makes so many calls, then waits until it may answer."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+        self.asked, self.open = anyio.Event(), anyio.Event()
+
+    async def answer(self, request: ModelRequest) -> object:
+        """One answer."""
+        if len(request.messages) < 2 * self.calls:
+            return call("find", number=len(request.messages))
+        if len(request.messages) == 2 * self.calls + 1:
+            self.asked.set()
+            await self.open.wait()
+        return "Done."
+
+
+class Watcher:
+    """Somebody who waits for the end of a run, and follows its events."""
+
+    def __init__(self, run: rp.Run[str]) -> None:
+        self.run = run
+        self.result = ""
+        self.events = list[str]()
+
+    async def watch(self) -> None:
+        """Wait for the end and follow."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._wait)
+            tasks.start_soon(self._follow)
+
+    async def _wait(self) -> None:
+        self.result = await self.run.wait_result()
+
+    async def _follow(self) -> None:
+        async for event in self.run.events():
+            self.events.append(type(event).__name__)
+
+
+def test_a_run_that_ended_elsewhere_is_shown_as_it_ended(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Its figures, its record and its payload, and whoever follows its events comes to their end."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        clerk = Clerk(calls=1)
+        clerk.open.set()
+        Script.worker = clerk.answer
+        async with rp.open_supervisor(uri, name="first", labels=()) as first:
+            run = await first.spawn(make().team[0], "Find it.", agent_ref=REF, payload={"found": [3]})
+            assert (run.state, run.statistics().model_calls) == ("queued", 0)
+            watcher = Watcher(run)
+            async with rp.open_supervisor(uri, name="second", labels=["gpu"]):
+                with anyio.fail_after(PATIENCE):
+                    await watcher.watch()
+            assert (watcher.result, run.state) == ("Done.", "done")
+            assert watcher.events == ["RunSpawned", "StateChanged", "StateChanged"]
+            assert run.statistics().model_calls == 2
+            assert run.payload == {"found": [3, 1]}
+            assert [entry.kind for entry in run.view()] == ["task", "assistant", "action-result", "assistant"]
+
+    run_async(main)
+
+
+async def test_what_was_used_elsewhere_counts_where_the_run_comes_back(postgres: PostgresServer) -> None:
+    """A limit is one for all machines, also for one that has seen the run's beginning alone."""
+    uri = postgres.emptied_journal()
+    clerk, busy = Clerk(calls=3), anyio.Event()
+    Script.worker = clerk.answer
+
+    async def wait(_: ModelRequest) -> str:
+        await busy.wait()
+        return "Done."
+
+    async with rp.open_supervisor(uri, name="first", labels=["gpu"], max_runs=1) as first:
+        await first.spawn(rp.Agent("busy", model=FunctionModel(wait)), "Wait.")
+        run = await first.spawn(make().team[0], "Find it.", agent_ref=REF, payload={"found": []})
+        watcher = Watcher(run)
+        with anyio.fail_after(PATIENCE):
+            async with rp.open_supervisor(uri, name="second", labels=["gpu"], drain_timeout=0.1):
+                await clerk.asked.wait()
+            clerk.open.set()
+            busy.set()
+            await watcher.watch()
+        assert watcher.result == "Done."
+        figures = run.statistics()
+        assert (figures.tool_calls, figures.model_calls) == (3, 5)  # one of these was cut off when the machine left
+
+
+async def test_who_waits_for_a_run_that_comes_and_goes_hears_of_its_end(postgres: PostgresServer) -> None:
+    """It waited here, worked here, and ended at another machine."""
+    uri = postgres.emptied_journal()
+    clerk, busy = Clerk(calls=1), anyio.Event()
+
+    async def answer(request: ModelRequest) -> object:
+        said = await clerk.answer(request)
+        return call("find", number=0) if len(request.messages) == 3 else said
+
+    Script.worker = answer
+
+    async def wait(_: ModelRequest) -> str:
+        await busy.wait()
+        return "Done."
+
+    async with rp.open_supervisor(uri, name="first", labels=["gpu"], max_runs=1) as first:
+        await first.spawn(rp.Agent("busy", model=FunctionModel(wait)), "Wait.")
+        run = await first.spawn(make().team[0], "Find it.", agent_ref=REF, payload={"found": []})
+        watcher = Watcher(run)
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watcher.watch)
+                await anyio.wait_all_tasks_blocked()
+                busy.set()
+                await clerk.asked.wait()
+                await first.drain()
+                clerk.open.set()
+                async with rp.open_supervisor(uri, name="second", labels=["gpu"]) as second:
+                    while (await second.journal.read_run(run.id)).state != "done":
+                        await anyio.sleep(0.02)
+        assert watcher.result == "Done."
+        assert run.statistics().tool_calls == 2
