@@ -39,8 +39,7 @@
     │   ├── ScopeReadOnly           nothing can be written through this scope
     │   ├── ContentNotFound         no such stored content, or it was cleaned up
     │   ├── QuotaExceeded           one item too many, or too large
-    │   ├── PayloadInvalid          a payload does not fit its type, or has no such place
-    │   └── PatternRefused          a regular expression that is wrong or takes too long
+    │   └── PayloadInvalid          a payload does not fit its type, or has no such place
     ├── ContextError                what the model may be shown
     │   ├── InvalidRequest          the projection broke a rule of the Messages API (our bug)
     │   └── ContextOverflow         it does not fit, even at its smallest
@@ -271,10 +270,6 @@ class QuotaExceeded(MemoryStoreError):
 
 class PayloadInvalid(MemoryStoreError):
     """A payload does not fit its type, has nothing at a path, or may not be changed there; nothing was changed."""
-
-
-class PatternRefused(MemoryStoreError):
-    """A regular expression is wrong, or took too long; the message says what to write instead."""
 
 
 class ContextError(RepertoryError):

@@ -14,7 +14,7 @@ from repertory.errors import ToolRetry
 from repertory.tools import Tool, call_tool, file_tools
 from repertory.tools.files import PAGE
 from repertory.tools.globs import match_glob
-from repertory.tools.regex import search_lines
+from repertory.tools.patterns import Matches, search_lines
 
 
 @pytest.fixture
@@ -200,6 +200,7 @@ async def test_plain_search_and_regular_expression_agree(root: Path) -> None:
     [
         ({"pattern": "a\nb"}, "must be within one line"),
         ({"pattern": "(", "regex": True}, "the pattern '(' is wrong: missing )"),
+        ({"pattern": "a{99999999999}", "regex": True}, "is wrong: the repetition number is too large"),
         ({"pattern": "x\ud800", "regex": True}, "characters that are not text"),
         ({"pattern": ""}, "length >= 1"),
         ({"pattern": "x", "path": "nothing"}, "there is no 'nothing'"),
@@ -218,9 +219,17 @@ def test_a_pattern_that_runs_away_is_stopped() -> None:
 
 
 def test_a_pattern_is_searched_line_by_line() -> None:
-    """Offsets are of the first match of each line; a pattern does not reach over a line's end."""
-    assert search_lines(r"b\s*", ["ab\n\nbb", "", "é b"]) == [[(0, 1), (2, 0)], [], [(0, 2)]]
-    assert search_lines(r"a\sb", ["a\nb"]) == [[]]
+    """Offsets are of the first match of each line, or of every one; a pattern does not reach over a line's end."""
+    found = search_lines(r"b\s*", ["ab\n\nbb", "", "é b"])
+    assert found == [Matches(2, [(0, 1), (2, 0)]), Matches(0, []), Matches(1, [(0, 2)])]
+    assert search_lines("b", ["ab\nbb"], every=True) == [Matches(3, [(0, 1), (1, 0), (1, 1)])]
+    assert search_lines(r"a\sb", ["a\nb"]) == [Matches(0, [])]
+
+
+def test_a_pattern_that_fits_everywhere_is_counted_and_not_kept() -> None:
+    """A text of nothing but ends of lines has a million places; the first 20,000 of them are told."""
+    (found,) = search_lines("^", ["\n" * 50_000])
+    assert (found.total, len(found.places), found.places[-1]) == (50_001, 20_000, (19_999, 0))
 
 
 async def test_long_lines_and_many_matches_stay_within_a_page(root: Path) -> None:

@@ -436,8 +436,10 @@ async def test_a_pattern_in_a_content(run: Run) -> None:
         assert refused.error is not None
         assert (refused.error.cause, "search is empty" in refused.text) == ("retry", True)
     wrong = await run.call(CONTENT, content_id=content_id, search="(", regex=True)
-    assert "is no regular expression" in wrong.text
+    assert "the pattern '(' is wrong: missing )" in wrong.text
     assert wrong.is_error
+    long = await run.call(CONTENT, content_id=content_id, search="x" * 1_001, regex=True)
+    assert "the pattern has 1,001 characters, at most 1,000 are taken" in long.text
 
 
 async def test_a_content_that_is_not_there(run: Run) -> None:

@@ -17,7 +17,7 @@ from repertory.tools.confined import Folder, FoundFile, read_all
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.globs import match_glob
 from repertory.tools.output import ToolOutput
-from repertory.tools.regex import search_lines
+from repertory.tools.patterns import LONGEST_PATTERN, Matches, search_lines
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Glob = Annotated[str, msgspec.Meta(max_length=1_000)]
@@ -71,7 +71,7 @@ def file_tools(
         return _list(folder, path, pattern, limit)
 
     def search_files(
-        pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=1_000)],
+        pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_PATTERN)],
         *,
         path: str = ".",
         glob: Glob = "*",
@@ -173,11 +173,11 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Hit(msgspec.Struct, frozen=True):
-    """A file with matches: its lines, and of each that matches the index and the offset."""
+    """A file, its lines, and which of them match."""
 
     path: str
     lines: list[str]
-    places: list[tuple[int, int]]
+    matches: Matches
 
 
 def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int, limit: int) -> ToolOutput:
@@ -189,7 +189,7 @@ def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int,
     for hit in _find(folder, wanted, seconds, skipped):
         if total < limit:  # what will not be shown is only counted
             hits.append(hit)
-        total += len(hit.places)
+        total += hit.matches.total
         files += 1
     lines, shown = _show(hits, context_lines, limit)
     head = f"{total:,} match{'es' * (total != 1)} in {files:,} file{'s' * (files != 1)}"
@@ -261,12 +261,12 @@ def _search_text(wanted: _Wanted, found: FoundFile, data: bytes) -> _Hit | None:
     else:  # most files hold no match, and their bytes tell so without being decoded
         return None
     places = [(index, line.index(pattern)) for index, line in enumerate(compared) if pattern in line]
-    return _Hit(found.path, lines, places) if places else None
+    return _Hit(found.path, lines, Matches(len(places), places)) if places else None
 
 
 def _search_batch(wanted: _Wanted, batch: list[tuple[str, str]]) -> list[_Hit]:
     answers = search_lines(wanted.pattern, [text for _, text in batch], ignore_case=wanted.ignore_case)
-    return [_Hit(path, text.split("\n"), places) for (path, text), places in zip(batch, answers, strict=True) if places]
+    return [_Hit(path, text.split("\n"), each) for (path, text), each in zip(batch, answers, strict=True) if each.total]
 
 
 def _show(hits: list[_Hit], around: int, limit: int) -> tuple[list[str], int]:
@@ -274,9 +274,9 @@ def _show(hits: list[_Hit], around: int, limit: int) -> tuple[list[str], int]:
     out: list[str] = []
     size = shown = 0
     for hit in hits:
-        matches = dict(hit.places)
+        matches = dict(hit.matches.places)
         done = -1  # last line of this file that is in the answer
-        for index, _ in hit.places:
+        for index in matches:
             first, last = max(done + 1, index - around), min(len(hit.lines) - 1, index + around)
             group = ["--"] if around and out and (done < 0 or first > done + 1) else []
             for number in range(first, last + 1):

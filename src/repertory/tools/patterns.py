@@ -1,64 +1,104 @@
-"""Search with a regular expression that a model wrote, where it can be stopped.
+"""Regular expressions that a model wrote, searched where they can be stopped.
 
-``re`` cannot be interrupted and holds the interpreter while it works, and ``(a+)+$`` on thirty characters works
-for hours. So the search runs in a Python process of its own (20 ms), which is killed when its time is over.
+``re`` keeps the interpreter's lock while it matches, so one pattern such as ``(a+)+$`` would freeze the whole
+process, deadline and all. The search runs in a bare Python process (20 ms), which is killed when its time is over.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Final
 
-from repertory.errors import PatternRefused
+import msgspec
 
-SEARCH_TIMEOUT: Final = 2.0  # seconds
+from repertory.errors import ToolFailed, ToolRetry
+
+SECONDS: Final = 5.0
 LONGEST_PATTERN: Final = 1_000  # characters
-_MOST_MATCHES: Final = 20_000
+_MOST_PLACES: Final = 20_000  # of one text: a pattern that fits everywhere fits a million times
 
-_CHILD: Final = f"""
-import json, re, sys
-request = json.load(sys.stdin)
+_SEARCH: Final = """\
+import itertools, json, re, sys
+source = sys.stdin.buffer
+request = json.loads(source.readline())
 try:
-    found = re.compile(request["pattern"], re.MULTILINE).finditer(request["text"])
-    places = []
-    for match in found:
-        places.append(match.start())
-        if len(places) == {_MOST_MATCHES}:
-            break
-    answer = {{"places": places}}
+    pattern = re.compile(request["pattern"], re.IGNORECASE if request["ignore_case"] else 0)
 except (re.error, OverflowError, RecursionError) as error:
-    answer = {{"error": str(error)}}
-print(json.dumps(answer))
+    sys.exit(json.dumps({"error": str(error)}))
+found = []
+for length in request["lengths"]:
+    lines = enumerate(source.read(length).decode().split("\\n"))
+    if request["every"]:
+        places = ((number, match.start()) for number, line in lines for match in pattern.finditer(line))
+    else:
+        places = ((number, match.start()) for number, line in lines if (match := pattern.search(line)))
+    first = list(itertools.islice(places, request["most"]))
+    found.append((len(first) + sum(1 for _ in places), first))
+print(json.dumps({"found": found}))
 """
 
 
-def find_pattern(text: str, pattern: str, *, timeout: float = SEARCH_TIMEOUT) -> list[int]:
-    """Offsets of the matches of a pattern; ``^`` and ``$`` match at lines. Blocks: call it in a thread.
+class Matches(msgspec.Struct, array_like=True):
+    """How often a pattern occurs in a text, and of the first of these places the line and the offset in it, from 0."""
+
+    total: int
+    places: list[tuple[int, int]]
+
+
+def search_lines(
+    pattern: str, texts: Sequence[str], *, ignore_case: bool = False, every: bool = False, seconds: float = SECONDS
+) -> list[Matches]:
+    """Find a pattern in the lines of texts. Blocks; call it in a thread.
+
+    Args:
+        pattern: In the syntax of ``re``.
+        texts: Their lines are what is between newlines.
+        ignore_case: Whether capital and small letters are the same.
+        every: Whether all places in a line count, or only its first.
+        seconds: Time for all of it.
+
+    Returns:
+        What was found in each text.
 
     Raises:
-        PatternRefused: It is no regular expression, too long, or took more than ``timeout`` seconds.
+        ToolRetry: The pattern is wrong, too long, or takes too long.
+        ToolFailed: There is no interpreter to run it in.
     """
     if len(pattern) > LONGEST_PATTERN:
-        raise PatternRefused(
-            f"the pattern has {len(pattern)} characters, at most {LONGEST_PATTERN} are taken; search for words instead"
-        )
+        raise ToolRetry(f"the pattern has {len(pattern):,} characters, at most {LONGEST_PATTERN:,} are taken")
+    if not sys.executable:
+        raise ToolFailed("regular expressions are not available here; search for plain text")
+    bodies = [text.encode("utf-8", "replace") for text in texts]
+    request = {"pattern": pattern, "ignore_case": ignore_case, "every": every, "most": _MOST_PLACES}
+    request["lengths"] = [len(body) for body in bodies]
     try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter and our own program; the pattern is data
-            [sys.executable, "-I", "-S", "-c", _CHILD],
-            input=json.dumps({"pattern": pattern, "text": text}).encode(),
+        done = subprocess.run(  # noqa: S603 - our own program; the pattern travels as data
+            [sys.executable, "-I", "-S", "-c", _SEARCH],
+            input=b"\n".join([msgspec.json.encode(request), b"".join(bodies)]),
             capture_output=True,
-            timeout=timeout,
-            check=True,
+            timeout=seconds,
+            check=False,
         )
+    except UnicodeEncodeError:
+        raise ToolRetry(f"the pattern {pattern!r} holds characters that are not text") from None
     except subprocess.TimeoutExpired:
-        raise PatternRefused(
-            f"the pattern {pattern!r} took more than {timeout:g} s; write it without nested repetitions, "
-            "or search for words"
+        raise ToolRetry(
+            f"the pattern {pattern!r} took longer than {seconds:g} seconds; make it simpler, without nested repeats"
         ) from None
-    answer = json.loads(done.stdout)
-    if "error" in answer:
-        raise PatternRefused(f"the pattern {pattern!r} is no regular expression: {answer['error']}")
-    places: list[int] = answer["places"]
-    return places
+    if done.returncode:
+        raise ToolRetry(f"the pattern {pattern!r} is wrong: {_reason(done.stderr)}")
+    return msgspec.json.decode(done.stdout, type=_Answer).found
+
+
+class _Answer(msgspec.Struct):
+    error: str = ""
+    found: list[Matches] = []
+
+
+def _reason(stderr: bytes) -> str:
+    try:
+        return msgspec.json.decode(stderr, type=_Answer).error
+    except msgspec.DecodeError:
+        return stderr.decode("utf-8", "replace").strip().rpartition("\n")[2] or "the search was killed"

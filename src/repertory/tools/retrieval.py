@@ -11,7 +11,7 @@ import msgspec
 
 from repertory._choices import check_number
 from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
-from repertory.errors import PatternRefused, ToolFailed, ToolRetry
+from repertory.errors import ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
 from repertory.record.entries import Entry, Part, Retrieved
 from repertory.record.records import ContentStored
@@ -20,7 +20,7 @@ from repertory.tools.context import RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
-from repertory.tools.patterns import find_pattern
+from repertory.tools.patterns import search_lines
 from repertory.tools.retrieval_guard import RETRIEVALS, check_calls, check_parts
 from repertory.tools.retrieval_text import hint_of, line_range, media_of, parts_of, render, words_in
 from repertory.tools.threads import run_in_thread, turn_to_compute
@@ -238,21 +238,20 @@ def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: i
 
 
 async def _passages(stored: ContentStored, search: str, regex: bool, limit: int, repeated: str) -> _Found:
-    places: list[int] = []
+    total = 0
     if regex:
-        try:
-            async with turn_to_compute():
-                places = await run_in_thread(lambda: find_pattern(stored.body, search), name="tool retrieve_content")
-        except PatternRefused as error:
-            raise ToolRetry(str(error)) from error
-        found = excerpts_around(stored.body, places, limit=limit)
+        find = partial(search_lines, search, [stored.body], every=True)
+        async with turn_to_compute():
+            (matches,) = await run_in_thread(find, name="tool retrieve_content")
+        total, starts = matches.total, Lines(stored.body).starts
+        found = excerpts_around(stored.body, [starts[line] + offset for line, offset in matches.places], limit=limit)
     else:
         found = find_words(stored.body, search, limit=limit)
     shown = f"{repeated}{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
     parts: list[Part] = []
     for piece in found:
         # a pattern matches or does not: only words can be there in part
-        how = f"matches {piece.matches} of {len(places)}" if regex else _relevance(piece)
+        how = f"matches {piece.matches} of {total}" if regex else _relevance(piece)
         shown += f"\n\n--- {piece.location} · {how}\n"
         parts.append(Part(stored.content_id, piece.start, piece.start + len(piece.text), len(shown)))
         shown += piece.text
