@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 
 import pytest
 
@@ -35,6 +36,16 @@ def example(kind: type[RepertoryError]) -> RepertoryError:
 def same(error: BaseException, other: BaseException) -> bool:
     """Whether two errors say the same."""
     return (type(error), str(error), vars(error)) == (type(other), str(other), vars(other))
+
+
+def test_the_tree_that_is_drawn_is_the_tree_that_there_is() -> None:
+    """Whoever catches a class of errors reads there what else it catches: every class once, below its base."""
+    drawn, path = dict[str, str](), ["RepertoryError"]
+    for branch, name in re.findall(r"^ {4}((?:[│ ] {3})*[├└]── )(\w+)", errors.__doc__ or "", re.MULTILINE):
+        depth = len(branch) // 4
+        drawn[name] = path[depth - 1]
+        path[depth:] = [name]
+    assert drawn == {kind.__name__: kind.__base__.__name__ for kind in EVERY if kind is not RepertoryError}
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -16,10 +16,10 @@
     │   ├── UnknownModel            no such model
     │   ├── ModelAuthenticationError  the key is missing or refused
     │   ├── ModelUnavailable        unreachable, overloaded or rate limited, after all retries
-    │   ├── ModelTimeout            no content for too long
+    │   │   └── ModelTimeout        no content for too long
     │   ├── ModelRequestRejected    the server refused the request (a 400)
-    │   ├── PromptTooLong           the request does not fit the model's window
-    │   ├── ThinkingMismatch        an edit of the past broke a bound thinking block
+    │   │   ├── PromptTooLong       the request does not fit the model's window
+    │   │   └── ThinkingMismatch    an edit of the past broke a bound thinking block
     │   ├── ModelRefused            the model declined to answer
     │   └── ModelResponseInvalid    the answer cannot be read
     ├── JournalError                the durable record
@@ -46,7 +46,8 @@
     ├── ToolError                   a tool call, by addressee
     │   ├── ToolRetry               the model may try again with other arguments
     │   ├── ToolFailed              the model is told, and goes on without
-    │   └── ToolAbort               the caller is told: the run ends
+    │   ├── ToolAbort               the caller is told: the run ends
+    │   └── ToolSetUnavailable      a tool set, such as an MCP server, cannot be opened
     ├── RunError                    a whole run
     │   ├── RunNotFound
     │   ├── RunExists               another run has this id
