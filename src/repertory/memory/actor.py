@@ -54,7 +54,7 @@ from repertory.memory.messages import (
     ReadFirst,
     RestoreScope,
     RetrieveItem,
-    SnapshotScope,
+    SimpleMessage,
     StoreItem,
 )
 from repertory.memory.scopes import Scope, resolve
@@ -136,9 +136,7 @@ class MemoryActor:
                 self._sizes.pop(scope_id, None)
 
     @handler(expected=_EXPECTED)
-    def at_once(
-        self, message: OpenScope | StoreItem | RetrieveItem | QueryItems | SnapshotScope, ctx: ActorContext
-    ) -> Pending[Any]:
+    def at_once(self, message: SimpleMessage, ctx: ActorContext) -> Pending[Any]:
         """Decide with what is in memory; where that is not enough, the asker asks again to have the file read."""
         try:
             return self._store(message) if isinstance(message, StoreItem) else self._decide(message, read=False)

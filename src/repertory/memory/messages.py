@@ -61,20 +61,6 @@ class Change(_OnScope[T_co], Generic[T_co], frozen=True, kw_only=True):
     write: Any = None
 
 
-class ForgetOthers(Request[None], frozen=True):
-    """Another process has written to the journal, and what it wrote belongs to this one now: read everything again."""
-
-
-class ForgetTree(msgspec.Struct, frozen=True):
-    """A tree of runs has ended: what it asks for from now on is read again.
-
-    Attributes:
-        root: The run at its top.
-    """
-
-    root: str
-
-
 class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
     """Open a scope; opening it again under the same id gives the one that exists.
 
@@ -97,15 +83,7 @@ class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
 
 
 class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
-    """Write an item, or a new version of one.
-
-    Attributes:
-        content: Text, bytes, or any value that JSON has.
-        item_id: "" for a new item.
-        media_type: What bytes are.
-        if_position: Write only if the version in view is this one, by its position; 0 if there is none. None writes
-            in any case.
-    """
+    """Write an item, or a new version of one; see ``Memory.store``."""
 
     content: Any
     type: str = "custom"
@@ -165,27 +143,33 @@ class ListSnapshots(_OnScope[Pending[list[ScopeOpened]]], frozen=True):
     """The scopes that are snapshots of a scope, oldest first: those that can be merged into it."""
 
 
+class ForgetOthers(Request[None], frozen=True):
+    """Another process has written to the journal, and what it wrote belongs to this one now: read everything again."""
+
+
+class ForgetTree(msgspec.Struct, frozen=True):
+    """A tree of runs has ended: what it asks for from now on is read again.
+
+    Attributes:
+        root: The run at its top.
+    """
+
+    root: str
+
+
+SimpleMessage: TypeAlias = OpenScope | StoreItem | RetrieveItem | QueryItems | SnapshotScope
+"""What can be decided with what the actor has in memory, as a rule."""
+
+
 class ReadFirst(Request[Pending[Any]], frozen=True):
     """What the actor could not answer with what it has in memory; its askers send this by themselves."""
 
-    request: OpenScope | StoreItem | RetrieveItem | QueryItems | SnapshotScope
+    request: SimpleMessage
 
 
-MemoryMessage: TypeAlias = (
-    OpenScope
-    | StoreItem
-    | RetrieveItem
-    | QueryItems
-    | SnapshotScope
-    | DeleteItem
-    | ClearScope
-    | RestoreScope
-    | MergeScope
-    | ListSnapshots
-    | ReadFirst
-    | ForgetOthers
-    | ForgetTree
-)
+ScopeMessage: TypeAlias = SimpleMessage | DeleteItem | ClearScope | RestoreScope | MergeScope | ListSnapshots
+"""What users of a scope ask."""
+MemoryMessage: TypeAlias = ScopeMessage | ReadFirst | ForgetOthers | ForgetTree
 MemoryRef: TypeAlias = ActorRef[MemoryMessage]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from hashlib import blake2b
 from itertools import takewhile
@@ -299,7 +299,6 @@ class PayloadState:
         self.document: Any = None
         self.first: Any = None
         self._changes: list[tuple[int, PayloadChange]] = []  # all that were made, with their versions
-        self._before: PayloadState | None = None  # for a trial: what it was made of, which has the earlier changes
         self._brought: set[str] = set()  # the sub-agents whose changes are in
         hints = kind.hints().items()
         self._source_fields = [(name,) for name, hint in hints if _lists_sources(hint)]
@@ -337,7 +336,7 @@ class PayloadState:
         at: float,
         call_id: str = "",
         stored: ContentStored | None = None,
-        redact: Any = None,
+        redact: Callable[[PayloadChanged], PayloadChanged] = lambda record: record,
     ) -> list[PayloadChanged]:
         """The records of what is to be committed, which ``adopt`` takes once they are on their way to the disk.
 
@@ -353,8 +352,7 @@ class PayloadState:
         for each in staged:
             if each.source in trial._brought:
                 continue
-            out.append(trial._record(each, run_id=run_id, at=at, call_id=call_id))
-            out[-1] = out[-1] if redact is None else redact(out[-1])
+            out.append(redact(trial._record(each, run_id=run_id, at=at, call_id=call_id)))
             trial.adopt(out[-1])
         records = [] if stored is None else [msgspec.to_builtins(SourceRecord.of(stored))]
         if stored is not None and (found := [*trial._sources(records, trial._source_fields)]):
@@ -378,19 +376,14 @@ class PayloadState:
                 out += changes_between(was, now, parts)
         return out
 
-    def _newest_first(self) -> Iterator[tuple[int, PayloadChange]]:
-        yield from reversed(self._changes)
-        if self._before is not None:
-            yield from self._before._newest_first()
-
     def _copy(self) -> PayloadState:
         trial = copy.copy(self)
-        trial._before, trial._changes, trial._brought = self, [], {*self._brought}
+        trial._changes, trial._brought = [*self._changes], {*self._brought}
         return trial
 
     def _record(self, lot: Staged, *, run_id: str, at: float, call_id: str) -> PayloadChanged:
         """The record of one lot, what cannot be made of it as conflicts."""
-        since = [*takewhile(lambda made: made[0] > lot.base, self._newest_first())]
+        since = [*takewhile(lambda made: made[0] > lot.base, reversed(self._changes))]
         made: list[PayloadChange] = []
         conflicts: list[PayloadConflict] = []
         for wanted in lot.changes:

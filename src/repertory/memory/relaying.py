@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -12,36 +12,10 @@ from repertory._ids import new_id
 from repertory.errors import ConfigurationError, RecordRefused
 from repertory.memory.items import Item, ItemInfo
 from repertory.memory.merging import Conflict, MergeReport
-from repertory.memory.messages import (
-    Change,
-    ClearScope,
-    DeleteItem,
-    ListSnapshots,
-    MergeScope,
-    OpenScope,
-    QueryItems,
-    RestoreScope,
-    RetrieveItem,
-    SnapshotScope,
-    StoreItem,
-)
+from repertory.memory.messages import Change, OpenScope, ScopeMessage
 from repertory.record.records import ScopeOpened
 
-_REQUESTS: Final[dict[str, Any]] = {
-    kind.__name__: kind
-    for kind in (
-        OpenScope,
-        StoreItem,
-        RetrieveItem,
-        QueryItems,
-        SnapshotScope,
-        DeleteItem,
-        ClearScope,
-        RestoreScope,
-        MergeScope,
-        ListSnapshots,
-    )
-}
+_REQUESTS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(ScopeMessage)}
 _ANSWERS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Item, ItemInfo, ScopeOpened, MergeReport)}
 
 
