@@ -114,7 +114,7 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
             (rp.ToolOutput, {name: 5})
             for name in ("content", "status", "source_type", "url", "format", "facts", "metadata")
         ),
-        *((rp.ToolOutput, {name: 5}) for name in ("records", "paged", "retrieved", "pin", "error", "later")),
+        *((rp.ToolOutput, {name: 5}) for name in ("records", "as_is", "retrieved", "pin", "error", "later")),
         (rp.ToolOutput, {"content": b"raw"}),
         (rp.ToolOutput, {"content": ["text"]}),
     ],

@@ -19,7 +19,7 @@ from repertory.tools import context_tools
 ADVERSARIAL: dict[str, Any] = {
     "retrieval": True,
     "covered": True,
-    "paged": True,
+    "as_is": True,
     "hinted": [0],
     "positions": [0, 1, 2, 10**9, -1, "x"],
     "content_id": "c-0000000000",

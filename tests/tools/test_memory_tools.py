@@ -77,7 +77,7 @@ async def test_what_is_stored_is_listed_and_read() -> None:
         assert re.sub(r"22:\d\d UTC", "22:15 UTC", listed.text) == f"1 item\n{line}"
         read = await call(memory, "memory_retrieve", id=item_id)
         assert re.sub(r"22:\d\d UTC", "22:15 UTC", read.text) == f"{line}\n\nHerons stand still."
-        assert (read.paged, read.facts) == (True, {"item_id": item_id, "page": 1, "pages": 1})
+        assert (read.as_is, read.facts) == (True, {"item_id": item_id, "page": 1, "pages": 1})
         assert (await memory.retrieve(item_id)).metadata == {"run": "r", "agent": "scout", "iteration": 3}
 
 

@@ -176,7 +176,7 @@ class Results:
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> Shaped:
         """Decide what the model first sees of a result."""
-        if self._policy is None or output.paged or output.retrieved is not None:
+        if self._policy is None or output.as_is or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and is not to be taken away at once.
             return Shaped(content=output.content)
         return shape_result(

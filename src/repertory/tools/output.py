@@ -82,7 +82,7 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     *((name, str, "a text") for name in ("source_type", "url", "format")),
     *((name, dict, "a dict") for name in ("facts", "metadata")),
     ("records", (tuple, list), "a list of records"),
-    *((name, bool, "True or False") for name in ("paged", "pin")),
+    *((name, bool, "True or False") for name in ("as_is", "pin")),
     ("retrieved", Retrieved | None, "a Retrieved, or None"),
     ("error", ErrorDetail | None, "an ErrorDetail, or None"),
     ("later", ResultLater | None, "a ResultLater, or None"),
@@ -101,7 +101,8 @@ class ToolOutput(msgspec.Struct, frozen=True):
         facts: Small facts about the result, as JSON, that the model is told when the content is cited or shortened.
         metadata: The application's own, as JSON; kept with the result and never read.
         records: Durable records that commit in one transaction with the outcome; none of them if it is an error.
-        paged: Whether it is one page of something longer: shown as it is, neither cut nor cited.
+        as_is: Whether it is shown as it is, neither cut nor cited: one page of something longer, or what is followed to
+            the word.
         retrieved: What it brought back of what was no longer in view; None where it is no retrieval. It is shown as it
             is, and stays in view for a while.
         pin: Whether it is to be kept in view whatever happens around it, as ``Run.pin`` does.
@@ -123,7 +124,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     facts: Json = msgspec.field(default_factory=Json)
     metadata: Json = msgspec.field(default_factory=Json)
     records: tuple[Record, ...] = ()
-    paged: bool = False
+    as_is: bool = False
     retrieved: Retrieved | None = None
     pin: bool = False
     truncated_from: int | None = None

@@ -24,7 +24,6 @@ from repertory.llm.messages import Image, Text
 from repertory.memory.items import Item, ItemInfo, Transform, TransformKind
 from repertory.memory.merging import Conflict, MergeReport, Prefer
 from repertory.record.items import ItemQuery
-from repertory.shortening import ResultPolicy
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.media import IMAGE_TYPES
@@ -48,7 +47,7 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
     check_type("memory_tools: read_only", read_only, bool, "True or False")
     reading: list[Tool] = [
         tool(_query, name="memory_query", effect="pure", repeatable=False),
-        tool(_retrieve, name="memory_retrieve", effect="pure", repeatable=False, policy=_AS_IT_IS, output_cap=None),
+        tool(_retrieve, name="memory_retrieve", effect="pure", repeatable=False),
     ]
     if read_only:
         return reading
@@ -60,9 +59,6 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
         tool(_restore, name="memory_restore", effect="unsafe"),
         tool(_merge, name="memory_merge", effect="idempotent"),
     ]
-
-
-_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_chars=0)
 
 
 @contextmanager
@@ -198,7 +194,7 @@ async def _retrieve(
         source_type="memory",
         format="json" if item.format == "json" and transform == "full" and pages == 1 else "text",
         facts=facts,
-        paged=True,
+        as_is=True,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -15,7 +15,6 @@ from repertory.errors import ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
 from repertory.record.entries import Entry, Part, Retrieved
 from repertory.record.records import ContentStored
-from repertory.shortening import ResultPolicy
 from repertory.tools.context import RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
@@ -28,9 +27,6 @@ from repertory.tools.threads import run_in_thread, turn_to_compute
 _Found: TypeAlias = tuple[str, list[Part], Json]  # what is shown, which part that is, and facts of it
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
-
-# A page has its bound already, and storing what comes out of the store would only double it.
-_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_chars=0)
 
 
 def context_tools(*, max_repeats: int = 5) -> list[Tool]:
@@ -181,7 +177,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             retrieved=Retrieved(content_id=content_id, parts=tuple(parts)),
         )
 
-    make = tool(effect="pure", repeatable=False, policy=_AS_IT_IS)
+    make = tool(effect="pure", repeatable=False)
     return [make(context_retrieve), make(retrieve_content)]
 
 

@@ -19,7 +19,6 @@ import msgspec
 
 from repertory._choices import check_type
 from repertory.errors import ConfigurationError, DefinitionError, ToolFailed, ToolRetry
-from repertory.shortening import ResultPolicy
 from repertory.tools.confined import Folder, read_all
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.front_matter import MAX_FILE, read_markdown, warn
@@ -118,7 +117,8 @@ def skill_tool(skills: str | PathLike[str] | Mapping[str, Skill]) -> Tool:
             except DefinitionError as error:
                 raise ToolFailed(str(error)) from error
             note = f"\n\n[Files of this skill: {', '.join(files)}]" if files else ""
-            return ToolOutput(f"{text}{note}", source_type="skill", format="markdown", facts={"skill": name})
+            text = f"{text}{note}"  # as it is: instructions that are cut are not followed
+            return ToolOutput(text, source_type="skill", format="markdown", facts={"skill": name}, as_is=True)
         try:
             with folder.open_file(folder.parts_of(file)) as fd:
                 data, more = read_all(fd, MAX_FILE)
@@ -127,12 +127,12 @@ def skill_tool(skills: str | PathLike[str] | Mapping[str, Skill]) -> Tool:
             raise ToolRetry(f"skill {name!r} has no file {file[:200]!r} that can be read; its files: {has}") from None
         if more or b"\0" in data:
             raise ToolFailed(f"{file!r} is no text of at most {MAX_FILE:,} bytes")
-        return ToolOutput(data.decode("utf-8", "replace"), source_type="skill", facts={"skill": name, "file": file})
+        text, facts = data.decode("utf-8", "replace"), {"skill": name, "file": file}
+        return ToolOutput(text, source_type="skill", facts=facts, as_is=True)
 
     skill.__annotations__["name"] = Literal[tuple(found)]
     listed = "\n".join(f"- {each.name}: {each.description}" for each in found.values())
-    whole = ResultPolicy(cite_over=0, cap_chars=0)  # instructions that are cut are not followed
-    return tool(skill, description=_DESCRIPTION + listed, effect="pure", policy=whole)
+    return tool(skill, description=_DESCRIPTION + listed, effect="pure")
 
 
 def _files_of(folder: Folder) -> list[str]:
