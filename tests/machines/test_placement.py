@@ -104,6 +104,29 @@ def test_a_placed_sub_agent_works_where_its_label_is_offered(postgres: PostgresS
     run_async(main)
 
 
+async def test_that_it_waits_and_has_ended_is_announced(postgres: PostgresServer) -> None:
+    """Else its lead would wait for the next look of another machine, and then for its own."""
+    uri = postgres.emptied_journal()
+    gate = Gate()
+
+    async def lead(request: ModelRequest) -> object:
+        await gate.answer(request)
+        return delegate_once(request)
+
+    Script.lead = lead
+    async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
+        run = await start(plain)
+        with anyio.fail_after(PATIENCE):
+            await gate.asked.wait()
+            machines = plain._runtime.shared.machines  # pyright: ignore[reportPrivateUsage]
+            assert machines is not None
+            waits, ended = machines.news("queue"), machines.news("end")
+            gate.open.set()
+            await waits.wait()
+            await ended.wait()
+            assert await run.wait_result() == "It is 42"
+
+
 def test_with_one_machine_it_works_beside_its_lead(tmp_path: Path, run_async: RunAsync) -> None:
     """The same definition needs no server."""
 

@@ -97,8 +97,12 @@ class Commands:
                 f"run {command.run_id} was asked for something else under the id {command.command_id} before"
             )
         with anyio.move_on_after(within):
-            while (answer := await self._answer(command.command_id)) is None:
-                await self._machines.wait_hint(_POLL)
+            while True:
+                news = self._machines.news("answer")
+                if (answer := await self._answer(command.command_id)) is not None:
+                    break
+                with anyio.move_on_after(_POLL):
+                    await news.wait()
             if once:
                 await self._machines.use(
                     "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command.command_id])

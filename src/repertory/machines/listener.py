@@ -20,19 +20,20 @@ _AGAIN: Final = 1.0  # seconds until it tries again to reach the server
 class Listener:
     """Listens on a channel, over a connection and in a thread of its own, which outlives lost connections.
 
-    A notification is lost while there is no connection, and may be at any time: ``on_hint`` is called after each
+    A notification is lost while there is no connection, and may be at any time: ``hear`` is called with "" after each
     reconnection too, and whoever relies on one looks at the table now and then besides.
 
     Args:
         address: Of the server.
         channel: What to listen on.
-        on_hint: Called on the event loop of the task that makes this. It must be quick and must not raise.
+        hear: Called with what is announced, on the event loop of the task that makes this. It must be quick and must
+            not raise.
     """
 
-    def __init__(self, address: PostgresAddress, channel: str, on_hint: Callable[[], None]) -> None:
+    def __init__(self, address: PostgresAddress, channel: str, hear: Callable[[str], None]) -> None:
         self._address = address
         self._channel = channel
-        self._on_hint = on_hint
+        self._hear = hear
         self._loop = Waiter()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="repertory-listener", daemon=True)
@@ -60,13 +61,7 @@ class Listener:
     def _listen(self, connection: Connection) -> None:
         sql = driver().sql
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-        self._hint()
+        self._loop.post(self._hear, "")
         while not self._ending.is_set():
-            for _ in connection.notifies(timeout=_LOOK, stop_after=1):
-                self._hint()
-
-    def _hint(self) -> None:
-        self._loop.post(Listener._call, self)
-
-    def _call(self) -> None:
-        self._on_hint()
+            for news in connection.notifies(timeout=_LOOK, stop_after=1):
+                self._loop.post(self._hear, news.payload)

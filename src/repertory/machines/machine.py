@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
 
 T = TypeVar("T")
+News: TypeAlias = Literal["queue", "command", "answer", "end"]
+"""What is announced: that a run waits for a machine, that something is asked of one or answered, that a run which was
+placed has ended."""
+
 log = Log("repertory.machines")
 
 LEASE: Final = 30.0
@@ -124,19 +128,20 @@ class Machines:
         self.name = name
         self.channel = channel
         self.draining = False
-        self.on_wake: Callable[[], None] = _nothing
-        self._hint = anyio.Event()
+        self.on_queue: Callable[[], None] = _nothing
+        self._news: dict[str, anyio.Event] = {}
 
-    def wake(self) -> None:
-        """Look at once whether there is something to take, or to do: somebody has heard so."""
-        self.on_wake()
-        hint, self._hint = self._hint, anyio.Event()
-        hint.set()
+    def hear(self, what: str) -> None:
+        """Have those look at once who wait for news of one kind; or of any, where it is ""."""
+        if what in ("queue", ""):
+            self.on_queue()
+        for each in [what] if what else [*self._news]:
+            if each in self._news:
+                self._news.pop(each).set()
 
-    async def wait_hint(self, seconds: float) -> None:
-        """Wait until another machine has announced something, at most so long: a hint may be lost."""
-        with anyio.move_on_after(seconds):
-            await self._hint.wait()
+    def news(self, what: News) -> anyio.Event:
+        """What is set at the next news of a kind. Who waits for it looks again now and then: news may be lost."""
+        return self._news.setdefault(what, anyio.Event())
 
     @property
     def address(self) -> PostgresAddress:
@@ -458,9 +463,9 @@ class Machines:
 
         await self.use("leave", write)
 
-    def notify(self, connection: Connection, what: str) -> None:
+    def notify(self, connection: Connection, what: News) -> None:
         """Announce on the channel that something is new, with the transaction that is under way."""
-        connection.execute("SELECT pg_notify($1, $2)", [self.channel, what])
+        connection.execute(ownership.NOTIFY, [self.channel, what])
 
 
 def check_lease(lease: float) -> None:
@@ -506,9 +511,9 @@ async def open_machines(
     channel = await journal.use("take part in", register)
     await anyio.to_thread.run_sync(writer.hold_at_most, _HELD * lease)
     kept = Lease(journal.address, writer.id, lease, sent)
-    writer.guard = Guard(writer.id)
+    writer.guard = Guard(writer.id, channel)
     machines = Machines(journal, kept, machine_id=writer.id, name=name, channel=channel)
-    listener = Listener(journal.address, channel, machines.wake)
+    listener = Listener(journal.address, channel, machines.hear)
     try:
         yield machines
     finally:

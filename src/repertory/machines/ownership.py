@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from repertory._ids import unit_of
+from repertory._ids import root_of, unit_of
 from repertory.record.postgres_sql import Statement, to_column
 from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged
@@ -106,17 +106,20 @@ IS_DRAINING: Final = "SELECT draining FROM machines WHERE machine_id = $1"
 DRAIN: Final = "UPDATE machines SET draining = true WHERE machine_id = $1"
 LEAVE: Final = "DELETE FROM machines WHERE machine_id = $1 AND lost_at IS NULL"
 END_WRITER: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1"
+NOTIFY: Final = "SELECT pg_notify($1, $2)"
 FORGET: Final = "DELETE FROM machines WHERE lost_at < clock_timestamp() - interval '1 day'"
 
 
 class Guard:
     """What every transaction of a machine begins with: that nobody has taken it over, and what becomes of its runs.
 
-    Whose a run is follows from the records that say how it begins and ends, and changes in their transaction.
+    Whose a run is follows from the records that say how it begins and ends, and changes in their transaction. Of what
+    is placed that is announced, as a lead waits for it.
     """
 
-    def __init__(self, machine_id: str) -> None:
+    def __init__(self, machine_id: str, channel: str) -> None:
         self._machine_id = machine_id
+        self._channel = channel
 
     def __call__(self, group: Sequence[Batch]) -> Sequence[Statement]:
         """The statements for a group of batches."""
@@ -148,6 +151,8 @@ class Guard:
                 yield _END, (run_id, self._machine_id)
             elif state == "queued" and run_id not in started:
                 yield LET_GO_RUN, (self._machine_id, run_id, state)
+            if run_id != root_of(run_id) and (state == "queued" or state in FINAL_STATES):
+                yield NOTIFY, (self._channel, "queue" if state == "queued" else "end")
 
     def _row(self, run: dict[str, Any], *, queued: bool) -> list[Value]:
         portable = run["agent_ref"] and not run["has_context"]

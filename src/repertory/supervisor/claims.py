@@ -76,7 +76,7 @@ class Claims:
         self._fences: dict[str, Claim] = {}
         self._adopting: set[str] = set()  # for which there is room already
         self._entering: set[str] | None = None  # those with a place in the queue that are not on record yet
-        machines.on_wake = wake
+        machines.on_queue = wake
 
     # --- how this machine came to a run -------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from repertory.machines.machine import Machines
     from repertory.machines.ownership import Claim
 
-_POLL: Final = 1.0  # seconds between two looks at how the runs stand, and at what their leads want of them
+_POLL: Final = 1.0  # seconds between two looks at what leads want of their runs, and at how these stand
 
 
 class _Home(Protocol):
@@ -215,13 +215,15 @@ class Placement:
         with scope:
             async with anyio.create_task_group() as tasks:
                 while True:
+                    news = self._machines.news("end")
                     try:
                         await self._follow(tasks)
                         await self._end_left_alone()
                     except JournalError as error:
                         self._machines.lease.check()
                         log(logging.WARNING, "placed.not.seen", exc_info=error)
-                    await anyio.sleep(_POLL)  # nobody announces what is looked for here, and commands announce a lot
+                    with anyio.move_on_after(_POLL):
+                        await news.wait()
 
     async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
         for live in list(self._stand_ins.values()):

@@ -73,7 +73,8 @@ class RemoteRun:
             RunStopped: It was stopped first.
         """
         while (row := await self._read()).state not in FINAL_STATES:
-            await self._machines.wait_hint(_POLL)
+            with anyio.move_on_after(_POLL):  # the end of what was placed is announced, that of others is not
+                await self._machines.news("end").wait()
         if row.state == "failed":
             raise RunFailed(f"run {self.id} of {row.started.agent} failed: {row.error}")
         if row.state == "stopped":
@@ -196,6 +197,7 @@ async def serve_commands(
     with scope:
         async with anyio.create_task_group() as tasks:
             while True:
+                news = machines.news("command")
                 try:
                     for command in await commands.open():
                         if command.command_id not in under_way:
@@ -208,7 +210,8 @@ async def serve_commands(
                 except JournalError as error:  # the server is away; whoever writes hears of it
                     machines.lease.check()
                     log(logging.WARNING, "commands.not.seen", exc_info=error)
-                await machines.wait_hint(_POLL)
+                with anyio.move_on_after(_POLL):
+                    await news.wait()
 
 
 async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
