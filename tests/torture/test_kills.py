@@ -105,15 +105,23 @@ def test_an_acknowledgement_that_comes_too_early_is_caught(tmp_path: Path) -> No
 
 def test_the_checker_of_appends_sees_what_is_wrong() -> None:
     """Negative control: loss, change, duplicate, gap and torn batch are each found."""
-    rows = [(0, "a.0.1.0", 1), (1, "a.1.2.0", 2), (2, "a.1.2.1", 3), (3, "b.0.1.0", 4)]
-    told = {"a.0.1.0": 0, "a.1.2.0": 1, "a.1.2.1": 2, "b.0.1.0": None}
+    first, second, third, last = rows = [
+        (("r", 0), "7.a.0.1.0", 1),
+        (("r", 1), "7.a.1.2.0", 2),
+        (("r", 2), "7.a.1.2.1", 3),
+        (("s", 0), "7.b.0.1.0", 4),
+    ]
+    told: dict[str, tuple[str, int] | None] = {name: place for place, name, _ in rows[:3]} | {"7.b.0.1.0": None}
     assert append_problems(rows, told) == []
-    assert append_problems(rows[:3], told)[0] == "lost b.0.1.0 at None, which is gone"
-    assert append_problems(rows, {"a.0.1.0": 3}) == ["lost a.0.1.0 at 3, which is 0"]
-    assert "1 duplicates" in append_problems([*rows, (4, "b.0.1.0", 5)], {})
-    assert "positions have gaps or are out of the file's order" in append_problems(rows[1:], {})
-    assert "sequence numbers have gaps" in append_problems([*rows[:3], (3, "b.0.1.0", 9)], {})
-    assert "batch a.1.2 is torn: [0]" in append_problems([*rows[:2], (2, "b.0.1.0", 3)], {})
+    assert append_problems(rows[:3], told) == ["lost 7.b.0.1.0 at None, which is gone"]
+    assert append_problems(rows, {"7.a.0.1.0": ("s", 0)}) == ["lost 7.a.0.1.0 at ('s', 0), which is ('r', 0)"]
+    assert append_problems([*rows, (("s", 1), "7.b.0.1.0", 5)], {}) == ["1 duplicates"]
+    assert "r[1] stands where 0 is next" in append_problems(rows[1:], {})
+    assert append_problems([*rows[:3], (("s", 0), "7.b.0.1.0", 9)], {}) == ["sequence numbers have gaps"]
+    assert append_problems([*rows[:3], (("s", 0), "7.b.0.1.0", 9)], {}, gaps=True) == []
+    assert append_problems([first, second, (("s", 0), "7.b.0.1.0", 3)], {}) == ["batch 7.a.1.2 is torn: [0]"]
+    behind = [(("r", 0), *second[1:]), (("r", 1), *third[1:]), (("r", 2), *first[1:]), last]
+    assert "7.a.0.1.0 stands behind a later append of its writer" in append_problems(behind, {}, gaps=True)
 
 
 def test_the_checker_of_transcripts_sees_a_poisoned_one() -> None:

@@ -14,6 +14,7 @@ from repertory.record.sqlite_damage import find_damage
 from repertory.torture.team import COMMITTED, EFFECTS
 
 Turn = tuple[str, Sequence[Block]]  # role and content of one entry
+Place = tuple[str, int]  # run and position
 
 
 def transcript_problems(turns: Sequence[Turn], *, ended: bool = True) -> list[str]:
@@ -122,40 +123,50 @@ def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
 
 
 def append_problems(
-    rows: Sequence[tuple[int, str, int]], acknowledged: Mapping[str, int | None], *, gaps: bool = False
+    rows: Sequence[tuple[Place, str, int]], acknowledged: Mapping[str, Place | None], *, gaps: bool = False
 ) -> list[str]:
-    """What is wrong with appends: acknowledged ones lost or moved, duplicates, gaps, torn batches.
+    """What is wrong with appends: lost or moved ones, duplicates, gaps, torn batches, a writer's out of their order.
 
     Args:
-        rows: Position, name and sequence number of each entry, in the order of the file. A name ends with the size of
-            its batch and its place in it: ``….3.0``.
-        acknowledged: Names with the positions that the writers were told; None where they were not told.
+        rows: Place, name and sequence number of each entry, in the order of the file. A name says the process, the
+            writer, the number of its batch, the size of that, and the place in it: ``7.2.4.3.0``.
+        acknowledged: Names with the places that the writers were told; None where they were not told.
         gaps: Whether sequence numbers may have gaps, as those of a server have.
     """
     found: list[str] = []
-    kept = {name: position for position, name, _ in rows}
-    for name, position in acknowledged.items():
-        if name not in kept or position not in (None, kept[name]):
-            found.append(f"lost {name} at {position}, which is {kept.get(name, 'gone')}")
+    kept = {name: place for place, name, _ in rows}
+    for name, place in acknowledged.items():
+        if name not in kept or place not in (None, kept[name]):
+            found.append(f"lost {name} at {place}, which is {kept.get(name, 'gone')}")
     if len(kept) != len(rows):
         found.append(f"{len(rows) - len(kept)} duplicates")
-    if [position for position, _, _ in rows] != list(range(len(rows))):
-        found.append("positions have gaps or are out of the file's order")
+    ends = Counter[str]()
+    for (run_id, position), _, _ in rows:
+        if position != ends[run_id]:
+            found.append(f"{run_id}[{position}] stands where {ends[run_id]} is next")
+            break
+        ends[run_id] += 1
     if not gaps and [sequence for _, _, sequence in rows] != list(range(1, len(rows) + 1)):
         found.append("sequence numbers have gaps")
     batches: dict[str, list[int]] = {}
+    latest: dict[str, int] = {}
     for name in kept:
         batch, _, part = name.rpartition(".")
         batches.setdefault(batch, []).append(int(part))
+        writer, number, _ = batch.rsplit(".", 2)
+        if int(number) < latest.get(writer, 0):
+            found.append(f"{name} stands behind a later append of its writer")
+        latest[writer] = int(number)
     for batch, parts in batches.items():
         if parts != list(range(int(batch.rpartition(".")[2]))):
             found.append(f"batch {batch} is torn: {parts}")
     return found
 
 
-def read_appends(database: Path) -> list[tuple[int, str, int]]:
-    """Position, name and sequence number of every entry, in the order of the file."""
+def read_appends(database: Path) -> list[tuple[Place, str, int]]:
+    """Place, name and sequence number of every entry, in the order of the file."""
     with closing(sqlite3.connect(database)) as connection:
-        return connection.execute(
-            "SELECT position, json_extract(content, '$[0].text'), seq FROM entries ORDER BY seq"
+        rows = connection.execute(
+            "SELECT run_id, position, json_extract(content, '$[0].text'), seq FROM entries ORDER BY seq"
         ).fetchall()
+    return [((run_id, position), text.partition(" ")[0], sequence) for run_id, position, text, sequence in rows]

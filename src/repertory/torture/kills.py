@@ -20,6 +20,7 @@ from repertory.torture.approvals import TOOLS, Lie, approval_problems
 from repertory.torture.children import Child, server
 from repertory.torture.frame import Case, Outcome
 from repertory.torture.judging import (
+    Place,
     append_problems,
     effect_problems,
     file_problems,
@@ -29,7 +30,7 @@ from repertory.torture.judging import (
     transcript_problems,
 )
 from repertory.torture.servers import drop_database, make_database
-from repertory.torture.team import expected_answer
+from repertory.torture.team import RUN_ID, expected_answer
 
 _TIMEOUT: Final = 150.0  # seconds; a life takes a third of one, and a busy machine a hundred times as long
 _OPENING: Final = 0.05  # seconds that opening takes, about
@@ -278,7 +279,7 @@ def kill_appends(case: Case, *, most: int, early: bool = False, server: str = ""
     """Kill writers in the middle of their appends."""
     outcome = Outcome()
     with closing(_Victim(case, outcome, "append", done=_said, server=server, early=early)) as victim:
-        acknowledged: dict[str, int | None] = {}
+        acknowledged: dict[str, Place | None] = {}
         for _ in range(most):
             written = victim.live(most=0.03)
             acknowledged |= acknowledged_in(written)
@@ -301,13 +302,13 @@ def _said(child: Child) -> int:
     return child.output.count("\n")
 
 
-def acknowledged_in(output: str) -> dict[str, int | None]:
-    """The names that an appending process said were kept, with their positions; None where it said none."""
-    found: dict[str, int | None] = {}
+def acknowledged_in(output: str) -> dict[str, Place | None]:
+    """The names that an appending process said were kept, with their places; None where it said none."""
+    found: dict[str, Place | None] = {}
     for line in output.splitlines(keepends=True):
         if line.endswith("\n") and "=" in line:  # what follows the last newline was cut off by the kill
             pairs = (word.split("=") for word in line.split())
-            found |= {name: int(position) if position else None for name, position in pairs}
+            found |= {name: (RUN_ID, int(position)) if position else None for name, position in pairs}
     return found
 
 
@@ -321,7 +322,7 @@ def early_words(case: Case, *, server: str = "") -> Outcome:
     return kill_appends(case, most=6, early=True, server=server)
 
 
-def _append_problems(database: Path, acknowledged: dict[str, int | None], *, gaps: bool) -> list[str]:
+def _append_problems(database: Path, acknowledged: dict[str, Place | None], *, gaps: bool) -> list[str]:
     try:
         return append_problems(read_appends(database), acknowledged, gaps=gaps)
     except sqlite3.OperationalError as error:  # killed before there were tables

@@ -20,8 +20,11 @@ from repertory.torture.children import server
 from repertory.torture.disk import MODES, Disk, Image
 from repertory.torture.frame import Case, Outcome
 from repertory.torture.judging import (
+    Place,
+    append_problems,
     effect_problems,
     file_problems,
+    read_appends,
     read_transcripts,
     record_problems,
     transcript_problems,
@@ -32,9 +35,8 @@ from repertory.torture.workloads import RUNS, Life, leaves, text_of_entry
 
 _LIFE_TIMEOUT = 120.0  # seconds; a life takes a tenth of one, and a busy machine many times as long
 _STEPS = 3
+_AFTER = "after"  # the name of what is appended after a cut
 _RESUMED = 0.12  # of a team's images are resumed to the end, which costs ten times as much as reading them
-
-_Kept = dict[tuple[str, int], str]
 
 
 class _Account(msgspec.Struct):
@@ -44,7 +46,7 @@ class _Account(msgspec.Struct):
         partial: Whether there were lives whose journal promised less, so that their words do not count.
     """
 
-    acknowledged: _Kept = {}
+    acknowledged: dict[str, Place] = {}
     effects: list[str] = []
     spawned: bool = False
     answer: str | None = None
@@ -55,7 +57,7 @@ class _Account(msgspec.Struct):
         match kind:
             case "ack":
                 run_id, position, name = rest.split(" ")
-                self.acknowledged[run_id, int(position)] = name
+                self.acknowledged.setdefault(name, (run_id, int(position)))
             case "effect":
                 self.effects.append(rest)
             case "spawned":
@@ -270,45 +272,18 @@ def _judge(case: Case, image: Image, account: _Account, kind: str, *, resumed: b
 
 
 async def _look_at_writers(database: Path, account: _Account) -> list[str]:
-    found: list[str] = []
-    kept: _Kept = {}
+    shown: set[tuple[Place, str]] = set()
     async with open_journal(database) as journal:
         for run_id in RUNS:
-            ledger = await Ledger.open(journal, run_id)  # refuses gaps
-            kept |= {(run_id, entry.position): text_of_entry(entry) for entry in ledger.snapshot()}
-            await ledger.append(Draft(role="user", kind="user-input", content=(Text("after"),)))
-    found += lost(kept, account.acknowledged)
-    found += disorder(kept)
-    found += file_problems(database) or record_problems(database)
-    if not found and sum(map(len, read_transcripts(database).values())) != len(kept) + len(RUNS):
-        found.append("what was appended after the cut is not there")
-    return found
-
-
-def lost(kept: _Kept, acknowledged: _Kept) -> list[str]:
-    """What was acknowledged and is not there, or is another."""
-    return [
-        f"lost {name} at {run_id}[{position}], which is {kept.get((run_id, position), 'gone')}"
-        for (run_id, position), name in acknowledged.items()
-        if kept.get((run_id, position)) != name
-    ]
-
-
-def disorder(kept: _Kept) -> list[str]:
-    """Appends that are there twice, in part, or not in the order of their writer."""
-    found: list[str] = []
-    batches: dict[tuple[str, str], list[int]] = {}
-    latest: dict[tuple[str, str, str], int] = {}
-    for (run_id, _), name in sorted(kept.items()):
-        life, writer, number, part = name.split(".")
-        batches.setdefault((run_id, f"{life}.{writer}.{number}"), []).append(int(part))
-        if int(number) < latest.get((run_id, life, writer), 0):
-            found.append(f"{name} stands behind a later append of its writer")
-        latest[run_id, life, writer] = int(number)
-    for (_, batch), parts in batches.items():
-        _, writer, number = batch.split(".")
-        if parts != list(range(1 + (int(number) + int(writer)) % 3)):
-            found.append(f"batch {batch} has the parts {parts}")
+            ledger = await Ledger.open(journal, run_id)
+            await ledger.append(Draft(role="user", kind="user-input", content=(Text(_AFTER),)))
+            shown |= {((run_id, entry.position), text_of_entry(entry)) for entry in ledger.snapshot()}
+    if damage := file_problems(database) or record_problems(database):
+        return damage
+    rows = read_appends(database)
+    found = append_problems([row for row in rows if row[1] != _AFTER], account.acknowledged)
+    if shown != {(place, name) for place, name, _ in rows}:
+        found.append("the file holds other entries than the ledgers showed")
     return found
 
 

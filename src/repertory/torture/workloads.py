@@ -8,6 +8,7 @@ import random
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,7 @@ async def _write(path: str, life: Life) -> None:
 
         async def append(writer: int, ledger: Ledger, threaded: bool) -> None:
             for number in range(life.batches):
-                parts = 1 + (number + writer) % 3
-                drafts = [_draft(f"{life.life}.{writer}.{number}.{part}", chance, life.size) for part in range(parts)]
+                drafts = _batch(str(life.life), writer, number, fill=lambda: chance.randint(0, life.size))
                 if threaded:
                     entries = await anyio.to_thread.run_sync(partial(ledger.append_sync, *drafts))
                 else:
@@ -116,8 +116,11 @@ async def _write(path: str, life: Life) -> None:
                 os._exit(0)
 
 
-def _draft(name: str, chance: random.Random, size: int) -> Draft:
-    return Draft(role="user", kind="user-input", content=(Text(f"{name} {'x' * chance.randint(0, size)}"),))
+def _batch(process: str, writer: int, number: int, *, fill: Callable[[], int] = lambda: 0) -> list[Draft]:
+    """One to three entries, with names that ``judging.append_problems`` knows, each filled up with so many letters."""
+    size = 1 + (number + writer) % 3
+    texts = [f"{process}.{writer}.{number}.{size}.{part} {'x' * fill()}" for part in range(size)]
+    return [Draft(role="user", kind="user-input", content=(Text(text),)) for text in texts]
 
 
 def text_of_entry(entry: Any) -> str:
@@ -231,16 +234,14 @@ def append(database: str, durability: Durability, backend: str, early: bool = Fa
     async def main() -> None:
         async with open_journal(database, durability=durability) as journal:
             ledger = await Ledger.open(journal, RUN_ID)
+            process = f"{os.getpid()}-{time.monotonic_ns()}"
             say("OPEN")
 
             async def write(writer: int) -> None:
                 for number in range(1_000_000):
-                    size = 1 + number % 3
-                    batch = f"{os.getpid()}-{time.monotonic_ns()}.{writer}.{number}.{size}"
-                    names = [f"{batch}.{part}" for part in range(size)]
+                    drafts = _batch(process, writer, number)
                     if early:
-                        say(" ".join(f"{name}=" for name in names))
-                    drafts = [Draft(role="user", kind="user-input", content=(Text(name),)) for name in names]
+                        say(" ".join(f"{text_of_entry(draft)}=" for draft in drafts))
                     entries = await ledger.append(*drafts)
                     if not early:
                         say(" ".join(f"{text_of_entry(entry)}={entry.position}" for entry in entries))
