@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 
 from repertory.record import Durability
 from repertory.torture import Case, shim
-from repertory.torture.power_cuts import Plan, in_memory, play
-from repertory.torture.workloads import Life
+from repertory.torture.power_cuts import Account, Plan, in_memory, look_at_team, play, without_syncs
+from repertory.torture.team import expected_answer
+from repertory.torture.workloads import Life, run_effects
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 
@@ -52,5 +55,37 @@ def test_a_reader_keeps_nothing_from_becoming_durable(tmp_path: Path) -> None:
 
 
 def test_the_histories_can_fail(tmp_path: Path) -> None:
-    """Negative control: cuts in a life without syncs lose what it acknowledged, if one believes it."""
-    assert any("lost" in problem for problem in in_memory(Case(1, tmp_path)).failures)
+    """Negative control: cuts in lives without syncs lose what they acknowledged, if one believes it."""
+    writers, team = tmp_path / "writers", tmp_path / "team"
+    writers.mkdir()
+    team.mkdir()
+    assert any("lost" in problem for problem in without_syncs(Case(1, writers)).failures)
+    assert any("there is no run" in problem for problem in in_memory(Case(1, team)).failures)
+
+
+async def test_the_checker_of_teams_sees_what_is_not_on_record(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Negative control: a call without its intent, another answer, a run that is not there."""
+    database, effects = tmp_path / "journal.db", tmp_path / "effects.txt"
+    run = partial(
+        run_effects,
+        database=str(database),
+        account=str(effects),
+        durability="process",
+        backend="trio",
+        steps=2,
+        pause=0.0,
+        reuse=True,
+        unsafe="unsafe",
+    )
+    await anyio.to_thread.run_sync(run)
+    lines, answer = effects.read_text().splitlines(), expected_answer(2)
+    assert await look_at_team(database, Account(effects=lines, spawned=True, answer=answer)) == []
+    other = next(line for line in lines if line.startswith("unsafe")).replace("call_", "call_x")
+    for account, words in [
+        (Account(effects=[*lines, other]), "its intent is not on record"),
+        (Account(answer="no answer"), "the answer was given, and the run is done"),
+    ]:
+        assert words in (await look_at_team(database, account))[0]
+    assert await look_at_team(tmp_path / "new.db", Account(spawned=True)) == ["spawn returned, and there is no run"]

@@ -39,7 +39,7 @@ _AFTER = "after"  # the name of what is appended after a cut
 _RESUMED = 0.12  # of a team's images are resumed to the end, which costs ten times as much as reading them
 
 
-class _Account(msgspec.Struct):
+class Account(msgspec.Struct):
     """What the workload was told, or did outside of the process, up to a point of the trace.
 
     Attributes:
@@ -53,6 +53,7 @@ class _Account(msgspec.Struct):
     partial: bool = False
 
     def take(self, text: str) -> None:
+        """Note what the workload said in the trace."""
         kind, _, rest = text.partition(" ")
         match kind:
             case "ack":
@@ -147,21 +148,21 @@ def run_case(case: Case, *, images: int = 110) -> Outcome:
 def without_syncs(case: Case) -> Outcome:
     """Negative control: every sync is swallowed, and said to be done."""
     lie = [shim.Rule(on="sync", first=1, last=shim.FOR_EVER, action="lie")]
-    return play(case, _control(case, "power", lie))
+    return play(case, _control(case, "writers", "power", lie))
 
 
 def in_memory(case: Case) -> Outcome:
-    """Negative control: a journal that syncs nothing."""
-    return play(case, _control(case, "memory", []))
+    """Negative control: a team on a journal that syncs nothing."""
+    return play(case, _control(case, "team", "memory", []))
 
 
 def for_processes(case: Case) -> Outcome:
     """Negative control: a journal that only outlives its process."""
-    return play(case, _control(case, "process", []))
+    return play(case, _control(case, "writers", "process", []))
 
 
-def _control(case: Case, durability: Durability, rules: list[shim.Rule]) -> Plan:
-    life = Life(kind="writers", life=0, seed=case.seed, durability=durability, rules=rules)
+def _control(case: Case, kind: str, durability: Durability, rules: list[shim.Rule]) -> Plan:
+    life = Life(kind=kind, life=0, seed=case.seed, durability=durability, rules=rules)
     return Plan((life,), (), 60, folder=True, gullible=True)
 
 
@@ -170,7 +171,7 @@ def play(case: Case, plan: Plan) -> Outcome:
     chance = random.Random(f"cuts of {case.seed}")
     root = case.folder / "root"
     root.mkdir()
-    disk, account, outcome = Disk(), _Account(), Outcome()
+    disk, account, outcome = Disk(), Account(), Outcome()
     if plan.folder:
         (root / "data").mkdir()
         disk.cut(Image({}, ("data",)))
@@ -257,13 +258,13 @@ def _cut_points(events: list[Event], count: int, chance: random.Random) -> dict[
 # --- what a cut left ----------------------------------------------------------------------------------------
 
 
-def _judge(case: Case, image: Image, account: _Account, kind: str, *, resumed: bool) -> list[str]:
+def _judge(case: Case, image: Image, account: Account, kind: str, *, resumed: bool) -> list[str]:
     folder = case.folder / "image"
     folder.mkdir()
     try:
         image.restore(folder)
         database = folder / "data" / "journal.db"
-        look = _look_at_writers if kind == "writers" else _resume_team if resumed else _look_at_team
+        look = _look_at_writers if kind == "writers" else _resume_team if resumed else look_at_team
         return anyio.run(look, database, account, backend="trio")
     except (RepertoryError, BaseExceptionGroup) as error:
         return [f"{type(leaf).__name__}: {leaf}" for leaf in leaves(error)]
@@ -271,7 +272,7 @@ def _judge(case: Case, image: Image, account: _Account, kind: str, *, resumed: b
         shutil.rmtree(folder)
 
 
-async def _look_at_writers(database: Path, account: _Account) -> list[str]:
+async def _look_at_writers(database: Path, account: Account) -> list[str]:
     shown: set[tuple[Place, str]] = set()
     async with open_journal(database) as journal:
         for run_id in RUNS:
@@ -287,7 +288,8 @@ async def _look_at_writers(database: Path, account: _Account) -> list[str]:
     return found
 
 
-async def _look_at_team(database: Path, account: _Account) -> list[str]:
+async def look_at_team(database: Path, account: Account) -> list[str]:
+    """What a cut left of a team that does not hold what the account says."""
     async with open_journal(database) as journal:
         found = await _read_team(journal, account)
     found += file_problems(database) or record_problems(database)
@@ -296,7 +298,7 @@ async def _look_at_team(database: Path, account: _Account) -> list[str]:
     return found
 
 
-async def _read_team(journal: Journal, account: _Account) -> list[str]:
+async def _read_team(journal: Journal, account: Account) -> list[str]:
     found: list[str] = []
     runs = {row.started.run_id: row for row in await journal.read_runs()}
     root = runs.get(RUN_ID)
@@ -315,7 +317,7 @@ async def _read_team(journal: Journal, account: _Account) -> list[str]:
     return found
 
 
-async def _resume_team(database: Path, account: _Account) -> list[str]:
+async def _resume_team(database: Path, account: Account) -> list[str]:
     effects = list(account.effects)
     agent = effects_team(lambda effect, what: effects.append(f"{effect} {what}"), steps=_STEPS, pause=0.0)
     async with open_supervisor(database) as supervisor:
