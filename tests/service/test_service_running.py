@@ -132,6 +132,34 @@ def test_what_was_paused_stays_paused(short: Path, run_async: Any) -> None:
     run_async(main)
 
 
+def test_a_service_that_is_still_taking_up_what_was_left_ends_at_once(short: Path, run_async: Any) -> None:
+    """What it has not come to is left to the next one."""
+    count = 30
+
+    async def main() -> None:
+        gate = Gate()
+        gate.hold = True
+        async with rp.open_supervisor(short / "a.db", model=gate.model, drain_timeout=0.1) as supervisor:
+            for _ in range(count):
+                await supervisor.spawn(rp.Agent("clerk"), "Count.", agent_ref="service_parts:clerk")
+        resumed = []
+
+        def report(line: str) -> None:
+            if line.startswith("resumed"):
+                resumed.append(line)
+                if len(resumed) == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        gate = Gate()
+        gate.hold = True
+        options = Options(database=short / "a.db", model=gate.model, socket=short / "s", resume=True, drain_timeout=0.1)
+        with anyio.fail_after(PATIENCE):
+            await run_service(options, report=report)
+        assert 0 < len(resumed) < count
+
+    run_async(main)
+
+
 def test_a_run_whose_agent_is_unknown_keeps_nobody_from_going_on(short: Path, run_async: Any) -> None:
     """It is named with the reason; the others are resumed and the service serves."""
 

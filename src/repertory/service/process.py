@@ -190,8 +190,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                             )
                             caring.start_soon(partial(clean, supervisor, control.duties, days=options.keep_finished))
                         caring.start_soon(partial(_reload, control, systemd, log, reload, report=report))
-                        await _take_up(control, resume=options.resume, report=report)
-                        control.has_taken_up = True
+                        caring.start_soon(partial(_take_up, control, resume=options.resume, report=report))
                         await asked_to_end.wait()
                         systemd.stopping("ending")
                         caring.cancel_scope.cancel()
@@ -302,21 +301,21 @@ async def _take_up(control: Control, *, resume: bool, report: Callable[[str], No
 
     Where several machines share the journal, whoever can takes what was left, and that is said nowhere here.
     """
-    if control.journal.is_shared:
-        return
-    for row in await control.unfinished():
-        name = _describe(row)
-        if not resume and row.state != "queued":
-            report(f"unfinished: {name}; --resume goes on with it, or a POST to /runs/{row.started.run_id}/resume")
-        elif row.state == "paused":
-            report(f"paused: {name}; a POST to /runs/{row.started.run_id}/resume goes on with it")
-        else:
-            try:
-                await control.resume(row.started.run_id)
-            except RepertoryError as error:
-                report(f"not resumed: {name}: {error}")
+    if not control.journal.is_shared:
+        for row in await control.unfinished():
+            name = _describe(row)
+            if not resume and row.state != "queued":
+                report(f"unfinished: {name}; --resume goes on with it, or a POST to /runs/{row.started.run_id}/resume")
+            elif row.state == "paused":
+                report(f"paused: {name}; a POST to /runs/{row.started.run_id}/resume goes on with it")
             else:
-                report(f"resumed: {name}")
+                try:
+                    await control.resume(row.started.run_id)
+                except RepertoryError as error:
+                    report(f"not resumed: {name}: {error}")
+                else:
+                    report(f"resumed: {name}")
+    control.has_taken_up = True
 
 
 def _describe(row: RunRow) -> str:
