@@ -38,7 +38,7 @@ def test_a_run_is_forked_rewound_and_removed(short: Path, run_async: Any) -> Non
             for status in (201, 200):
                 assert (await client.post(f"/runs/{run_id}/fork", wanted, status))["id"] == "forked"
             for another in ({**wanted, "iteration": 1}, {**wanted, "text": "Otherwise"}, {"run_id": "forked"}):
-                assert "is no such fork" in (await client.post(f"/runs/{run_id}/fork", another, 409))["error"]
+                assert "is no such fork" in (await client.post(f"/runs/{run_id}/fork", another, 422))["error"]
             assert (await ended(client, "forked"))["result"] == "Again."
             detail = await client.get("/runs/forked")
             assert (detail["run"]["origin"], detail["statistics"]["iterations"]) == (run_id, 1)
@@ -48,7 +48,7 @@ def test_a_run_is_forked_rewound_and_removed(short: Path, run_async: Any) -> Non
             assert "no whole iteration" in (await client.post(f"/runs/{run_id}/fork", {"iteration": 9}, 409))["error"]
             await client.post(f"/runs/{run_id}/rewind", {}, 400)
             await client.post(f"/runs/{run_id}/fork", {"iteration": -1}, 400)
-            await client.post(f"/runs/{run_id}/fork", {"run_id": run_id}, 409)
+            await client.post(f"/runs/{run_id}/fork", {"run_id": run_id}, 422)
             assert "is done; fork it" in (await client.post(f"/runs/{run_id}/retry", {}, 409))["error"]
             assert (await client.http.delete(f"/runs/{run_id[:-1]}")).status_code == 404  # never by a part of it
             assert (await client.http.delete(f"/runs/{run_id}")).status_code == 204

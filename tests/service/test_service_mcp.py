@@ -101,12 +101,15 @@ def test_who_may_not_ask_gets_nothing(run_async: RunAsync, tmp_path: Path) -> No
 
 
 def test_calls_that_last_leave_connections_for_everything_else(run_async: RunAsync, tmp_path: Path) -> None:
-    """They count as event streams do."""
+    """They count as event streams do, and so does waiting for a result."""
 
     async def main() -> None:
         async with open_client(tmp_path, Gate().model, tcp=True, max_followers=0) as client:
             answer = await client.http.post("/mcp", json=CALL, headers=ACCEPT)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+            run_id = await client.start()
+            await client.get(f"/runs/{run_id}/result?wait=60", 503)
+            assert (await client.http.get(f"/runs/{run_id}/result")).status_code in (200, 202)
 
     run_async(main)
 

@@ -1,14 +1,17 @@
 """What can be asked over HTTP: a handler's signature says what it takes and gives, to us and to the document.
 
-A handler is ``async def handler(service, request, *, query: …, headers: …, body: …) -> …``. Each of the three is a
-struct, and is left out where the operation has none. What it returns is answered as JSON. A response that it makes
-itself it declares as ``Annotated[Response, …]`` with the type of the JSON in it, or as ``Response`` where that is none.
+A handler is ``async def handler(service, run_id: str, *, query: …, headers: …, body: …) -> …``, with what stands in
+its path by name; ``request`` is handed to one that names it. The last three are structs, each left out where the
+operation has none. What it returns is answered as JSON. A response that it makes itself it declares as
+``Annotated[Response, …]`` with the type of the JSON in it, or as ``Response`` where that is none. What it raises is
+answered here, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+import math
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -18,8 +21,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from repertory._cutting import clip
+from repertory.errors import (
+    ConfigurationError,
+    ContentNotFound,
+    ItemNotFound,
+    JournalError,
+    ModelError,
+    PayloadInvalid,
+    QueueFull,
+    RepertoryError,
+    RunError,
+    RunExists,
+    RunNotFound,
+    ScopeNotFound,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -58,8 +76,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     media: tuple[str, ...] = ("application/json",)
     most: int = MAX_BODY
 
-    def takes(self, part: Literal["query", "headers", "body"]) -> Any:
-        """The struct of a part of the request; None where there is none."""
+    def takes(self, part: Literal["request", "query", "headers", "body"]) -> Any:
+        """The type of a part of the request; None where it takes none."""
         return get_type_hints(self.handle).get(part, Nothing if part == "body" and self.method == "POST" else None)
 
     @property
@@ -86,11 +104,15 @@ def delete(path: str, handle: Handler, **more: Any) -> Operation:
     return Operation(method="DELETE", path=path, handle=handle, **more)
 
 
-def make_routes(operations: Sequence[Operation], service: Any) -> list[Route]:
-    """The routes of a service, one for each path, so that a method that it has not is answered with those it has."""
+def make_routes(*groups: tuple[Sequence[Operation], object]) -> list[Route]:
+    """The routes of operations, each group with the object whose methods its handlers are.
+
+    There is one for each path, so that a method that it has not is answered with those it has.
+    """
     by_path: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
-    for operation in operations:
-        by_path.setdefault(operation.path, {})[operation.method] = _endpoint(operation, service)
+    for operations, service in groups:
+        for operation in operations:
+            by_path.setdefault(operation.path, {})[operation.method] = _endpoint(operation, service)
     return [Route(path, _by_method(answer), methods=list(answer)) for path, answer in by_path.items()]
 
 
@@ -103,12 +125,13 @@ def _by_method(
     return endpoint
 
 
-def _endpoint(operation: Operation, service: Any) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(operation: Operation, service: object) -> Callable[[Request], Awaitable[Response]]:
     handle = partial(operation.handle, service)
     query, headers, body = operation.takes("query"), operation.takes("headers"), operation.takes("body")
+    wants_request = operation.takes("request") is not None
 
     async def endpoint(request: Request) -> Response:
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = {**request.path_params, **({"request": request} if wants_request else {})}
         if query is not None:
             parts["query"] = _read_texts(request.query_params.multi_items(), query, "the query")
         if headers is not None:
@@ -118,7 +141,7 @@ def _endpoint(operation: Operation, service: Any) -> Callable[[Request], Awaitab
         if body is not None:
             read = await _read_body(request, body, most=operation.most)
             parts |= {} if body is Nothing else {"body": read}
-        answer = await handle(request, **parts)
+        answer = await handle(**parts)
         return answer if isinstance(answer, Response) else as_json(answer, operation.status)
 
     return endpoint
@@ -127,6 +150,80 @@ def _endpoint(operation: Operation, service: Any) -> Callable[[Request], Awaitab
 def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """An answer."""
     return Response(msgspec.json.encode(value), status, headers=headers, media_type="application/json")
+
+
+# --- answers that last ------------------------------------------------------------------------------------
+
+
+class Lasting:
+    """Counts the answers that keep their connections for long, so that some are left for everything else.
+
+    Args:
+        most: How many there may be at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open = 0
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        """Count one more until the end of the block. Raises ``HTTPException`` where there are enough."""
+        if self._open >= self._most:
+            raise HTTPException(503, f"{self._most} answers that last are open already", {"retry-after": "5"})
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+
+class LastingAnswer(Response):
+    """An answer that is counted while it lasts."""
+
+    def __init__(self, lasting: Lasting, answer: ASGIApp) -> None:
+        super().__init__()
+        self._lasting = lasting
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or say that there are enough."""
+        with self._lasting.taken():
+            await self._answer(scope, receive, send)
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+# The first that fits counts.
+_STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
+    (RunNotFound, 404),
+    (ScopeNotFound, 404),
+    (ItemNotFound, 404),
+    (ContentNotFound, 404),
+    (ConfigurationError, 400),
+    (RunExists, 422),
+    (QueueFull, 429),
+    (RunError, 409),
+    (PayloadInvalid, 422),
+    (ModelError, 503),
+    (JournalError, 503),
+    (RepertoryError, 500),
+)
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    headers = {"retry-after": f"{math.ceil(error.retry_after)}"} if isinstance(error, QueueFull) else None
+    return as_json({"error": str(error)}, status, headers)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return as_json({"error": error.detail}, error.status_code, error.headers)
+
+
+REFUSALS: Final = {RepertoryError: _explain, HTTPException: _refuse}
+"""What answers each kind of error that a handler may raise."""
 
 
 # --- reading requests -------------------------------------------------------------------------------------

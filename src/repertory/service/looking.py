@@ -1,0 +1,261 @@
+"""What changes nothing, over HTTP: runs are looked at, followed and waited for, and what they have kept is read."""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+from functools import partial
+from typing import Annotated, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive
+
+from repertory.errors import ScopeNotFound
+from repertory.llm.messages import Json
+from repertory.record.records import FINAL_STATES, RunRow
+from repertory.service.control import Control
+from repertory.service.feed import Along, Follower
+from repertory.service.memories import MemoryView, read_item, read_memory
+from repertory.service.metrics import CONTENT_TYPE, Metrics
+from repertory.service.reports import (
+    read_content_page,
+    read_contents,
+    read_inspection,
+    read_payload,
+    read_payload_history,
+    read_record,
+    read_stats,
+)
+from repertory.service.requests import (
+    AttemptsQuery,
+    EventHeaders,
+    EventsQuery,
+    InspectQuery,
+    ItemQuery,
+    MemoryQuery,
+    OverviewQuery,
+    PageQuery,
+    RecordQuery,
+    ResultQuery,
+    RunsQuery,
+    StatsQuery,
+    VersionQuery,
+    WindowQuery,
+)
+from repertory.service.routes import Lasting, LastingAnswer, Operation, as_json, get
+from repertory.service.schedules import ScheduleView
+from repertory.service.views import (
+    AgentView,
+    ContentList,
+    Health,
+    Overview,
+    RunDetail,
+    RunEnded,
+    RunList,
+    ServiceView,
+    Waiting,
+    WebhookList,
+    attempt_view,
+    event_view,
+)
+from repertory.supervisor import QueuedRun
+
+EVENTS: Final = 500  # in one answer that is no stream
+
+
+class Looking:
+    """The handlers.
+
+    Args:
+        control: Knows the runs.
+        lasting: Has room for answers that last.
+        ping: Seconds of silence after which an event stream shows that it lives.
+        read_only: Whether the service refuses whatever changes something.
+    """
+
+    def __init__(self, control: Control, lasting: Lasting, *, ping: float, read_only: bool) -> None:
+        self._control = control
+        self._journal = control.journal
+        self._lasting = lasting
+        self._ping = ping
+        self._read_only = read_only
+        self._metrics = Metrics(control.journal)
+
+    async def health(self) -> Annotated[Response, Health]:
+        """What is wrong, as it was seen last: asking waits for nothing."""
+        monitor = self._control.monitor
+        failed = monitor.state() == "fail"
+        health = Health(
+            status="fail" if failed else "ok",
+            seq=monitor.seq,
+            durability=self._journal.durability,
+            checks=monitor.checks(),
+        )
+        return as_json(health, 503 if failed else 200)
+
+    async def metrics(self) -> Response:
+        """The figures of all runs as Prometheus reads them."""
+        machines = await self._control.supervisor.machines()
+        return Response(await self._metrics.read(machines), media_type=CONTENT_TYPE)
+
+    async def service(self) -> ServiceView:
+        """Who answers here."""
+        return await self._control.describe()
+
+    async def agents(self) -> list[AgentView]:
+        """What can be started."""
+        return self._control.agents()
+
+    async def overview(self, *, query: OverviewQuery) -> Overview:
+        """The newest trees of runs with their figures, and what was spent since midnight, or since a time."""
+        machines = await self._control.supervisor.machines()
+        return await self._control.runs.read_overview(query, read_only=self._read_only, machines=machines)
+
+    async def stats(self, *, query: StatsQuery) -> Json:
+        """What a run saw and cost, as ``repertory stats --json`` says it; of the newest one where none is named."""
+        row = await (self._journal.read_run(query.run) if query.run else self._control.newest())
+        return await read_stats(self._journal, row, tree=bool(query.tree))
+
+    async def list_runs(self, *, query: RunsQuery) -> RunList:
+        """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
+        return await self._control.runs.list_runs(query)
+
+    async def schedules(self) -> list[ScheduleView]:
+        """The schedules of the company file, with when they are due next and what became of the last time."""
+        return await self._control.scheduler.list()
+
+    async def queue(self) -> list[QueuedRun]:
+        """The runs that wait to begin, in the order in which they do, each with what it waits for."""
+        return await self._control.supervisor.queue()
+
+    async def read_run(self, run_id: str) -> RunDetail:
+        """One run with its figures, its tree and its answer."""
+        return await self._control.read_run(run_id)
+
+    async def read_result(self, request: Request, run_id: str, *, query: ResultQuery) -> Annotated[Response, RunEnded]:
+        """How a run ended. With ``wait`` the answer comes once it has, or after so many seconds.
+
+        202 says that it has not ended yet: ask again.
+        """
+        with self._lasting.taken() if query.wait else nullcontext():
+            ended = await self._control.wait_ended(run_id, query.wait, gone=partial(_wait_gone, request.receive))
+        return as_json(ended) if ended.state in FINAL_STATES else as_json(ended, 202, {"retry-after": "1"})
+
+    async def events(
+        self, run_id: str | None = None, *, query: EventsQuery, headers: EventHeaders
+    ) -> Annotated[Response, list[Json]]:
+        """Events from the journal, then as they happen; with ``follow=no`` a page of those that did."""
+        if run_id is not None:
+            run_id = await self._control.find_id(run_id)
+        after = max(headers.last_event_id, query.after)
+        if query.follow == "no":
+            before = query.before or None
+            events = await self._journal.read_events(run_id, after=after, before=before, limit=EVENTS)
+            return as_json([event_view(sequence, event) for sequence, event in events])
+        return self._stream_of(Follower(self._control.feed, run_id, after=after, ping=self._ping))
+
+    async def stream(self, run_id: str) -> Response:
+        """What a run says, as it says it, to the end of its turn."""
+        read = partial(self._control.stream, await self._control.find_id(run_id))
+        return self._stream_of(Along(self._control.feed, read, ping=self._ping))
+
+    def _stream_of(self, follower: Follower | Along) -> Response:
+        answer = StreamingResponse(follower, media_type=_STREAM, headers={"x-accel-buffering": "no"})
+        return LastingAnswer(self._lasting, answer)
+
+    async def record(self, run_id: str, *, query: RecordQuery) -> Json:
+        """The record of a run: so many of its entries from a position on."""
+        stop = query.start + query.limit
+        return await read_record(self._journal, await self._row_of(run_id), start=query.start, stop=stop)
+
+    async def inspect(self, run_id: str, call: str, *, query: InspectQuery) -> Json:
+        """What the model saw at one call, or at the ``newest``, beside the record and the decisions that made it so."""
+        number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
+        row, iteration = await self._row_of(run_id), query.iteration or None
+        return await read_inspection(self._journal, row, iteration, call=number)
+
+    async def approvals(self) -> Waiting:
+        """The tool calls of all runs under way that wait for an approval or for their result."""
+        return Waiting(waiting=self._control.supervisor.waiting())
+
+    async def webhooks(self, *, query: AttemptsQuery) -> WebhookList:
+        """What webhooks were told of, and what became of it."""
+        found = await self._journal.read_webhooks(before=query.before or None, limit=query.limit)
+        return WebhookList(attempts=[attempt_view(*each) for each in found])
+
+    # --- what a run has kept ------------------------------------------------------------------------------
+
+    async def memory(self, run_id: str, *, query: MemoryQuery) -> MemoryView:
+        """What a run sees of memory: the newest items, or the best for some words."""
+        scope_id, window = await self._scope_of(run_id), {"skip": query.skip, "limit": query.limit}
+        return await read_memory(self._journal, scope_id, text=query.text, **window)
+
+    async def item(self, run_id: str, *, query: ItemQuery) -> Annotated[Response, Json]:
+        """One item of it, whole."""
+        return as_json(await read_item(self._journal, await self._scope_of(run_id), query.id))
+
+    async def payload(self, run_id: str, *, query: VersionQuery) -> Json:
+        """A run's payload as it is, or as it was in a version."""
+        return await read_payload(self._journal, await self._row_of(run_id), query.version or None)
+
+    async def payload_history(self, run_id: str) -> Json:
+        """Who changed what in it."""
+        return await read_payload_history(self._journal, await self._row_of(run_id))
+
+    async def contents(self, run_id: str, *, query: WindowQuery) -> ContentList:
+        """What a run and those below it have stored, oldest first."""
+        run_id = await self._control.find_id(run_id)
+        found = await read_contents(self._journal, run_id, skip=query.skip, limit=query.limit + 1)
+        return ContentList(run_id=run_id, contents=found[: query.limit], more=len(found) > query.limit)
+
+    async def content(self, run_id: str, content_id: str, *, query: PageQuery) -> Json:
+        """One page of one of them."""
+        return await read_content_page(self._journal, await self._control.find_id(run_id), content_id, query.page)
+
+    async def _row_of(self, run_id: str) -> RunRow:
+        return await self._journal.read_run(run_id)
+
+    async def _scope_of(self, run_id: str) -> str:
+        started = (await self._row_of(run_id)).started
+        if not started.scope_id:
+            raise ScopeNotFound(f"run {started.run_id} has no memory scope")
+        return started.scope_id
+
+
+async def _wait_gone(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+_STREAM: Final = "text/event-stream"
+_JSON: Final = "application/json"
+_RUN: Final = "/runs/{run_id}"
+
+LOOKING: Final[tuple[Operation, ...]] = (
+    get("/healthz", Looking.health, also=(503,)),
+    get("/metrics", Looking.metrics, media=("text/plain",)),
+    get("/service", Looking.service),
+    get("/agents", Looking.agents),
+    get("/events", Looking.events, media=(_STREAM, _JSON)),
+    get("/overview", Looking.overview),
+    get("/stats", Looking.stats, errors=(404,)),
+    get("/runs", Looking.list_runs, errors=(404,)),
+    get("/queue", Looking.queue),
+    get("/schedules", Looking.schedules),
+    get("/approvals", Looking.approvals),
+    get("/webhooks", Looking.webhooks),
+    get(_RUN, Looking.read_run, errors=(404,)),
+    get(f"{_RUN}/result", Looking.read_result, also=(202,), errors=(404,)),
+    get(f"{_RUN}/events", Looking.events, media=(_STREAM, _JSON), errors=(404,)),
+    get(f"{_RUN}/stream", Looking.stream, media=(_STREAM,), errors=(404,)),
+    get(f"{_RUN}/record", Looking.record, errors=(404,)),
+    get(f"{_RUN}/requests/{{call}}", Looking.inspect, errors=(404,)),
+    get(f"{_RUN}/memory", Looking.memory, errors=(404,)),
+    get(f"{_RUN}/memory/item", Looking.item, errors=(404,)),
+    get(f"{_RUN}/payload", Looking.payload, errors=(404,)),
+    get(f"{_RUN}/payload/history", Looking.payload_history, errors=(404,)),
+    get(f"{_RUN}/contents", Looking.contents, errors=(404,)),
+    get(f"{_RUN}/contents/{{content_id:path}}", Looking.content, errors=(404,)),
+)

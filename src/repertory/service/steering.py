@@ -1,0 +1,191 @@
+"""What changes something, over HTTP: runs are started, told something, ended and decided about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import Block, Text
+from repertory.record.sqlite_journal import SqliteJournal
+from repertory.service.control import Control
+from repertory.service.requests import (
+    MAX_LISTED,
+    Approval,
+    Denial,
+    GivenMedia,
+    GivenResult,
+    GivenText,
+    NewFork,
+    NewMessage,
+    NewRewind,
+    NewRun,
+    Redelivery,
+    StartHeaders,
+)
+from repertory.service.routes import Operation, as_json, delete, post
+from repertory.service.views import Accepted, Reloaded, Space, Started, WebhookAttempt, attempt_view
+from repertory.tools import media_block
+from repertory.tools.threads import compute
+
+MAX_GIVEN: Final = 32 * 2**20  # bytes of a result with images or documents; a request to a model may have no more
+_GIVEN_BACK: Final = 2048  # pages at once
+
+
+class Steering:
+    """The handlers.
+
+    Args:
+        control: Does what is asked for.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    async def start_run(self, *, headers: StartHeaders, body: NewRun) -> Annotated[Response, Started]:
+        """Start a run; it is durable when the answer comes.
+
+        With a ``run_id`` or an ``Idempotency-Key`` it is safe to repeat: there is one run, whose id every answer has.
+        """
+        if headers.idempotency_key and body.run_id is not None:
+            raise HTTPException(422, "either run_id or Idempotency-Key can make it safe to repeat, got both")
+        run_id = await self._control.start(
+            body.agent,
+            body.task,
+            root=body.root,
+            payload=body.payload,
+            run_id=body.run_id,
+            key=headers.idempotency_key,
+            priority=body.priority,
+            client=body.client,
+        )
+        return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
+
+    async def send(self, run_id: str, *, body: NewMessage) -> Accepted:
+        """Say something to a run; it is durable when the answer comes."""
+        await self._control.send(run_id, body.text, message_id=body.message_id)
+        return Accepted()
+
+    async def stop(self, run_id: str) -> Accepted:
+        """End a run at its next boundary."""
+        await self._control.tell(run_id, "stop")
+        return Accepted()
+
+    async def kill(self, run_id: str) -> Accepted:
+        """End a run at once."""
+        await self._control.tell(run_id, "kill")
+        return Accepted()
+
+    async def pause(self, run_id: str) -> Accepted:
+        """Hold a run at its next boundary."""
+        await self._control.tell(run_id, "pause")
+        return Accepted()
+
+    async def resume(self, run_id: str) -> Accepted:
+        """Let a paused run go on, a stopped or failed one, or one of an earlier process."""
+        await self._control.resume(run_id)
+        return Accepted()
+
+    async def retry(self, run_id: str) -> Accepted:
+        """Let a run go on that failed or was stopped, from where it ended."""
+        await self._control.retry(run_id)
+        return Accepted()
+
+    async def fork(self, run_id: str, *, body: NewFork) -> Annotated[Response, Started]:
+        """Start a run that begins as this one did up to an iteration, beside it; 200 where it was there already."""
+        return await self._fork(run_id, body, rewind=False)
+
+    async def rewind(self, run_id: str, *, body: NewRewind) -> Annotated[Response, Started]:
+        """End a run, and start one in its place that begins as it did up to an iteration; 200 as for a fork."""
+        return await self._fork(run_id, body, rewind=True)
+
+    async def _fork(self, run_id: str, body: NewFork | NewRewind, *, rewind: bool) -> Response:
+        iteration, text, new_id = body.iteration, body.text, body.run_id
+        run_id, is_new = await self._control.fork(run_id, iteration, text=text, new_id=new_id, rewind=rewind)
+        return as_json(Started(id=run_id), 201 if is_new else 200, {"location": f"/runs/{run_id}"})
+
+    async def remove(self, run_id: str) -> Response:
+        """Take a run that has ended, and all below it, out of the journal for good; by its whole id."""
+        await self._control.remove(run_id)
+        return Response(status_code=204)
+
+    async def approve(self, run_id: str, call_id: str, *, body: Approval) -> Accepted:
+        """Allow a call that waits; it is durable when the answer comes. Safe to repeat, as the two below."""
+        await self._control.approve(run_id, call_id, arguments=body.arguments, by=body.by)
+        return Accepted()
+
+    async def deny(self, run_id: str, call_id: str, *, body: Denial) -> Accepted:
+        """Deny a call that waits; it is durable when the answer comes."""
+        await self._control.deny(run_id, call_id, body.reason, by=body.by)
+        return Accepted()
+
+    async def give_result(self, run_id: str, call_id: str, *, body: GivenResult) -> Accepted:
+        """Bring the result of a call that waits for it; it is durable when the answer comes."""
+        result = body.result
+        if body.content is not None:
+            if result is not None:
+                raise HTTPException(422, "either result or content can be given, got both")
+            size = sum(len(part.data) for part in body.content if isinstance(part, GivenMedia))
+            try:
+                result = await compute(partial(_blocks_of, body.content), size=size)
+            except ValueError as error:
+                raise HTTPException(422, f"the content cannot be shown to a model: {error}") from None
+        given = {"call_id": call_id, "result": result, "is_error": body.is_error}
+        await self._control.tell(run_id, "give_result", **given)
+        return Accepted()
+
+    async def redeliver(self, *, body: Redelivery) -> WebhookAttempt:
+        """Tell a webhook of a change of state again, now, whatever became of it before."""
+        tried = await self._control.deliveries.redeliver(body.change, body.url)
+        newest = await self._control.journal.read_webhooks(limit=MAX_LISTED)  # others may have been told meanwhile
+        return attempt_view(next((seq for seq, each in newest if each == tried), 0), tried)
+
+    async def reload(self) -> Reloaded:
+        """Read the company file again. Where it is wrong, nothing changes, and the error says what and where."""
+        try:
+            return Reloaded(notes=self._control.reload())
+        except ConfigurationError as error:  # the file is wrong, not the request
+            raise HTTPException(422, str(error)) from error
+
+    async def vacuum(self) -> Space:
+        """Give a part of what removed runs have left back to the disk: 8 MiB, so that nobody waits long for it."""
+        journal = self._control.journal
+        if not isinstance(journal, SqliteJournal):
+            raise HTTPException(409, "only a database in a file has space to give back")
+        size, free = await journal.give_back(_GIVEN_BACK)
+        return Space(size=size, free=free)
+
+
+def _blocks_of(content: Sequence[GivenText | GivenMedia]) -> list[Block]:
+    """Content as the blocks that a model is shown. Raises ``ValueError`` where it would not be."""
+    return [
+        media_block(part.data, part.media_type, title=part.title) if isinstance(part, GivenMedia) else Text(part.text)
+        for part in content
+    ]
+
+
+_RUN: Final = "/runs/{run_id}"
+_CALL: Final = "/runs/{run_id}/calls/{call_id}"
+
+STEERING: Final[tuple[Operation, ...]] = (
+    post("/runs", Steering.start_run, status=201, errors=(409, 422, 429)),
+    post(f"{_RUN}/messages", Steering.send, status=202, errors=(404, 409, 422)),
+    post(f"{_RUN}/stop", Steering.stop, status=202, errors=(404, 409)),
+    post(f"{_RUN}/kill", Steering.kill, status=202, errors=(404, 409)),
+    post(f"{_RUN}/pause", Steering.pause, status=202, errors=(404, 409)),
+    post(f"{_RUN}/resume", Steering.resume, status=202, errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/retry", Steering.retry, status=202, errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/fork", Steering.fork, status=201, also=(200,), errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/rewind", Steering.rewind, status=201, also=(200,), errors=(404, 409, 422, 429)),
+    delete(_RUN, Steering.remove, status=204, errors=(404, 409)),
+    post(f"{_CALL}/approve", Steering.approve, status=202, errors=(404, 409)),
+    post(f"{_CALL}/deny", Steering.deny, status=202, errors=(404, 409)),
+    post(f"{_CALL}/result", Steering.give_result, status=202, errors=(404, 409, 422), most=MAX_GIVEN),
+    post("/webhooks/redeliver", Steering.redeliver, errors=(404,)),
+    post("/reload", Steering.reload, errors=(422,)),
+    post("/vacuum", Steering.vacuum, errors=(409,)),
+)
