@@ -63,12 +63,12 @@ class Command(msgspec.Struct, frozen=True):
 class Commands:
     """Commands between this machine and the others.
 
-    Args:
+    Attributes:
         machines: This machine.
     """
 
     def __init__(self, machines: Machines) -> None:
-        self._machines = machines
+        self.machines = machines
 
     async def ask(self, command: Command, *, within: float = PATIENCE, once: bool = False) -> str:
         """Have the owner of a run carry a command out. Returns what it gives, once it has.
@@ -89,22 +89,22 @@ class Commands:
         def write(connection: Connection) -> bool:
             with connection.transaction():
                 connection.execute(_WRITE, values)
-                self._machines.notify(connection, "command")
+                self.machines.notify(connection, "command")
             return bool(connection.execute(_SAME, values[:1] + values[3:]).fetchone() == (True,))
 
-        if not await self._machines.use("ask another machine through", write):
+        if not await self.machines.use("ask another machine through", write):
             raise RunError(
                 f"run {command.run_id} was asked for something else under the id {command.command_id} before"
             )
         with anyio.move_on_after(within):
             while True:
-                news = self._machines.news("answer")
+                news = self.machines.news("answer")
                 if (answer := await self._answer(command.command_id)) is not None:
                     break
                 with anyio.move_on_after(_POLL):
                     await news.wait()
             if once:
-                await self._machines.use(
+                await self.machines.use(
                     "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command.command_id])
                 )
             name, result = answer
@@ -121,23 +121,23 @@ class Commands:
             row: tuple[str | None, str] | None = connection.execute(_ANSWER, [command_id]).fetchone()
             return row
 
-        return await self._machines.use("read an answer in", read)
+        return await self.machines.use("read an answer in", read)
 
     async def open(self) -> Sequence[Command]:
         """What the runs of this machine are asked for and has not been answered, oldest first."""
 
         def read(connection: Connection) -> list[Command]:
             connection.execute(_LATE, [_told(RunError("the run has ended meanwhile"))[1]])
-            rows = connection.execute(_OPEN, [self._machines.machine_id]).fetchall()
+            rows = connection.execute(_OPEN, [self.machines.machine_id]).fetchall()
             connection.execute(
-                _TAKE, [self._machines.machine_id]
+                _TAKE, [self.machines.machine_id]
             )  # of one that comes in between the next look says again
             return [
                 Command(command_id, run_id, verb, decode_json(body), again)
                 for command_id, run_id, verb, body, again in rows
             ]
 
-        return await self._machines.use("read what is asked in", read)
+        return await self.machines.use("read what is asked in", read)
 
     async def answer(self, command: Command, error: RepertoryError | None, result: str = "") -> None:
         """Say that a command was carried out and what it gives, or why it was not."""
@@ -147,9 +147,9 @@ class Commands:
             with connection.transaction():
                 connection.execute(_DONE, values)
                 connection.execute(_FORGET)
-                self._machines.notify(connection, "answer")
+                self.machines.notify(connection, "answer")
 
-        await self._machines.use("answer another machine through", write)
+        await self.machines.use("answer another machine through", write)
 
 
 def _told(error: RepertoryError) -> tuple[str, str]:

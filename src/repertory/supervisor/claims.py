@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Container, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import anyio
 
@@ -19,12 +20,13 @@ from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, R
 from repertory.runs.events import RunClaimed, to_record
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
-from repertory.supervisor.queue import KeepRoom
 from repertory.supervisor.quotas import Quotas
 
 if TYPE_CHECKING:
     from repertory.machines.machine import Machines
     from repertory.machines.ownership import Candidate, Claim, WaitingRun
+
+KeepRoom: TypeAlias = Callable[[], AbstractContextManager[bool]]
 
 _POLL: Final = 1.0
 """Seconds between two looks at the queue and at other machines; a notification that got lost costs as much."""
@@ -124,7 +126,7 @@ class Claims:
     # --- taking -------------------------------------------------------------------------------------------
 
     async def take_placed(self) -> bool:
-        """Claim the first sub-agent's run that is to work here and take it up; whether there may be another one.
+        """Claim the first sub-agent's run that is to work here and take it up; whether to look again.
 
         Their leads have a place already, and could wait for ever for a second one; so none is counted.
         """
@@ -144,7 +146,7 @@ class Claims:
     async def take_next(
         self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
     ) -> bool:
-        """Claim the first run that may begin here and take it up; whether there may be another one."""
+        """Claim the first run that may begin here and take it up, if room can be kept; whether to look again."""
         from repertory.machines.ownership import Bound, Claim  # here, as nothing of it is needed with one process
 
         def bounds_of(agent: str, client: str) -> list[Bound]:

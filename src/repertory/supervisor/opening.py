@@ -206,10 +206,10 @@ async def open_supervisor(
                     machines, runtime, labels=labels, wake=runtime.queue.wake
                 )
                 runtime.commands = Commands(machines)
-                runtime.placement = Placement(runtime, shared, machines, runtime.commands)
+                runtime.placement = Placement(runtime, shared, runtime.commands)
                 keep_doing(runtime.claims.serve)
                 keep_doing(runtime.placement.serve)
-                keep_doing(serve_commands, runtime, machines, runtime.commands, supervisor.drain)
+                keep_doing(serve_commands, runtime, runtime.commands)
             supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
             try:
                 yield supervisor

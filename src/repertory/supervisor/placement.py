@@ -45,7 +45,6 @@ from repertory.supervisor.room import promise_room, reserve_room
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Commands
-    from repertory.machines.machine import Machines
     from repertory.machines.ownership import Claim
 
 _POLL: Final = 1.0  # seconds between two looks at what leads want of their runs, and at how these stand
@@ -85,15 +84,14 @@ class Placement:
     Args:
         home: Where runs live.
         shared: What they share.
-        machines: This machine.
-        commands: Between it and the others.
+        commands: Between this machine and the others.
     """
 
-    def __init__(self, home: _Home, shared: Shared, machines: Machines, commands: Commands) -> None:
+    def __init__(self, home: _Home, shared: Shared, commands: Commands) -> None:
         self._home = home
         self._shared = shared
         self._journal = shared.journal
-        self._machines = machines
+        self._machines = commands.machines
         self._commands = commands
         self._stand_ins: dict[str, LiveRun] = {}
         # What was asked last of the owner with this fence; None for the end of the run. The next one begins with "go".
@@ -196,7 +194,7 @@ class Placement:
         mode = started.options.get("memory", agent.memory)
         if started.parent_id is None or not mode.startswith("shared"):
             return self._shared.memory
-        return RelayedMemory(started.parent_id, self._machines, self._commands, self._journal)
+        return RelayedMemory(started.parent_id, self._commands, self._journal)
 
     async def hear(self, live: LiveRun, message_id: str, said: Said) -> None:
         """Say something to a run, as its lead.

@@ -6,9 +6,9 @@ Only runs at the top of a tree wait. One below another would wait for a place th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Final, Protocol, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 
 import anyio
 import msgspec
@@ -18,6 +18,7 @@ from repertory.llm.profiles import Amount
 from repertory.record.journal import Journal
 from repertory.record.records import QueuedRow, RunStarted
 from repertory.runs.live import LiveRun
+from repertory.supervisor.claims import Claims
 from repertory.supervisor.quotas import Quotas, midnight
 
 _AGAIN: Final = 10.0
@@ -43,39 +44,6 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-KeepRoom: TypeAlias = Callable[[], AbstractContextManager[bool]]
-
-
-class SharedQueue(Protocol):
-    """The queue of a journal that several processes share: the database says who takes what, and counts."""
-
-    async def take_placed(self) -> bool:
-        """Claim the first sub-agent's run that is to work here, and begin it; whether to look again."""
-        ...
-
-    async def take_next(
-        self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
-    ) -> bool:
-        """Claim the first run that may begin and begin it here, if room can be kept; whether to look again."""
-        ...
-
-    async def under_way(self) -> Mapping[tuple[str, str], int]:
-        """How many runs of all processes are under way, by agent and client."""
-        ...
-
-    async def keep_place(self, started: RunStarted, *, most: int) -> int | None:
-        """Keep a place for a new run; else how many of its client's wait, which are as many as may."""
-        ...
-
-    async def give_place_back(self, started: RunStarted) -> None:
-        """Undo ``keep_place`` for a run that was not recorded."""
-        ...
-
-    async def reasons(self) -> Mapping[str, str]:
-        """Which processes those who wait for one wait for, by the ids of the runs."""
-        ...
-
-
 class Queue:
     """Runs that are under way, and those that wait for their turn.
 
@@ -89,11 +57,12 @@ class Queue:
         begin: Starts a run that waited.
 
     Attributes:
-        shared: That of all processes, where several share the journal; None where one has it alone.
+        shared: Where several share the journal: the database says who takes what, and counts. None where one has it
+            alone.
     """
 
     def __init__(self, journal: Journal, *, clock: Callable[[], float], begin: Callable[[LiveRun], None]) -> None:
-        self.shared: SharedQueue | None = None
+        self.shared: Claims | None = None
         self._claiming = 0  # runs that are on their way here
         self._journal = journal
         self._clock = clock

@@ -35,7 +35,6 @@ from repertory.supervisor.runtime import Runtime
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Command, Commands
-    from repertory.machines.machine import Machines
 
 _POLL: Final = 1.0  # seconds between two looks at what is asked of runs here, or at how one elsewhere stands
 _VERBS: Final = frozenset({"send", "stop", "kill", "pause", "resume", "approve", "deny", "give_result"})
@@ -51,10 +50,9 @@ class RemoteRun:
         id: Its whole id.
     """
 
-    def __init__(self, run_id: str, journal: Journal, machines: Machines, commands: Commands) -> None:
+    def __init__(self, run_id: str, journal: Journal, commands: Commands) -> None:
         self.id = run_id
         self._journal = journal
-        self._machines = machines
         self._commands = commands
 
     def __repr__(self) -> str:
@@ -74,7 +72,7 @@ class RemoteRun:
         """
         while (row := await self._read()).state not in FINAL_STATES:
             with anyio.move_on_after(_POLL):  # the end of what was placed is announced, that of others is not
-                await self._machines.news("end").wait()
+                await self._commands.machines.news("end").wait()
         if row.state == "failed":
             raise RunFailed(f"run {self.id} of {row.started.agent} failed: {row.error}")
         if row.state == "stopped":
@@ -172,19 +170,13 @@ _ACROSS: Final[Mapping[str, Callable[..., Awaitable[str | None]]]] = {
 """What runs of one tree ask of each other across machines."""
 
 
-async def serve_commands(
-    runtime: Runtime,
-    machines: Machines,
-    commands: Commands,
-    drain: Callable[[], Awaitable[None]],
-    scope: anyio.CancelScope,
-) -> None:
+async def serve_commands(runtime: Runtime, commands: Commands, scope: anyio.CancelScope) -> None:
     """Carry out what is asked of this machine and its runs, until the scope is cancelled.
 
     One after the other, as they were asked; but one that takes long, such as a message to a run that is stopping, is
     not waited for: what comes next may be what it waits for.
     """
-    under_way: dict[str, anyio.Event] = {}
+    machines, under_way = commands.machines, dict[str, anyio.Event]()
 
     async def carry(command: Command) -> None:
         try:
@@ -206,7 +198,7 @@ async def serve_commands(
                             with anyio.move_on_after(_POLL):
                                 await done.wait()
                     if await machines.is_asked_to_drain():
-                        await drain()
+                        await runtime.drain(machines)
                 except JournalError as error:  # the server is away; whoever writes hears of it
                     machines.lease.check()
                     log(logging.WARNING, "commands.not.seen", exc_info=error)

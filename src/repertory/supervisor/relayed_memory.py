@@ -21,7 +21,6 @@ from repertory.runs.live import LiveRun
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Command, Commands
-    from repertory.machines.machine import Machines
 
 _DONE: Final = "MemoryAnswered"  # the type of the records that say what a command was answered
 
@@ -29,9 +28,8 @@ _DONE: Final = "MemoryAnswered"  # the type of the records that say what a comma
 class RelayedMemory:
     """The memory of a run whose lead shares its own with it."""
 
-    def __init__(self, lead_id: str, machines: Machines, commands: Commands, journal: Journal) -> None:
+    def __init__(self, lead_id: str, commands: Commands, journal: Journal) -> None:
         self._lead_id = lead_id
-        self._machines = machines
         self._commands = commands
         self._journal = journal
 
@@ -59,7 +57,7 @@ class RelayedMemory:
 
         command = Command(command_id, self._lead_id, "memory", {"request": request})
         # Should that machine die, the next one answers.
-        within = self._machines.lease.seconds + PATIENCE
+        within = self._commands.machines.lease.seconds + PATIENCE
         return await self._commands.ask(command, within=within, once=once)
 
 

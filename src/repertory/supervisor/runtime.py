@@ -52,6 +52,7 @@ from repertory.views.policies import check_policies, results_of
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Commands
+    from repertory.machines.machine import Machines
 
 T = TypeVar("T")
 
@@ -99,6 +100,11 @@ class Runtime:
         """Ask all runs at once to close at their next boundary; they would be stopped one after the other."""
         for live in self._live.values():
             live.wish_for("close")
+
+    async def drain(self, machines: Machines) -> None:
+        """Take no more runs, and hand over those under way; see ``Supervisor.drain``."""
+        await machines.drain()
+        self.wind_down()
 
     def close(self) -> None:
         """Begin nothing more. Who waits in the queue, or was paused there, stays so on record."""

@@ -39,7 +39,7 @@ from repertory.supervisor.runtime import Runtime
 from repertory.views.policies import check_policies
 
 if TYPE_CHECKING:
-    from repertory.machines import Machine
+    from repertory.machines import Machine, Machines
 
 
 class Supervisor:
@@ -51,7 +51,11 @@ class Supervisor:
     @property
     def machine(self) -> str:
         """Its name among the machines that share its journal; "" where it has the journal alone."""
-        return "" if self._runtime.claims is None else self._runtime.claims.machines.name
+        return "" if self._machines is None else self._machines.name
+
+    @property
+    def _machines(self) -> Machines | None:
+        return self._runtime.shared.machines
 
     @property
     def journal(self) -> Journal:
@@ -187,21 +191,19 @@ class Supervisor:
         check_text("a run_id", run_id)
         runtime, commands = self._runtime, self._runtime.commands
         run_id = (await self.journal.read_run(run_id)).started.run_id
-        if runtime.claims is None or commands is None or runtime.find(run_id) is not None:
+        if commands is None or runtime.find(run_id) is not None:
             return None
-        machines = runtime.claims.machines
-        owner = await machines.owner_of(unit_of(run_id))
-        if owner is None or owner == machines.machine_id:
+        owner = await commands.machines.owner_of(unit_of(run_id))
+        if owner is None or owner == commands.machines.machine_id:
             return None
-        return RemoteRun(run_id, self.journal, machines, commands)
+        return RemoteRun(run_id, self.journal, commands)
 
     async def elsewhere(self) -> dict[str, str]:
         """The roots that go on but not in this process, by id, and the names of the machines that own them.
 
         "" stands for one that waits for any machine. Empty where the journal is this process's alone.
         """
-        claims = self._runtime.claims
-        return {} if claims is None else await claims.machines.owned_elsewhere()
+        return {} if self._machines is None else await self._machines.owned_elsewhere()
 
     @overload
     async def resume(self, run_id: str, *, agent: Agent[ResultT], context: Any = None) -> Run[ResultT]: ...
@@ -240,7 +242,7 @@ class Supervisor:
         run_id = row.started.run_id
         async with AsyncExitStack() as entering:
             # Where several share the journal, it has its place in the queue of all machines.
-            if row.state in ("failed", "stopped") and row.started.parent_id is None and self._runtime.claims is None:
+            if row.state in ("failed", "stopped") and row.started.parent_id is None and self._machines is None:
                 await self._runtime.queue.look()
                 await entering.enter_async_context(self._runtime.queue.entering(row.started))
             async with self._runtime.alone_with(run_id):
@@ -418,13 +420,12 @@ class Supervisor:
 
         Empty where the journal is this process's alone: a file, or in memory.
         """
-        claims = self._runtime.claims
-        return [] if claims is None else await claims.machines.known()
+        return [] if self._machines is None else await self._machines.known()
 
     @property
     def lease(self) -> float:
         """Seconds after which other machines may take over what this one has; 0 where it has its journal alone."""
-        return 0.0 if self._runtime.claims is None else self._runtime.claims.machines.lease.seconds
+        return 0.0 if self._machines is None else self._machines.lease.seconds
 
     async def hold_duties(self, names: Collection[str]) -> frozenset[str]:
         """Hold some duties as far as no other machine that lives does, and none but these.
@@ -439,12 +440,11 @@ class Supervisor:
         Raises:
             LeaseLost: Another machine has taken this one over.
         """
-        claims = self._runtime.claims
-        if claims is None:
+        if self._machines is None:
             return frozenset(names)
         from repertory.machines.duties import hold_duties  # here, as nothing of it is needed with one process
 
-        return await hold_duties(claims.machines, names)
+        return await hold_duties(self._machines, names)
 
     async def drain(self) -> None:
         """Take no more runs, and hand over those under way at their next boundary; others go on with them.
@@ -455,11 +455,9 @@ class Supervisor:
         Raises:
             ConfigurationError: The journal is this process's alone, so that nobody could go on.
         """
-        claims = self._runtime.claims
-        if claims is None:
+        if self._machines is None:
             raise ConfigurationError("only a supervisor that shares its journal with others, on PostgreSQL, can drain")
-        await claims.machines.drain()
-        self._runtime.wind_down()
+        await self._runtime.drain(self._machines)
 
     def going(self) -> int:
         """How many trees of runs are under way in this process; those that wait in a queue are not."""
