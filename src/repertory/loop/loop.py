@@ -130,11 +130,11 @@ class Loop:
         live = self._live
         if live.wish == "pause":
             live.answered(refused=True)  # nobody waits for a first call that is not made now
-            await live.change_state("paused")
+            await live.enter("paused").wait()
             while live.wish == "pause":
                 await live.wait_for_wish()
             if live.wish == "go":
-                await live.change_state("running")
+                await live.enter("running").wait()
         if live.wish in ("stop", "close"):
             return False
         if live.inbox.has_unread and not self._paused_by_server():  # its tools' results come first

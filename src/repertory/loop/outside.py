@@ -20,14 +20,13 @@ from repertory._choices import show
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
 from repertory.loop.teams import Unfinished
-from repertory.record.records import ContentStored, Record, RunState
+from repertory.record.records import ContentStored, Record
 from repertory.runs.events import (
     AnyEvent,
     ApprovalDecided,
     ApprovalRequested,
     ResultAwaited,
     ResultGiven,
-    StateChanged,
     to_record,
 )
 from repertory.runs.live import LiveRun
@@ -108,21 +107,14 @@ async def _waiting(live: LiveRun, news: list[AnyEvent]) -> AsyncGenerator[None]:
     live.waits.held += 1
     try:
         if live.waits.held == 1:
-            _set_state(live, "waiting", news)
+            live.enter("waiting", also=list(map(to_record, news)))
         else:
             live.shared.journal.submit([to_record(event) for event in news])
         yield
     finally:
         live.waits.held -= 1
     if live.waits.held == 0:
-        _set_state(live, "running", [])
-
-
-def _set_state(live: LiveRun, state: RunState, news: list[AnyEvent]) -> None:
-    changed = live.event(StateChanged, state=state)
-    live.shared.journal.submit([*map(to_record, news), live.state_record(state), to_record(changed)])
-    live.state = state
-    live.show(changed)
+        live.enter("running")
 
 
 def _seconds(event: ApprovalRequested | ResultAwaited) -> str:

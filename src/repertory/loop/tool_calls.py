@@ -35,7 +35,6 @@ from repertory.runs.events import (
     AnyEvent,
     ResultAwaited,
     ResultGiven,
-    StateChanged,
     ToolProgress,
     ToolStarted,
     to_record,
@@ -91,9 +90,7 @@ class Caller:
         self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}
         self._live.repeats.clear()
         if self._live.state == "waiting":  # an earlier incarnation of the actor was, and its calls are taken up again
-            self._live.state = "running"
-            self._live.publish(StateChanged, state="running")
-            self._journal.submit([self._live.state_record("running")])
+            self._live.enter("running")
 
     async def keep(self, answer: Answer, iteration: int, records: Sequence[Record]) -> list[OpenCall]:
         """Make an answer durable in one transaction with its records, and a result for each call not to be made.

@@ -27,6 +27,7 @@ from repertory.record import Ledger, RunStatistics
 from repertory.record.records import (
     EventLogged,
     PayloadChanged,
+    Record,
     RunStarted,
     RunState,
     RunStateChanged,
@@ -320,11 +321,13 @@ class LiveRun:
             run_id=self.run_id, state=state, at=self.shared.clock(), iteration=self.iteration, **fields
         )
 
-    async def change_state(self, state: RunState) -> None:
-        """Go into a state that is not the last."""
-        await self.shared.journal.write([self.state_record(state)])
+    def enter(self, state: RunState, *, also: Sequence[Record] = ()) -> Ticket:
+        """Go into a state that is not the last, which is on its way to the disk then, and further records with it."""
+        changed = self.event(StateChanged, state=state)
+        ticket = self.shared.journal.submit([*also, self.state_record(state), to_record(changed)])
         self.state = state
-        self.publish(StateChanged, state=state)
+        self.show(changed)
+        return ticket
 
     def check_limits(self) -> None:
         """Raise ``LimitExceeded`` if it may not make another iteration."""

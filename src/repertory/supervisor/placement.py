@@ -40,6 +40,7 @@ from repertory.runs.log import log
 from repertory.runs.payloads import instructions_of, new_payload, payload_on_record
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
+from repertory.supervisor.recovery import end_left
 from repertory.supervisor.relayed_memory import RelayedMemory
 from repertory.supervisor.room import promise_room, reserve_room
 
@@ -58,8 +59,6 @@ class _Home(Protocol):
     def alone_with(self, run_id: str) -> anyio.Lock: ...
 
     async def read_run(self, run_id: str) -> RunRow | None: ...
-
-    async def end_left(self, row: RunRow, *, cancelled: bool = False) -> None: ...
 
 
 def check_placement(agent: Agent[Any], started: RunStarted) -> None:
@@ -318,8 +317,8 @@ class Placement:
                 self._journal.submit([self._claimed(rows[0].started, claim)])
                 own = [row for row in rows[1:] if unit_of(row.started.run_id) == run_id]  # those that worked beside it
                 for row in reversed([row for row in own if row.state not in FINAL_STATES]):
-                    await self._home.end_left(row)
-                await self._home.end_left(rows[0], cancelled=cancelled)
+                    await end_left(self._shared, row)
+                await end_left(self._shared, rows[0], cancelled=cancelled)
 
     def _claimed(self, started: RunStarted, claim: Claim) -> Record:
         """The record of whose a run is while this machine says how it stands, without running it."""

@@ -1,4 +1,4 @@
-"""A run as its record says it stands: what a run goes on from, in this process or the next."""
+"""A run as its record says it stands: what it goes on from, in this process or the next, or ends without."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from repertory.agents.agent import Agent
 from repertory.context import replay
+from repertory.errors import JournalUnreadable
+from repertory.loop.open_calls import close_calls
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory
 from repertory.record import Ledger
-from repertory.record.records import RunRow
+from repertory.record.records import FINAL_STATES, RunRow, RunStateChanged
 from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import IterationStarted
 from repertory.runs.inbox import SAID, Said
@@ -78,3 +80,17 @@ async def read_back(
         elif record.type == RESULT_SUMMARIZED:
             live.result_summaries[record.body["position"]] = record.body["text"]
     return live
+
+
+async def end_left(shared: Shared, row: RunRow, *, cancelled: bool = False) -> None:
+    """End a run of the record that nobody runs any more; ``cancelled`` as in ``RunStateChanged``."""
+    run_id, now = row.started.run_id, shared.clock()
+    try:
+        ledger = await Ledger.open(shared.journal, run_id, clock=shared.clock)
+        await close_calls(shared.journal, ledger, iteration=row.iteration, at=now)
+    except JournalUnreadable as error:  # damaged long ago; the run above it has its end all the same
+        log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
+    if row.state not in FINAL_STATES:
+        await shared.journal.write(
+            [RunStateChanged(run_id=run_id, state="stopped", at=now, iteration=row.iteration, cancelled=cancelled)]
+        )

@@ -13,13 +13,13 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
+from repertory._choices import show
 from repertory._ids import is_below, root_of, unit_of
 from repertory.actors import ActorRef, ActorSystem, StopReason, Supervision
 from repertory.agents.agent import Agent
 from repertory.errors import (
     ContextMissing,
     JournalError,
-    JournalUnreadable,
     MailboxFull,
     RunError,
     RunExists,
@@ -33,7 +33,7 @@ from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
 from repertory.memory.messages import ForgetOthers, ForgetTree
 from repertory.record import Draft, Ledger
-from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
+from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
 from repertory.runs.events import RunSpawned, StateChanged
 from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun, RunEnd
@@ -45,7 +45,7 @@ from repertory.runs.telemetry import Trace
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.placement import Placement, check_placement
 from repertory.supervisor.queue import Queue
-from repertory.supervisor.recovery import read_back
+from repertory.supervisor.recovery import end_left, read_back
 from repertory.supervisor.retention import Retention
 from repertory.supervisor.room import reserve_room
 from repertory.views.policies import check_policies, results_of
@@ -478,9 +478,7 @@ class Runtime:
     def pause_queued(self, live: LiveRun) -> None:
         """Take a run out of the queue that waits there; else do nothing."""
         if self.queue.remove(live):
-            live.state = "paused"
-            self._journal.submit([live.state_record("paused")])
-            live.publish(StateChanged, state="paused")
+            live.enter("paused")
 
     def requeue(self, live: LiveRun) -> None:
         """Let a run begin, or wait again, that was paused in the queue; else do nothing."""
@@ -624,20 +622,7 @@ class Runtime:
         for row in await self._journal.read_runs(states=states, below=root.run_id):
             run_id = row.started.run_id
             if run_id not in here and (self.placement is None or unit_of(run_id) == root.run_id):
-                await self.end_left(row)
-
-    async def end_left(self, row: RunRow, *, cancelled: bool = False) -> None:
-        """End a run of the record that nobody runs any more; ``cancelled`` as in ``RunStateChanged``."""
-        run_id, now = row.started.run_id, self.shared.clock()
-        try:
-            ledger = await Ledger.open(self._journal, run_id, clock=self.shared.clock)
-            await close_calls(self._journal, ledger, iteration=row.iteration, at=now)
-        except JournalUnreadable as error:  # damaged long ago; the run above it has its end all the same
-            log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
-        if row.state not in FINAL_STATES:
-            await self._journal.write(
-                [RunStateChanged(run_id=run_id, state="stopped", at=now, iteration=row.iteration, cancelled=cancelled)]
-            )
+                await end_left(self.shared, row)
 
 
 def _check_same(there: RunStarted, asked: RunStarted) -> None:
@@ -646,13 +631,9 @@ def _check_same(there: RunStarted, asked: RunStarted) -> None:
         has, wanted = getattr(there, what), getattr(asked, what)
         if has != wanted and (what != "request" or (has and wanted)):
             raise RunExists(
-                f"run {asked.run_id} is there already, with another {what}: {_short(has)}, not {_short(wanted)}; "
+                f"run {asked.run_id} is there already, with another {what}: {show(has)}, not {show(wanted)}; "
                 "give the new run another id"
             )
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:79]}…")
 
 
 def _attach(live: LiveRun) -> None:
