@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_support import invoke
+from cli_support import invoke, settings
 
 import repertory as rp
 from patience import PATIENCE, hear
@@ -70,3 +71,26 @@ def test_a_service_is_backed_up_and_vacuumed_while_it_runs(database: Path, tmp_p
     alone = invoke("vacuum", "--db", str(database), home=tmp_path)
     assert alone.code == 0, alone.err
     assert "MiB before" in alone.err
+
+
+SIGNALLED = """
+import os, signal, sys
+
+def hear(event, values):
+    if event == "sqlite3.connect" and str(values[0]).endswith(".part"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.addaudithook(hear)
+from repertory.cli import main
+main()
+"""
+
+
+def test_a_backup_that_a_signal_ends_leaves_nothing_behind(database: Path, tmp_path: Path) -> None:
+    """Not the half of a copy either, which takes as much room as the database."""
+    words = [sys.executable, "-c", SIGNALLED, "backup", "copy.db", "--db", str(database)]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=settings(tmp_path), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "repertory: ended before it was done\n")
+    assert not [name for name in os.listdir(tmp_path) if "copy.db" in name]

@@ -16,6 +16,7 @@ from repertory.cli.commands import Answer, command
 from repertory.cli.databases import databases_to_read, open_service, runs_database
 from repertory.cli.options import DATABASE, OWN_DATABASE, At, argument
 from repertory.cli.status import status_line
+from repertory.cli.stopping import raised_by_signals
 from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def migrate(
     old, new = (postgres_address(place) or Path(place) for place in (source, target))
     if isinstance(old, Path) and not os.path.exists(old):
         raise output.NothingThere(f"no database at {old}; nothing was moved")
-    with status_line() as show:
+    with _showing() as show:
         moved = move_journal(old, new, progress=lambda doing, done, rows: show(f"{doing}: {done:,} of {rows:,} rows"))
     fields = {"rows": moved.rows, "newest": moved.newest, "tables": moved.tables, "verified": True}
     words = f"{old} is in {new} now: {moved.rows:,} rows, each read back and compared; the old one is as it was"
@@ -164,7 +165,19 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextmanager
+def _showing() -> Generator[Callable[[str], None]]:
+    """Show how far it is, on a terminal. A signal ends it there, so that nothing half done is left behind."""
+    with raised_by_signals() as check, status_line() as show:
+
+        def step(words: str) -> None:
+            check()
+            show(words)
+
+        yield step
+
+
+@contextmanager
 def _progress(verb: str) -> Generator[Callable[[int, int], None]]:
-    """Show how far it is, on a terminal."""
-    with status_line() as show:
+    """Show how much of a file is done; see ``_showing``."""
+    with _showing() as show:
         yield lambda done, whole: show(f"{verb} {_mib(done)} of {_mib(whole)} ({done / max(1, whole):.0%})")

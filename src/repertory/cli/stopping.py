@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
@@ -63,6 +63,27 @@ async def stopped_by_signals(*, orderly: bool = False) -> AsyncGenerator[Stop]:
             everything.start_soon(beat)
             yield stop
             everything.cancel_scope.cancel()
+
+
+@contextmanager
+def raised_by_signals() -> Generator[Callable[[], None]]:
+    """Have the first signal end what the block does, and the second one the process.
+
+    What it gives raises ``Interrupted`` once a signal has come; it is to be called now and then.
+    """
+    heard: list[int] = []
+
+    def hear(number: int) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            leave(number)
+
+    def check() -> None:
+        if heard:
+            raise Interrupted("ended before it was done", 128 + heard[0])
+
+    with told_to(hear):
+        yield check
 
 
 async def beat() -> None:
