@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from cli_support import EVIL, EVIL_SHOWN
 from rich.console import Console
 
 from repertory.cli.live import Progress, draw
-from repertory.cli.reading import print_ledger
 from repertory.cli.runs import in_tree
-from repertory.llm.messages import Text
 from repertory.llm.model import Usage
-from repertory.record import Draft, Ledger, RunStarted, open_journal
-from repertory.record.records import RunStateChanged
 from repertory.runs.events import (
     ContextEdited,
     EventsMissed,
@@ -35,7 +27,6 @@ from repertory.runs.events import (
     ToolEnded,
     ToolStarted,
 )
-from repertory.service.sources import RecordSource
 
 
 def about(run_id: str = "run-1", agent: str = "lead", iteration: int = 1) -> dict[str, Any]:
@@ -139,26 +130,3 @@ def test_a_tree_is_drawn_with_its_branches() -> None:
     runs = [{"run_id": run_id, "parent_id": parent_id} for run_id, parent_id in parents.items()]
     drawn = [f"{branch}{run['run_id']}" for branch, run in in_tree(runs, itemgetter("run_id", "parent_id"))]
     assert drawn == ["a", "├ b", "│ └ d", "└ c", "e"]
-
-
-def test_follow_shows_what_is_written_meanwhile(tmp_path: Path) -> None:
-    """Entries that come after the first look are shown, up to the end of the run."""
-    path = tmp_path / "f.db"
-
-    async def main() -> None:
-        async with open_journal(path) as journal:
-            ledger = Ledger(journal, "run-1")
-            entry = Draft(role="user", kind="task", content=(Text("first"),))
-            await ledger.append(entry, also=[RunStarted(run_id="run-1", agent="a", task="t", at=0.0)])
-            async with anyio.create_task_group() as group:
-                source = RecordSource(journal, path, owned=True)
-                group.start_soon(partial(print_ledger, source, "run-1", full=True, follow=True))
-                await anyio.wait_all_tasks_blocked()
-                late = Draft(role="user", kind="user-input", content=(Text("second"),))
-                await ledger.append(late, also=[RunStateChanged(run_id="run-1", state="done", at=1.0)])
-
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        anyio.run(main)
-    assert "first" in out.getvalue()
-    assert "second" in out.getvalue()

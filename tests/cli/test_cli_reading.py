@@ -204,7 +204,6 @@ def test_no_id_means_the_newest_run(made: Path, home: Path) -> None:
         (("inspect", RUN, "-i", "9"), 4, "has no iteration 9; it made 1 to 3"),
         (("inspect", OTHER), 4, "has not called a model yet"),
         (("content", "show", "nothing"), 4, "no content 'nothing'"),
-        (("ledger", RUN, "--follow", "--json"), 2, "--follow"),
         (("inspect", RUN, "-i", "0"), 2, "--iteration"),
     ],
 )
@@ -226,9 +225,9 @@ def test_what_to_do_next_names_the_database_that_was_meant(made: Path, home: Pat
         assert f"repertory ps -a --db {made} lists" in invoke(*words, "--db", made, home=home).err
 
 
-def test_follow_ends_with_the_run(made: Path, home: Path) -> None:
-    """Following a run that has ended shows it and returns, and says how it ended."""
-    result = invoke("ledger", RUN, "--follow", "--db", made, home=home)
+def test_the_ledger_of_a_run_that_failed_says_why(made: Path, home: Path) -> None:
+    """Below what it did, on standard error."""
+    result = invoke("ledger", RUN, "--db", made, home=home)
     assert result.code == 0
     assert "#6" in result.out
     assert "the run failed: ModelUnavailable: gone" in result.err

@@ -74,7 +74,7 @@ def test_completing_a_word_imports_no_command(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env=settings(tmp_path, shell), capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["resume", "replay", "reload", "retry", "rewind", "restore", "[]"]
+    assert done.stdout.split() == ["resume", "replay", "reload", "rewind", "restore", "[]"]
 
 
 def test_runs_that_did_not_finish_come_first(made: Path, tmp_path: Path) -> None:

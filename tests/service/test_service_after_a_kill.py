@@ -27,7 +27,7 @@ TEAM = Path(__file__).with_name("killed_team.py")
 WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "service", "stress", "torture"}
 WRITING |= {"up", "down", "reload", "top", "start", "attach", "send", "pause", "stop", "kill", "approve", "deny"}
 WRITING |= {"backup", "restore", "vacuum", "migrate"}
-WRITING |= {"fork", "retry", "rewind", "rm"}
+WRITING |= {"fork", "rewind", "rm"}
 WRITING |= {"machines", "drain"}  # of PostgreSQL
 NEVER_HAD = {
     "/payload": (404,),

@@ -175,8 +175,8 @@ def test_attached_without_a_terminal_it_ends_with_the_run(served: Served) -> Non
     assert f"run {run_id} stopped" in stopped.stderr
 
 
-def test_what_another_process_runs_is_shown_and_takes_nothing(served: Served) -> None:
-    """``repertory run`` in another terminal is no service: its run can be looked at, and takes no messages."""
+def test_what_another_process_runs_can_be_followed_and_takes_nothing(served: Served) -> None:
+    """``repertory run`` in another terminal is no service: its run takes no messages, and the way to see it is said."""
     served.process.terminate()
     served.end()
     own = {name: value or "" for name, value in environment(served.folder).items()}
@@ -190,8 +190,11 @@ def test_what_another_process_runs_is_shown_and_takes_nothing(served: Served) ->
         text=True,
     )
     hear(running.stderr, "step number=3")
-    terminal = Terminal(served.folder, "attach")
-    terminal.expect("it takes no messages")
+    refused = command(served, "attach")
+    assert refused.returncode == 1
+    assert "is no service and takes no messages; repertory logs -f run-" in refused.stderr
+    terminal = Terminal(served.folder, "logs", "-f")
+    terminal.expect("step number=3")
     refused = command(served, "pause", "run-")
     assert refused.returncode == 75
     assert f"in use by process {running.pid}" in refused.stderr

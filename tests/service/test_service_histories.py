@@ -116,7 +116,7 @@ def test_the_commands_work_on_the_file_where_there_is_no_service(tmp_path: Path)
     rp.run(go_on)
 
 
-@pytest.mark.parametrize("words", [("fork", "x"), ("rewind", "x", "--iteration", "1"), ("retry", "x"), ("rm", "x")])
+@pytest.mark.parametrize("words", [("fork", "x"), ("rewind", "x", "--iteration", "1"), ("rm", "x")])
 def test_the_commands_say_that_there_is_nothing(words: tuple[str, ...], tmp_path: Path) -> None:
     """Where the database is not there."""
     assert "no database at" in command(*words, "--db", str(tmp_path / "none.db"), code=4)

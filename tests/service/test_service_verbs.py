@@ -70,13 +70,13 @@ VERBS = {
     "send": Verb("send RUN Hurry.", _DONE, _NOBODY),
     "pause": Verb("pause RUN", _DONE, _NOBODY),
     "resume": Verb("resume RUN", Expected(0, "goes on in the service"), _DONE),
+    "resume what was killed": Verb("resume RUN", Expected(0, "goes on in the service"), _DONE),
     "vacuum": Verb("vacuum", Expected(0, "MiB after"), Expected(0, "MiB after")),
     "vacuum --json": Verb("vacuum --json", Expected(0, "{"), Expected(0, "{")),
     "fork": Verb("fork RUN", Expected(0, "run-"), Expected(0, "run-")),
     "fork --json": Verb("fork RUN --json", Expected(0, '"run-'), Expected(0, '"run-')),
     "rewind": Verb("rewind RUN --iteration 0", Expected(0, "run-"), Expected(0, "run-")),
     "rewind --json": Verb("rewind RUN --iteration 0 --json", Expected(0, '"run-'), Expected(0, '"run-')),
-    "retry": Verb("retry RUN", Expected(0, "goes on in the service"), _NOBODY),
     "rm": Verb("rm RUN", _DONE, Expected(1, "not ended")),
     "stop": Verb("stop RUN", _DONE, _NOBODY),
     "kill": Verb("kill RUN", _DONE, _NOBODY),
@@ -185,7 +185,7 @@ def test_an_empty_name_is_no_call(served: Served) -> None:
 def test_a_verb_beside_a_service(verb: str, served: Served) -> None:
     """The service is found by the database that it owns, and does what the verb says, or says how the run stands."""
     run_id = begin(served, "talker" if verb in ON_ENDED else "payer")
-    before = {"resume": "pause", "retry": "kill"}.get(verb)
+    before = {"resume": "pause", "resume what was killed": "kill"}.get(verb)
     if before is not None:
         served.ask("POST", f"/runs/{run_id}/{before}", {})
     check(verb, VERBS[verb].served, invoke(VERBS[verb].line, served.folder, run_id))

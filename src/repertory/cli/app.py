@@ -59,7 +59,6 @@ _SECTIONS = {
         "kill": ("steering", "End a run of the service at once."),
     },
     "Begin again": {
-        "retry": ("steering", "Have the service go on with a run that failed or was stopped."),
         "fork": ("histories", "Begin a run that is as another was up to an iteration, beside it."),
         "rewind": ("histories", "End a run, and begin it again from one of its iterations."),
     },

@@ -23,12 +23,10 @@ from repertory.cli.following import (
     RECONNECT,
     Scribe,
     check_there,
-    ends,
     find_again,
     going_away,
     has_ended,
     wait_live,
-    write_line,
 )
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
@@ -39,11 +37,10 @@ from repertory.record import FINAL_STATES
 from repertory.runs import events
 from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
 from repertory.service.client import ServiceClient
-from repertory.service.views import EventView, RunDetail, event_of
+from repertory.service.views import EventView, RunDetail, RunView, event_of
 
 if TYPE_CHECKING:
     from repertory.runs.waiting_calls import WaitingCall
-    from repertory.service.sources import RunSource
 
 _HOW: Final = "y allows it, n REASON denies it"
 _RECENT: Final = 500  # events, of all runs, that are looked through for calls when somebody attaches
@@ -60,29 +57,18 @@ async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: 
 
     At a terminal, a line that is typed is said to the run; where a call waits for an approval, y allows it and n REASON
     denies it. Ctrl-C or Ctrl-D leaves, and the run goes on; several may be attached. Elsewhere it ends with the run.
-    Where the service is restarted, it goes on with the next one. Of a run that another process runs, which is no
-    service, what happens is shown.
+    Where the service is restarted, it goes on with the next one.
     """
-    attached: _Attached | None = None
     with terminal_kept():
         async with open_source_of(run_id, at) as (source, found):
             detail = await source.read_run(found)
-            if source.place is None and not detail.run.live:
-                raise RunError(
-                    f"nobody runs {found}, which is {detail.run.state}: repertory chat {found} goes on with it here, "
-                    "repertory serve --resume in a service; repertory logs shows what it did"
-                )
+            if not isinstance(source, ServiceClient):
+                raise RunError(_not_served(detail.run))
+            attached = _Attached(source, detail, at, reconnect)
             async with stopped_by_signals() as stop:
-                if isinstance(source, ServiceClient):
-                    attached = _Attached(source, detail, at, reconnect)
-                    await attached.main()
-                else:
-                    output.say(
-                        "the process that runs it is no service: it takes no messages, and what it says comes late"
-                    )
-                    await _watch(source, detail)
+                await attached.main()
             if stop.asked.is_set():
-                left = stop.interrupted(_left(detail if attached is None else attached.detail))
+                left = stop.interrupted(_left(attached.detail))
                 if left.exit_code != output.INTERRUPTED:
                     raise left
                 output.remark("")
@@ -95,16 +81,14 @@ def _left(detail: RunDetail) -> str:
     return f"left; the run {f'is {run.state}' if run.state in FINAL_STATES else 'goes on'}: repertory attach {run.id}"
 
 
-async def _watch(source: RunSource, detail: RunDetail) -> None:
-    """Show what happens in a run that a process runs which takes no messages."""
-    scribe = Scribe(source, detail.run.id)
-    seq = (await source.list_runs(0)).seq
-    async with aclosing(source.follow(None, after=seq)) as events:
-        async for event in events:
-            if scribe.is_ours(event):
-                await scribe.take(event, write_line)
-                if event.run_id == detail.run.id and ends(event):
-                    return
+def _not_served(run: RunView) -> str:
+    """What to do instead where no service runs a run."""
+    if run.live:
+        return f"who runs {run.id} is no service and takes no messages; repertory logs -f {run.id} shows what happens"
+    return (
+        f"nobody runs {run.id}, which is {run.state}: repertory chat {run.id} goes on with it here, "
+        "repertory serve --resume in a service; repertory logs shows what it did"
+    )
 
 
 class _Attached:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,19 +13,16 @@ from rich.text import Text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import open_source_of
-from repertory.cli.options import AS_JSON, FULL, RUN, At, option
+from repertory.cli.options import FULL, RUN, At, option
 from repertory.cli.output import clean, one_line, tokens
 from repertory.cli.runs import coloured_state, nodes_of
-from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.record import RunStatistics
-    from repertory.service.sources import RunSource
     from repertory.service.views import RunDetail
 
 _WIDE = 120  # columns from which the record and the view stand side by side
-_POLL = 0.5  # seconds between two looks at a record that is being written by another process
 _PREVIEW = (8, 800)  # lines and characters of a text that is not shown whole
 _COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
 
@@ -157,37 +153,23 @@ async def ledger(
     run_id: str | None = RUN,
     *,
     full: bool = FULL,
-    follow: bool = option("-f, --follow", "Wait for new entries until the run ends.", False),
     at: At,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the full record of a run."""
-    if follow and as_json:
-        raise ConfigurationError("--follow has no end to make one JSON object of; leave one of them out")
     async with open_source_of(run_id, at) as (source, found):
-        if as_json:
-            output.print_json({"database": source.database, **await source.read_record(found)})
-        else:
-            await print_ledger(source, found, full=full, follow=follow)
+        run = (await source.read_run(found)).run  # before its entries: those of a run that has ended are all
+        record: Json = {"database": source.database, **await source.read_record(found)}
 
-
-async def print_ledger(source: RunSource, run_id: str, *, full: bool, follow: bool) -> None:
-    """Print the entries of a run, and those that come until it ends, if it is to be followed."""
-    screen, shown = output.console(), 0
-    while True:
-        run = (await source.read_run(run_id)).run  # before its entries: those of a run that has ended are all
-        record = await source.read_record(run_id, start=shown)
-        if not shown:
-            facts = f" {one_line(run_id)}, {one_line(run.model)}\n"
-            screen.print(Text.assemble((one_line(run.agent), "bold"), facts))
+    def show(screen: Console) -> None:
+        facts = f" {one_line(found)}, {one_line(run.model)}\n"
+        screen.print(Text.assemble((one_line(run.agent), "bold"), facts))
         for entry in record["entries"]:
             _print_entry(screen, entry, full=full)
-            shown += 1
-        if not follow or not run.live:
-            break
-        await anyio.sleep(_POLL)
-    if run.error is not None:
-        output.say(f"the run failed: {run.error}")
+        if run.error is not None:
+            output.say(f"the run failed: {run.error}")
+
+    return Answer(record, show)
 
 
 def _print_entry(screen: Console, entry: Json, *, full: bool) -> None:

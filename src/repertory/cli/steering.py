@@ -98,12 +98,6 @@ async def kill(run_id: str = ONE_RUN, *, at: At) -> None:
     await _steer(run_id, at, "kill")
 
 
-@command
-async def retry(run_id: str = ONE_RUN, *, at: At) -> None:
-    """Have the service go on with a run that failed or was stopped."""
-    _say_going_on(await _steer(run_id, at, "retry"))
-
-
 async def resume_in_service(run_id: str | None, at: At) -> Answer:
     """Have the service go on with a run, None for the newest that did not finish."""
     if run_id is None:
@@ -115,11 +109,8 @@ async def resume_in_service(run_id: str | None, at: At) -> Answer:
                 )
             run_id = waiting[-1]
     found = await _steer(run_id, at, "resume")
-    return Answer({"id": found}, lambda _: _say_going_on(found))
-
-
-def _say_going_on(run_id: str) -> None:
-    output.say(f"{run_id} goes on in the service; follow it with: repertory attach {run_id}")
+    words = f"{found} goes on in the service; follow it with: repertory attach {found}"
+    return Answer({"id": found}, lambda _: output.say(words))
 
 
 # --- calls that wait --------------------------------------------------------------------------------------
