@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_support import at_a_terminal, settings
+from cli_support import at_a_terminal, invoke, settings
 
+import repertory as rp
 from patience import PATIENCE
 from repertory.cli.deciding import who_decides
+from repertory.cli.reading import asked_line
+from repertory.runs.events import ApprovalRequested
+from repertory.testing import FunctionModel, call
 
 AGENT = '''\
 import repertory as rp
@@ -64,6 +69,36 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
             terminal.expect(asked)
             terminal.type(typed)
         assert terminal.end() == 0
+
+
+def test_a_call_that_waits_is_listed_whole(tmp_path: Path) -> None:
+    """However long it is and however narrow the terminal: nobody should allow what he cannot see."""
+    path, payee = tmp_path / "a.db", "x" * 5000 + "end"
+
+    @rp.tool(approval="always")
+    def pay(to: str) -> str:
+        """Pay."""
+        return to
+
+    async def main() -> None:
+        model = FunctionModel(lambda _: call("pay", to=payee))
+        async with rp.open_supervisor(path, model=model) as supervisor:
+            run = await supervisor.spawn(rp.Agent("a", tools=[pay]), "task")
+            async for event in run.events():
+                if isinstance(event, ApprovalRequested):
+                    return
+
+    rp.run(main)
+    listed = invoke("approvals", "--db", path, home=tmp_path, env={"COLUMNS": "20"})
+    assert f'payto="{payee}"' in "".join(listed.out.split())
+    assert max(map(len, listed.out.splitlines())) <= 20
+
+
+def test_what_is_not_shown_of_a_long_call_is_said() -> None:
+    """Nobody allows what he does not know of."""
+    shown = asked_line("shell", {"command": "x" * 5000 + "; rm -r /"})
+    assert re.search(r"x… \(3,0\d\d more characters: repertory approvals shows them\)$", shown)
+    assert asked_line("shell", {"command": "ls"}) == 'shell command="ls"'
 
 
 def test_who_has_no_name_decides_by_his_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,18 +120,6 @@ def test_a_line_of_progress_is_gone_before_an_error_is_said(
     assert capfd.readouterr().err == f"{'copied a half':<39}\r{'':<39}\r"
 
 
-def test_what_a_person_decides_on_is_shown_whole() -> None:
-    """Over several lines, where others would be cut."""
-    written = io.StringIO()
-    rows = [("c0", 'pay to="ann", amount=12')]
-    output.show(Console(file=written), output.table(("CALL", "WHAT"), rows, width=20, whole=True))
-    lines = written.getvalue().splitlines()
-    assert "".join(line[6:] for line in lines[1:]).replace(" ", "") == 'payto="ann",amount=12'
-    assert max(map(len, lines)) <= 20
-    beside = output.table(("CALL", "RUN", "WHAT"), [("c0", "run-01m8.385456c0", "pay")], width=20, whole=True)
-    assert [column.header for column in beside.columns] == ["CALL", "WHAT"]
-
-
 def test_only_the_last_column_of_a_table_gives_way() -> None:
     """It is cut where there is little room, and left out where there is too little; so are others then."""
     rows = [("run-01m8", "12,345", "a task of several words")]

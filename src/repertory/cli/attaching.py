@@ -30,7 +30,7 @@ from repertory.cli.following import (
 )
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
-from repertory.cli.reading import call_line
+from repertory.cli.reading import asked_line
 from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import RepertoryError, RunError, ServiceGone
 from repertory.record import FINAL_STATES
@@ -281,7 +281,7 @@ class _Attached:
             return
         self._asked[key] = call
         how = _HOW if self._typed_at else f"repertory approve {one_line(call.call_id)}"
-        wanted = call_line(call.tool, dict(call.arguments), 1000)
+        wanted = asked_line(call.tool, dict(call.arguments))
         await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
 
     async def _type(self, everything: anyio.CancelScope) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from repertory.cli import output
 from repertory.cli.conversing import Lines
 from repertory.cli.output import one_line
-from repertory.cli.reading import call_line
+from repertory.cli.reading import asked_line, call_line
 from repertory.errors import ConfigurationError, RunError
 from repertory.runs.events import ApprovalRequested
 
@@ -62,7 +62,7 @@ async def decide_at_terminal(
 async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
     """Ask until a call is decided; whether anybody is there."""
     by = who_decides()
-    output.remark(f"{one_line(event.agent)} wants to call {call_line(event.tool, event.arguments, 2000)}")
+    output.remark(f"{one_line(event.agent)} wants to call {asked_line(event.tool, event.arguments)}")
     while True:
         answer = await _typed(f"{_KEYS} ")
         if answer is None:

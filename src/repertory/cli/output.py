@@ -152,9 +152,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 
-def table(
-    headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "", whole: bool = False
-) -> Table:
+def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
     """Make a table whose last column gives way where there is not enough room.
 
     It is left out where less than 8 columns of the terminal would be left for it, and so are those
@@ -165,8 +163,6 @@ def table(
         rows: The cells; of texts, what could steer the terminal is spelled out.
         width: Columns of the terminal that it may take.
         right: The headers, joined by ``|``, whose columns are aligned to the right.
-        whole: The last column is shown whole, over several lines if need be, and rather than it those between it and
-            the first are left out.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -174,9 +170,6 @@ def table(
     rows = [[cell.translate(_ONE_LINE) if isinstance(cell, str) else cell for cell in row] for row in rows]
     widest = [max(cell_len(str(text)) for text in column) for column in zip(headers, *rows, strict=True)]
     needed = min(8, widest[-1])
-    while whole and len(headers) > 2 and width - sum(wide + 2 for wide in widest[:-1]) < needed:
-        headers, rows = [*headers[:-2], headers[-1]], [[*row[:-2], row[-1]] for row in rows]
-        del widest[-2]
     shown = len(headers)
     while shown > 1 and (left := width - sum(wide + 2 for wide in widest[: shown - 1])) < needed:
         shown -= 1
@@ -187,8 +180,8 @@ def table(
         made.add_column(
             header,
             justify="right" if header and header in right.split("|") else "left",
-            no_wrap=not (whole and index == shown - 1),
-            overflow="fold" if whole else "ellipsis",
+            no_wrap=True,
+            overflow="ellipsis",
             width=min(widest[index], left) if index == shown - 1 else widest[index],
         )
     for row in rows:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _WIDE = 120  # columns from which the record and the view stand side by side
 _PREVIEW = (8, 800)  # lines and characters of a text that is not shown whole
+_ASKED = 2000  # characters of a call, above the question whether it may be made
 _COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
 
 
@@ -154,8 +155,7 @@ async def ledger(
     *,
     full: bool = FULL,
     at: At,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Show the full record of a run."""
     async with open_source_of(run_id, at) as (source, found):
         run = (await source.read_run(found)).run  # before its entries: those of a run that has ended are all
@@ -225,6 +225,13 @@ def call_line(tool: str, arguments: dict[str, Any], width: int = 0) -> str:
     """A tool call on one line: ``search_files text="lock", folder="asyncio"``."""
     named = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
     return one_line(f"{tool} {', '.join(named)}", width)
+
+
+def asked_line(tool: str, arguments: dict[str, Any]) -> str:
+    """A tool call that a person decides on: where it is long, with how much of it is not shown."""
+    line = call_line(tool, arguments)
+    left = len(line) - _ASKED
+    return line if left <= 0 else f"{line[:_ASKED]}… ({left:,} more characters: repertory approvals shows them)"
 
 
 def _whole(blocks: list[dict[str, Any]]) -> str:

@@ -7,12 +7,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from repertory._choices import check_text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import ask_service, ask_service_of, open_source
 from repertory.cli.deciding import who_decides
 from repertory.cli.options import ONE_RUN, At, argument, option
+from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
 from repertory.errors import ConfigurationError, RunError
 
@@ -129,20 +132,18 @@ async def approvals(*, at: At) -> Answer:
         if not waiting:
             output.write("Nothing waits.")
             return
-        headers = ("CALL", "RUN", "WAITS FOR", "AGENT", "AGE", "WHAT")
-        # Whole: nobody should have to allow what he cannot see.
-        output.show(screen, output.table(headers, list(map(_row, waiting)), width=screen.width, whole=True))
+        for call in waiting:
+            age = output.duration(time.time() - call.since)
+            facts = one_line(f"waits for {call.kind} since {age}: {call.agent}, {call.run_id}")
+            # Whole: nobody should have to allow what he cannot see.
+            what = Text(call_line(call.tool, dict(call.arguments)), overflow="fold")
+            output.show(screen, Text.assemble((one_line(call.call_id), "bold"), (f"  {facts}", "dim")), what, "")
         if is_served:
             output.say("repertory approve CALL has one made, repertory deny CALL REASON refuses it")
         else:
             output.say("nobody runs these: repertory resume RUN asks about them at a terminal")
 
     return Answer({"database": database, "waiting": waiting}, show)
-
-
-def _row(call: WaitingCall) -> tuple[str, ...]:
-    age = output.duration(time.time() - call.since)
-    return call.call_id, call.run_id, call.kind, call.agent, age, call_line(call.tool, dict(call.arguments), 2000)
 
 
 @command
