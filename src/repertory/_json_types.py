@@ -226,16 +226,18 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
 
 def _needless(schema: Json, root: Json) -> bool:
     """Whether null can only mean that a field is left out."""
-    return "null" not in kinds_of(schema, root) and bool(schema)
+    return "null" not in kinds_of(schema, root) and bool(resolve(schema, root))
 
 
-def resolve(schema: Json, root: Json) -> Json:
+def resolve(schema: Json | bool, root: Json) -> Json:
     """What a schema refers to; itself where it refers to nothing."""
     for _ in range(100):  # one that refers to itself would go on for ever
-        if "$ref" not in schema:
+        if isinstance(schema, bool):  # a schema too: True takes anything
             break
+        if "$ref" not in schema:
+            return schema
         schema = root.get("$defs", {}).get(schema["$ref"].removeprefix(_REF), {})
-    return schema
+    return {}
 
 
 def kinds_of(schema: Json, root: Json) -> set[str]:

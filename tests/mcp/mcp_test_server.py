@@ -155,7 +155,8 @@ def garble() -> None:
     def spoil() -> None:
         with os.fdopen(said, "rb") as lines, os.fdopen(really, "wb", 0) as out:
             for line in lines:
-                whole = line.replace(b"HALF", rb"\ud83d")
+                whole = line.replace(b"HALF", rb"\ud83d").replace(b'"marker":{', b'"broken":5,"marker":{')
+                whole = re.sub(rb'"name":{[^}]*}', b'"name":true', whole)  # of the tool environment: legal, and rare
                 out.write(re.sub(rb'"result":.*', b'"result":5}', whole) if b"BROKEN" in line else whole)
 
     threading.Thread(target=spoil, daemon=True).start()

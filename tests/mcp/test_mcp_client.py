@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import mcp_types as types
 import pytest
 
 from backends import RunAsync
@@ -19,6 +20,7 @@ from patience import PATIENCE
 from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.llm.messages import Image
 from repertory.mcp import McpServer
+from repertory.mcp.results import to_tool_output
 from repertory.mcp.transport import last_words
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
 
@@ -115,6 +117,35 @@ def test_an_answer_that_cannot_be_read_is_told_at_once(run_async: RunAsync, said
                 assert (await call_tool(tools["add"], {"a": 1})).content == "2"
 
     run_async(main)
+
+
+def test_a_tool_whose_schema_is_none_is_left_out(run_async: RunAsync, caplog: pytest.LogCaptureFixture) -> None:
+    """It would have every request refused. One that says true of an argument is called with anything."""
+
+    async def main() -> None:
+        async with opened(McpServer("tests", [*COMMAND, "garbled"])) as tools:
+            assert {"slow", "die_once"}.isdisjoint(tools)
+            for name in ("NOTHING", None, ["a"], {"a": 1}):
+                output = await call_tool(tools["environment"], {"name": name})
+                assert (output.text == "(not set)", output.is_error) == (name == "NOTHING", name != "NOTHING")
+
+    run_async(main)
+    assert "5 is not of type 'object', 'boolean' (at $.properties.broken)" in caplog.text
+
+
+def test_a_picture_that_no_model_can_be_shown_is_a_line_of_text() -> None:
+    """The API would refuse the request with it, and every later one."""
+    shown = ["image/png", "image/tiff", "audio/wav"]
+    blocks: list[types.ContentBlock] = [types.ImageContent(data="bm9uZQ==", mime_type=kind) for kind in shown[:2]]
+    blocks += [types.AudioContent(data="bm9uZQ==", mime_type=shown[2]), types.ImageContent(data="=", mime_type="?")]
+    output = to_tool_output(types.CallToolResult(content=blocks), server="tests")
+    first, *others = output.text.split("\n")
+    assert first.startswith("[image of 6 bytes, which cannot be shown: media_type is 'image/png', but the data is none")
+    assert [line[:24] for line in others] == [
+        "[image of 6 bytes, which",
+        "[audio of 6 bytes, which",
+        "[image of 0 bytes, which",
+    ]
 
 
 def test_effects_follow_from_hints_only_where_the_server_is_trusted(run_async: RunAsync, address: str) -> None:

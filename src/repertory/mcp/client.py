@@ -14,13 +14,14 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_type, show
 from repertory._cutting import first_chars
 from repertory._error_texts import leaves_of
 from repertory._log import Log
-from repertory.errors import ConfigurationError, ToolFailed, ToolSetUnavailable
+from repertory.errors import ConfigurationError, RepertoryError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
 from repertory.mcp.asking import OnInput, at_once, later, responses
 from repertory.mcp.results import effect_of, to_tool_output
@@ -305,7 +306,9 @@ class _Connection:
                 f"has {', '.join(sorted(names)) or 'no tools'}"
             )
         wanted = names if server.include is None else server.include
-        self.tools[:] = self._make_tools([tool for tool in offered if tool.name in wanted - server.exclude])
+        wanted_tools = [tool for tool in offered if tool.name in wanted - server.exclude]
+        # Beside the loop: to look through a schema takes a millisecond or two.
+        self.tools[:] = await anyio.to_thread.run_sync(self._make_tools, wanted_tools)
 
     def _make_tools(self, offered: Sequence[types.Tool]) -> list[Tool]:
         made: dict[str, Tool] = {}
@@ -317,12 +320,17 @@ class _Connection:
                 log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name)
                 continue
             description = first_chars(tool.description or tool.title or tool.name, _DESCRIPTION)
+            try:
+                definition = foreign_definition(name, description, tool.input_schema)
+            except (RepertoryError, ValueError, RecursionError) as error:
+                log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name, error=say(error))
+                continue
             hinted: Effect = effect_of(tool.annotations) if self._server.trusted else "unsafe"
             effect = self._server.effects.get(tool.name, hinted)
             made[name] = Tool(
                 name=name,
                 function=partial(self._call, tool.name, effect),
-                definition=foreign_definition(name, description, tool.input_schema),
+                definition=definition,
                 effect=effect,
                 deadline=self._server.deadline,
                 output_cap=DEFAULT_OUTPUT_CAP,

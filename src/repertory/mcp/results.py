@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from repertory.llm.messages import Image, Text
+from repertory.llm.messages import Text
 from repertory.record.records import Effect, OutcomeStatus
-from repertory.tools.media import IMAGE_TYPES
+from repertory.tools.media import Media, media_block
 from repertory.tools.output import ToolOutput
 
 if TYPE_CHECKING:
     import mcp_types as types
-
-Shown: TypeAlias = Text | Image
 
 
 def to_tool_output(result: types.CallToolResult, *, server: str) -> ToolOutput:
@@ -32,15 +30,16 @@ def to_tool_output(result: types.CallToolResult, *, server: str) -> ToolOutput:
     return ToolOutput(content, status=status, source_type="mcp", format=form, facts={"server": server})
 
 
-def _block(block: Any) -> Shown:
+def _block(block: Any) -> Text | Media:
     match block.type:
         case "text":
             return Text(block.text)
-        case "image" if block.mime_type in IMAGE_TYPES:
-            return Image({"type": "base64", "media_type": block.mime_type, "data": block.data})
         case "image" | "audio":
-            size = len(base64.b64decode(block.data + "==", validate=False))
-            return Text(f"[{block.type} of {size:,} bytes, {block.mime_type}, which cannot be shown]")
+            try:  # an image that the API refuses would spoil this request and every later one
+                return media_block(base64.b64decode(block.data, validate=True), block.mime_type)
+            except ValueError as error:
+                size = len(block.data) * 3 // 4
+                return Text(f"[{block.type} of {size:,} bytes, which cannot be shown: {error}]")
         case "resource":
             inner = block.resource
             text = getattr(inner, "text", None)

@@ -96,7 +96,11 @@ def foreign_definition(name: str, description: str, input_schema: Json) -> Defin
     """The definition of a tool whose schema somebody else wrote, such as a server.
 
     Its function takes ``arguments``, all of them as they came, and ``context``.
+
+    Raises:
+        ConfigurationError: The schema is none. A request with it would be refused, whatever else is in it.
     """
+    _checker(input_schema, f"tool {name!r}", formats=False)  # its patterns are JavaScript's as often as Python's
     schema = {"properties": {}, "required": [], **input_schema, "type": "object"}
     return Definition(
         description=description,
@@ -107,23 +111,34 @@ def foreign_definition(name: str, description: str, input_schema: Json) -> Defin
     )
 
 
+def _checker(schema: Json, where: str, *, formats: bool) -> Any:
+    """What checks values by a JSON schema; ``formats``: whether texts in the schema must be of their format too."""
+    try:
+        from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
+        from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ConfigurationError(f"to check {where} by its schema: pip install 'repertory[mcp]'") from error
+    try:
+        plain = thaw(schema)
+        Draft202012Validator.check_schema(plain, Draft202012Validator.FORMAT_CHECKER if formats else FormatChecker(()))
+    except SchemaError as error:
+        told = f"{error.message:.500} (at {error.json_path})"
+        raise ConfigurationError(f"{where} cannot be checked, as its schema is none: {told}") from error
+    except RecursionError:
+        raise ConfigurationError(f"{where} cannot be checked, as its schema is nested too deep") from None
+    return Draft202012Validator(plain)
+
+
 def check_by_schema(value: Any, schema: Json, *, where: str) -> None:
     """See that a value fits a JSON schema.
 
     Raises:
         ConfigurationError: It does not, the schema is none, or the library that checks it is not installed.
     """
-    try:
-        from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-        from jsonschema.exceptions import SchemaError, best_match  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ConfigurationError(f"to check {where} by its schema: pip install 'repertory[mcp]'") from error
-    plain = thaw(schema)
-    try:
-        Draft202012Validator.check_schema(plain)
-        misfit = best_match(Draft202012Validator(plain).iter_errors(value))
-    except SchemaError as error:
-        raise ConfigurationError(f"{where} cannot be checked, as its schema is none: {error.message}") from error
+    checker = _checker(schema, where, formats=True)
+    from jsonschema.exceptions import best_match
+
+    misfit = best_match(checker.iter_errors(value))
     if misfit is not None:
         raise ConfigurationError(f"{where} does not fit what was asked for: {misfit.message} (at {misfit.json_path})")
 
