@@ -8,8 +8,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,11 +22,10 @@ from repertory.errors import ConfigurationError, JournalError
 from repertory.machines import ownership
 from repertory.machines.lease import Lease
 from repertory.machines.listener import Listener
-from repertory.machines.ownership import Bound, Candidate, Claim, Guard, Standing, WaitingRun
+from repertory.machines.ownership import Bound, Candidate, Claim, Guard, Standing, WaitingRun, begin_guarded
+from repertory.machines.takeover import KERNEL, take_over
 from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
-from repertory.record.postgres_sql import driver
-from repertory.record.postgres_writer import application_name
 from repertory.record.records import FINAL_STATES, RunState
 
 if TYPE_CHECKING:
@@ -44,33 +42,6 @@ LEASE: Final = 30.0
 """Seconds; longer than a pause of a healthy process, and what users wait for runs whose machine died."""
 _SHORTEST: Final = 0.5  # seconds; a shorter lease runs out while a busy machine waits for its turn
 _HELD: Final = 2 / 3  # of a lease, that a transaction may take
-_WAIT: Final = "500ms"  # that a take-over waits for a transaction of the machine, before it has the server end that
-_ATTEMPTS: Final = 2  # to take a machine over: the first may have to end a transaction of it
-
-
-def _kernel() -> str:
-    """Which processes the ids of processes of this one tell apart; "" where that cannot be known."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() + os.readlink(
-            "/proc/self/ns/pid"
-        )
-    except OSError:
-        return ""
-
-
-KERNEL: Final = _kernel()
-
-
-def _is_there(pid: int) -> bool:
-    if not KERNEL:
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,28 +123,24 @@ class Machines:
         """Do something over a connection, in a thread; once more where the server went away meanwhile."""
         return await self._journal.use(doing, work)
 
+    async def _rows(self, doing: str, statement: str, *values: object) -> list[Any]:
+        """The rows that a statement gives."""
+        return await self.use(doing, lambda connection: connection.execute(statement, values).fetchall())
+
     # --- who is there -------------------------------------------------------------------------------------
 
     async def known(self) -> list[Machine]:
         """All machines that take part, and those that were lost in the last day; the oldest first."""
-
         return await self.use("list the machines of", read_machines)
 
     async def is_asked_to_drain(self) -> bool:
         """Whether somebody else has asked this machine to take no more runs."""
-
-        def read(connection: Connection) -> bool:
-            return bool(connection.execute(ownership.IS_DRAINING, [self.machine_id]).fetchone() == (True,))
-
-        return not self.draining and await self.use("read how this machine stands in", read)
+        doing = "read how this machine stands in"
+        return not self.draining and await self._rows(doing, ownership.IS_DRAINING, self.machine_id) == [(True,)]
 
     async def owned_elsewhere(self) -> dict[str, str]:
         """The trees of runs that other machines own, and the names of those; "" for those that wait for any machine."""
-
-        def read(connection: Connection) -> dict[str, str]:
-            return dict(connection.execute(ownership.ELSEWHERE, [self.machine_id]).fetchall())
-
-        return await self.use("read whose runs are in", read)
+        return dict(await self._rows("read whose runs are in", ownership.ELSEWHERE, self.machine_id))
 
     async def owner_of(self, run_id: str) -> str | None:
         """The machine whose a run is, by the id of the run at the top of its tree.
@@ -181,12 +148,8 @@ class Machines:
         Returns:
             Its id; "" for a run that waits for any machine; None for one that has ended, or is not there.
         """
-
-        def read(connection: Connection) -> str | None:
-            row = connection.execute(ownership.OWNER, [run_id]).fetchone()
-            return None if row is None else row[0] or ""
-
-        return await self.use("read whose run it is in", read)
+        rows = await self._rows("read whose run it is in", ownership.OWNER, run_id)
+        return rows[0][0] or "" if rows else None
 
     # --- taking runs --------------------------------------------------------------------------------------
 
@@ -209,11 +172,7 @@ class Machines:
         values: list[object] = [list(labels), list(without), list(without_agents), list(without_clients)]
         values += [None if only is None else list(only), self.machine_id, str(placed)]
         values += [None if leads is None else list(leads)]
-
-        def read(connection: Connection) -> list[Candidate]:
-            return [Candidate(*row) for row in connection.execute(ownership.CANDIDATES, values).fetchall()]
-
-        return await self.use("read the queue of", read)
+        return [Candidate(*row) for row in await self._rows("read the queue of", ownership.CANDIDATES, *values)]
 
     async def claim(
         self, run_ids: Sequence[str], bounds_of: Callable[[str, str], Sequence[Bound]] = _no_bounds
@@ -278,21 +237,13 @@ class Machines:
 
     async def under_way(self) -> dict[tuple[str, str], int]:
         """How many trees of runs all machines together have under way, by their agent and client."""
-
-        def read(connection: Connection) -> dict[tuple[str, str], int]:
-            rows = connection.execute(ownership.UNDER_WAY).fetchall()
-            return {(agent, client): count for agent, client, count in rows}
-
-        return await self.use("count the runs of", read)
+        rows = await self._rows("count the runs of", ownership.UNDER_WAY)
+        return {(agent, client): count for agent, client, count in rows}
 
     async def waiting(self) -> dict[str, WaitingRun]:
         """The runs that wait for a machine, by id."""
-
-        def read(connection: Connection) -> dict[str, WaitingRun]:
-            rows = connection.execute(ownership.WAITING).fetchall()
-            return {row[0]: WaitingRun(row[0], tuple(row[1]), *row[2:]) for row in rows}
-
-        return await self.use("read the queue of", read)
+        rows = await self._rows("read the queue of", ownership.WAITING)
+        return {run_id: WaitingRun(run_id, tuple(labels), *fields) for run_id, labels, *fields in rows}
 
     async def keep_place(self, run_id: str, *, agent: str, client: str, most: int) -> int | None:
         """Keep a place in the queue for a run that is not on record yet; it becomes that of the run with its record.
@@ -327,19 +278,11 @@ class Machines:
 
     async def places(self) -> list[str]:
         """The runs that this machine keeps places for."""
-
-        def read(connection: Connection) -> list[str]:
-            return [run_id for (run_id,) in connection.execute(ownership.PLACES, [self.machine_id]).fetchall()]
-
-        return await self.use("read the queue of", read)
+        return [run_id for (run_id,) in await self._rows("read the queue of", ownership.PLACES, self.machine_id)]
 
     async def mine(self) -> list[Claim]:
         """The runs of this machine."""
-
-        def read(connection: Connection) -> list[Claim]:
-            return [Claim(*row) for row in connection.execute(ownership.MINE, [self.machine_id]).fetchall()]
-
-        return await self.use("read whose runs are in", read)
+        return [Claim(*row) for row in await self._rows("read whose runs are in", ownership.MINE, self.machine_id)]
 
     async def claim_of(self, run_id: str) -> Claim | None:
         """How a run came to this machine; None where it is not here."""
@@ -347,12 +290,8 @@ class Machines:
 
     async def standing(self, run_ids: Sequence[str]) -> dict[str, Standing]:
         """How some runs stand, by their ids."""
-
-        def read(connection: Connection) -> dict[str, Standing]:
-            rows = connection.execute(ownership.STANDING, [list(run_ids)]).fetchall()
-            return {run_id: Standing(*fields) for run_id, *fields in rows}
-
-        return await self.use("read how runs stand in", read)
+        rows = await self._rows("read how runs stand in", ownership.STANDING, list(run_ids))
+        return {run_id: Standing(*fields) for run_id, *fields in rows}
 
     async def left_alone(self) -> list[tuple[str, bool, RunState]]:
         """The runs that were placed and whose lead has ended, if they are this machine's or wait for any.
@@ -360,12 +299,8 @@ class Machines:
         Returns:
             For each its id, whether it waits, and how its lead ended.
         """
-        values: list[object] = [self.machine_id, sorted(FINAL_STATES)]
-
-        def read(connection: Connection) -> list[tuple[str, bool, RunState]]:
-            return list(connection.execute(ownership.LEFT_ALONE, values).fetchall())
-
-        return await self.use("read whose lead has ended in", read)
+        doing = "read whose lead has ended in"
+        return await self._rows(doing, ownership.LEFT_ALONE, self.machine_id, sorted(FINAL_STATES))
 
     async def forget(self, run_id: str) -> None:
         """Note that a run of this machine has ended already."""
@@ -392,15 +327,10 @@ class Machines:
 
         def write(connection: Connection) -> T:
             with connection.transaction():
-                self._guard(connection)
+                begin_guarded(connection, self.machine_id)
                 return work(connection)
 
         return await self.use(doing, write)
-
-    def _guard(self, connection: Connection) -> None:
-        """Begin a transaction of this machine, in a way that others can end it should this process stand still."""
-        connection.execute("SELECT set_config('application_name', $1, true)", [application_name(self.machine_id)])
-        connection.execute(ownership.GUARD, [self.machine_id, ownership.NOTHING])
 
     # --- the others ---------------------------------------------------------------------------------------
 
@@ -411,37 +341,12 @@ class Machines:
         """
 
         def take(connection: Connection) -> list[str]:
-            rows = connection.execute(ownership.OTHERS, [self.machine_id, KERNEL]).fetchall()
-            dead = [
-                (machine_id, gone)
-                for machine_id, expired, kernel, pid in rows
-                if (gone := kernel == KERNEL and not _is_there(pid)) or (expired and self.lease.is_steady)
-            ]
-            return [
-                machine_id
-                for machine_id, gone in dead
-                if any(self._take(connection, machine_id, gone=gone) for _ in range(_ATTEMPTS))
-            ]
+            taken = take_over(connection, self.machine_id, is_steady=self.lease.is_steady)
+            if taken:
+                self.notify(connection, "queue")
+            return taken
 
         return await self.use("take over a machine in", take)
-
-    def _take(self, connection: Connection, machine_id: str, *, gone: bool) -> bool:
-        try:
-            with connection.transaction():
-                connection.execute("SELECT set_config('lock_timeout', $1, true)", [_WAIT])
-                self._guard(connection)
-                if connection.execute(ownership.LOCK, [machine_id, gone]).fetchone() is None:
-                    return False
-                connection.execute(ownership.LOSE, [machine_id])
-                connection.execute(ownership.LEFT_PLACES, [machine_id])
-                runs = connection.execute(ownership.LET_GO, [machine_id, "taken over"]).fetchall()
-                self.notify(connection, "queue")
-        except driver().errors.LockNotAvailable:
-            # It stands still inside of a transaction, which would be in the way for as long.
-            connection.execute(ownership.END_WRITER, [application_name(machine_id)])
-            return False
-        log(logging.WARNING, "machine.lost", machine=machine_id, runs=len(runs), taken_over_by=self.machine_id)
-        return True
 
     # --- leaving ------------------------------------------------------------------------------------------
 

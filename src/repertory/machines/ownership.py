@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from repertory._ids import root_of, unit_of
 from repertory.record.postgres_sql import Statement, to_column
+from repertory.record.postgres_writer import application_name
 from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged
 from repertory.record.rows import TABLES, Value, encode_json
 from repertory.record.writing import Batch
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
 
 GUARD: Final = "SELECT guard_machine($1, ARRAY(SELECT value FROM json_each($2)))"
 NOTHING: Final = "[]"
@@ -161,6 +165,12 @@ class Guard:
         why = "queued" if queued else "started"
         place = run["at"] - AGEING * run["priority"]
         return [run["run_id"], owner, why, *texts, run["labels"], place, self._machine_id, str(bool(portable))]
+
+
+def begin_guarded(connection: Connection, machine_id: str) -> None:
+    """Begin a transaction of a machine, in a way that others can end it should its process stand still."""
+    connection.execute("SELECT set_config('application_name', $1, true)", [application_name(machine_id)])
+    connection.execute(GUARD, [machine_id, NOTHING])
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -1,0 +1,89 @@
+"""Which of the other machines are dead, and that their runs wait for any machine then."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from repertory._log import Log
+from repertory.machines import ownership
+from repertory.record.postgres_sql import driver
+from repertory.record.postgres_writer import application_name
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+log = Log("repertory.machines")
+
+_WAIT: Final = "500ms"  # that a take-over waits for a transaction of the machine, before it has the server end that
+_ATTEMPTS: Final = 2  # to take a machine over: the first may have to end a transaction of it
+
+
+def _kernel() -> str:
+    """Which processes the ids of processes of this one tell apart; "" where that cannot be known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() + os.readlink(
+            "/proc/self/ns/pid"
+        )
+    except OSError:
+        return ""
+
+
+KERNEL: Final = _kernel()
+
+
+def take_over(connection: Connection, machine_id: str, *, is_steady: bool) -> list[str]:
+    """Let the runs of machines that are dead wait for any machine. Blocks.
+
+    Args:
+        connection: To the server.
+        machine_id: The machine that does this.
+        is_steady: Whether its own lease was renewed without a break, so that others had time for that too.
+
+    Returns:
+        The ids of those machines.
+
+    Raises:
+        LeaseLost: Another machine has taken this one over.
+    """
+    others = connection.execute(ownership.OTHERS, [machine_id, KERNEL]).fetchall()
+    dead = [
+        (other, gone)
+        for other, expired, kernel, pid in others
+        if (gone := kernel == KERNEL and not _is_there(pid)) or (expired and is_steady)
+    ]
+    return [
+        other for other, gone in dead if any(_take(connection, machine_id, other, gone=gone) for _ in range(_ATTEMPTS))
+    ]
+
+
+def _take(connection: Connection, machine_id: str, other: str, *, gone: bool) -> bool:
+    try:
+        with connection.transaction():
+            connection.execute("SELECT set_config('lock_timeout', $1, true)", [_WAIT])
+            ownership.begin_guarded(connection, machine_id)
+            if connection.execute(ownership.LOCK, [other, gone]).fetchone() is None:
+                return False
+            connection.execute(ownership.LOSE, [other])
+            connection.execute(ownership.LEFT_PLACES, [other])
+            runs = connection.execute(ownership.LET_GO, [other, "taken over"]).fetchall()
+    except driver().errors.LockNotAvailable:
+        # It stands still inside of a transaction, which would be in the way for as long.
+        connection.execute(ownership.END_WRITER, [application_name(other)])
+        return False
+    log(logging.WARNING, "machine.lost", machine=other, runs=len(runs), taken_over_by=machine_id)
+    return True
+
+
+def _is_there(pid: int) -> bool:
+    if not KERNEL:
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
