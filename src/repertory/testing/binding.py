@@ -22,6 +22,7 @@ import msgspec
 from repertory.llm.messages import Block, Json, RawBlock, Thinking, canonical_json, encode_block
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.refusal import refuse
+from repertory.testing.wire import blocks_of, unmarked
 
 _BETA = "thinking-binding-controls-2026-08-01"
 _THINKING = frozenset({"thinking", "redacted_thinking"})
@@ -102,7 +103,7 @@ class Binder:
             content = message["content"]
             kept: list[Json] = []
             mismatch = False  # the rest of a run of thinking goes with its first bad block
-            for index, block in enumerate(_blocks(content)):
+            for index, block in enumerate(blocks_of(content)):
                 reason = None
                 path = f"messages.{number}.content.{index}"
                 history.meet(message["role"], block)
@@ -135,7 +136,7 @@ class Binder:
         history = _History(body)
         failed = {entry["path"] for entry in dropped if entry["reason"] == _MISMATCH}
         for number, message in enumerate(body["messages"]):
-            for index, block in enumerate(_blocks(message["content"])):
+            for index, block in enumerate(blocks_of(message["content"])):
                 path = f"messages.{number}.content.{index}"
                 history.meet(message["role"], block)
                 if path not in failed:
@@ -211,8 +212,8 @@ class _History:
     """
 
     def __init__(self, body: Json) -> None:
-        system = [_plain(block) for block in _blocks(body.get("system") or [])]
-        self.head = _digest("", [system, [_plain(tool) for tool in body.get("tools") or []]])
+        system = [unmarked(block) for block in blocks_of(body.get("system") or [])]
+        self.head = _digest("", [system, [unmarked(tool) for tool in body.get("tools") or []]])
         self.digests: tuple[str, ...] = (self.head,)
         self.previous = ""
         self._summarized_role = ""  # until the first kept message is there
@@ -220,7 +221,7 @@ class _History:
     def swap(self, block: Json, summary: _Summary) -> None:
         """Go on behind a compaction block."""
         old = summary.histories if summary.head == self.head else ()
-        self.digests = (_digest(self.head, _plain(block)), *old)
+        self.digests = (_digest(self.head, unmarked(block)), *old)
         self.previous = ""
         self._summarized_role = summary.role
 
@@ -237,19 +238,7 @@ class _History:
             self.previous = _digest("", block.get("signature") or block.get("data"))
         else:
             # The role goes in with every block, so neighbouring messages of one role count as one.
-            self.digests = tuple(_digest(digest, [role, _plain(block)]) for digest in self.digests)
-
-
-def _blocks(content: Any) -> list[Json]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def _plain(block: Json) -> Json:
-    """A block without its cache markers, which are not part of what is bound."""
-    plain = {name: value for name, value in block.items() if name != "cache_control"}
-    if isinstance(plain.get("content"), list):
-        plain["content"] = [_plain(part) for part in plain["content"]]
-    return plain
+            self.digests = tuple(_digest(digest, [role, unmarked(block)]) for digest in self.digests)
 
 
 def _digest(before: str, value: Any) -> str:

@@ -15,6 +15,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Text, canonical_json, decode_block
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.prefix_cache import CacheUse, PrefixCache
+from repertory.testing.wire import blocks_of, unmarked
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -51,21 +52,19 @@ def positions_of(body: Json) -> list[Position]:
 
     def add(level: str, block: Json) -> None:
         nonlocal digest, tokens
-        plain, marker = _unmarked(block)
+        plain = unmarked(block)
         digest = blake2b(digest + level.encode() + b"\0" + canonical_json(plain), digest_size=16).digest()
         tokens += block_tokens(plain)
         markable = plain.get("type") not in ("thinking", "redacted_thinking") and plain.get("text") != ""
-        positions.append(Position(digest, tokens, marker, markable))
+        positions.append(Position(digest, tokens, _ttl_of(block), markable))
 
     for tool in body.get("tools") or ():
         add("tools", tool)
-    system = body.get("system") or ()
-    for block in [{"type": "text", "text": system}] if isinstance(system, str) else system:
+    for block in blocks_of(body.get("system") or []):
         add("system", block)
     digest = blake2b(digest + canonical_json(_message_settings(body)), digest_size=16).digest()
     for message in body["messages"]:
-        content = message["content"]
-        for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        for block in blocks_of(message["content"]):
             add(message["role"], block)
     automatic = body.get("cache_control")
     last = max((index for index, position in enumerate(positions) if position.markable), default=None)
@@ -78,22 +77,18 @@ def _message_settings(body: Json) -> list[Any]:
     has_images = any(
         block.get("type") == "image"
         for message in body["messages"]
-        if not isinstance(message["content"], str)
-        for outer in message["content"]
+        for outer in blocks_of(message["content"])
         for block in (outer, *(outer["content"] if isinstance(outer.get("content"), list) else ()))
     )
     return [body.get("tool_choice"), body.get("thinking"), has_images]
 
 
-def _unmarked(block: Json) -> tuple[Json, str | None]:
-    """A block without its marker, or those on its parts; and the marker's TTL."""
-    marker = block.get("cache_control")
-    plain = {name: value for name, value in block.items() if name != "cache_control"}
-    if isinstance(plain.get("content"), list):
-        parts = [_unmarked(part) for part in plain["content"]]
-        plain["content"] = [part for part, _ in parts]
-        marker = marker or next(({"ttl": ttl} for _, ttl in parts if ttl), None)
-    return plain, (marker.get("ttl", "5m") if marker else None)
+def _ttl_of(block: Json) -> str | None:
+    """The TTL of a block's marker, or of the first on its parts; None where there is none."""
+    if marker := block.get("cache_control"):
+        return marker.get("ttl", "5m")  # type: ignore[no-any-return]
+    parts = block["content"] if isinstance(block.get("content"), list) else []
+    return next((ttl for part in parts if (ttl := _ttl_of(part))), None)
 
 
 def block_tokens(block: Json) -> int:

@@ -13,6 +13,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.cache import prompt_tokens
 from repertory.testing.refusal import refuse
+from repertory.testing.wire import blocks_of
 
 BETA = "context-management-2025-06-27"
 CLEARED = "[Old tool result content cleared]"
@@ -122,29 +123,25 @@ def _without_thinking(body: Json, keep: int | None) -> tuple[Json, int]:
     """Clear the thinking of all but the last turns. A turn goes on through tool results, until a user speaks."""
     if keep is None:
         return body, 0
-    turn = 0
-    turns: list[int] = []
-    for message in body["messages"]:
-        blocks = _blocks(message)
-        if message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks):
-            turn += 1
-        turns.append(turn)
-    thought = sorted(
-        {turns[at] for at, message in enumerate(body["messages"]) if any(_is_thought(b) for b in _blocks(message))}
-    )
-    cleared = set(thought[:-keep])
+    contents = [blocks_of(message["content"]) for message in body["messages"]]
+    turn = 1  # the first message may be the assistant's, behind a summary
+    thinking: list[int] = []  # for each message, the turn whose thinking it has; 0 for none
+    for message, blocks in zip(body["messages"], contents, strict=True):
+        turn += message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks)
+        thinking.append(turn if any(map(_is_thought, blocks)) else 0)
+    cleared = set(sorted({*thinking} - {0})[:-keep])
     messages = [
-        {**message, "content": [block for block in _blocks(message) if not _is_thought(block)]}
-        if turns[at] in cleared and any(_is_thought(block) for block in _blocks(message))
-        else message
-        for at, message in enumerate(body["messages"])
+        {**message, "content": [block for block in blocks if not _is_thought(block)]} if turn in cleared else message
+        for message, blocks, turn in zip(body["messages"], contents, thinking, strict=True)
     ]
     return {**body, "messages": messages}, len(cleared)
 
 
 def _without_results(body: Json, edit: Json, tokens: int) -> tuple[Json, int]:
     """Clear the oldest tool results, if the trigger is exceeded."""
-    uses = [block for message in body["messages"] for block in _blocks(message) if block["type"] == "tool_use"]
+    uses = [
+        block for message in body["messages"] for block in blocks_of(message["content"]) if block["type"] == "tool_use"
+    ]
     trigger: Json = edit.get("trigger") or {"type": "input_tokens", "value": _TRIGGER}
     if (tokens if trigger["type"] == "input_tokens" else len(uses)) <= trigger["value"]:
         return body, 0
@@ -179,8 +176,3 @@ def _without_results(body: Json, edit: Json, tokens: int) -> tuple[Json, int]:
 
 def _is_thought(block: Json) -> bool:
     return block["type"] in ("thinking", "redacted_thinking")
-
-
-def _blocks(message: Json) -> list[Json]:
-    content = message["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content

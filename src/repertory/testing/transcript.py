@@ -11,6 +11,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.compaction import begins_with_summary
 from repertory.testing.refusal import refuse
+from repertory.testing.wire import blocks_of
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _TOOL_USE_ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -193,8 +194,7 @@ def _merged(messages: list[Json]) -> Iterator[Json]:
     role: str | None = None
     blocks: list[Json] = []
     for message in messages:
-        content = message["content"]
-        new = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        new = blocks_of(message["content"])
         if message["role"] == role:
             blocks = [*blocks, *new]
             continue

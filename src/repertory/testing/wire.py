@@ -34,6 +34,19 @@ def decode_request(body: Json, betas: tuple[str, ...] = ()) -> ModelRequest:
     )
 
 
+def blocks_of(content: Any) -> list[Json]:
+    """The blocks of a content, which may be a text."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def unmarked(block: Json) -> Json:
+    """A block without its cache marker, and without those of its parts."""
+    plain = {name: value for name, value in block.items() if name != "cache_control"}
+    if isinstance(plain.get("content"), list):
+        plain["content"] = [unmarked(part) for part in plain["content"]]
+    return plain
+
+
 def encode_usage(usage: Usage) -> Json:
     """Write usage as the API does, with the cache writes split by TTL."""
     return {
