@@ -88,7 +88,7 @@ async def listening(run: RecordedRun, requests: list[ModelRequest]) -> ReplayMod
 
     async with anyio.create_task_group() as tasks:
         model = ReplayModel(
-            run, profile=CHEAP_READS, say=say, judge=lambda _, request, *rest: requests.append(request), tasks=tasks
+            run, profile=CHEAP_READS, say=say, judge=lambda _, request, usage: requests.append(request), tasks=tasks
         )
         async with open_supervisor(model=model) as supervisor:
             handle.append(await supervisor.spawn(Agent("r", tools=replay_tools(run)), run.task))
@@ -212,7 +212,7 @@ async def test_pictures_in_results_are_shown_and_billed() -> None:
 
 async def test_on_a_binding_model_every_turn_thinks_and_nothing_breaks_it() -> None:
     """Append-only keeps every block valid, and both loops pay for the same thinking."""
-    binding = profile_named("r=0.05", binding=True)
+    binding = profile_named("r=0.05+binding")
     run = long_run(40)
     result = await played(run, None, profile=binding)
     assert (result.invalid, result.costs) == (0, result.plain_costs)
@@ -230,9 +230,7 @@ async def test_a_request_that_breaks_a_bound_thought_is_counted() -> None:
         heard.append(text)
 
     async with anyio.create_task_group() as tasks:
-        model = ReplayModel(
-            run, profile=profile_named("r=0.1", binding=True), say=say, judge=lambda *_: None, tasks=tasks
-        )
+        model = ReplayModel(run, profile=profile_named("r=0.1+binding"), say=say, judge=lambda *_: None, tasks=tasks)
         messages = [Message("user", (Text("?"),))]
 
         async def ask() -> ModelResponse:
@@ -268,7 +266,7 @@ async def test_a_signed_summary_keeps_later_thoughts_valid() -> None:
         assert text == "Go on."
 
     async with anyio.create_task_group() as tasks:
-        profile = profile_named("r=0.1", binding=True)
+        profile = profile_named("r=0.1+binding")
         model = ReplayModel(run, profile=profile, say=say, judge=lambda *_: None, tasks=tasks)
         messages = [Message("user", (Text("? " * 4_000),))]
 
@@ -320,7 +318,7 @@ async def test_a_thought_is_bound_to_its_own_request() -> None:
         await model.complete(other)
 
     async with anyio.create_task_group() as tasks:
-        profile = profile_named("r=0.1", binding=True)
+        profile = profile_named("r=0.1+binding")
         model = ReplayModel(run, profile=profile, say=say, judge=lambda *_: None, tasks=tasks)
         messages = [Message("user", (Text("?"),))]
         for _ in range(4):
@@ -386,9 +384,9 @@ def test_a_model_is_named_or_described_by_its_price_of_reads() -> None:
     assert (prices.cache_read / prices.input, prices.cache_write / prices.input) == (0.025, 1.25)
     assert profile_named("claude-haiku-5-5") == profile_for("claude-haiku-5-5")
     assert profile_named("claude-opus-4-6").target == "free"
-    assert profile_named("claude-opus-4-6", binding=True).target == "binding"
+    assert profile_named("claude-opus-4-6+binding").target == "binding"
     assert profile_named("r=0.05+binding") == msgspec.structs.replace(
-        profile_named("r=0.05", binding=True), name="r=0.05+binding"
+        profile_named("r=0.05"), name="r=0.05+binding", target="binding", compacts=True
     )
     for name in ("r=0", "r=2", "gpt-4o", "r=x"):
         with pytest.raises(ConfigurationError, match=r"r=|gpt"):

@@ -15,7 +15,7 @@ import pytest
 from replay_stories import CHAT, MESSAGES, as_messages, long_run, session, write
 
 from patience import PATIENCE
-from repertory.replay.choices import BINDING_PRESETS, PRESETS
+from repertory.replay import PRESETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
 
@@ -126,7 +126,7 @@ def test_a_narrow_terminal_shows_every_figure(columns: int, models: list[str], t
     lines = done.out.splitlines()
     assert max(map(len, lines)) <= columns
     head, *body = lines[: lines.index("")]
-    names = models or [*PRESETS, *BINDING_PRESETS]
+    names = models or PRESETS
     shown = [line.split()[0] for line in body if line.startswith("1b4e")]
     assert len(set(shown)) == 3
     assert all(cut.endswith(("a427", "c3d4", "ff00")) for cut in shown)

@@ -44,7 +44,6 @@ def replay(
         "NAME+binding binds its thinking to the history, as the newest do. May be repeated. Default: r=0.1, "
         "r=0.05, r=0.025, r=0.05+binding and r=0.025+binding.",
     ),
-    binding: bool = option("--binding", "Have every model bind its thinking to the history.", False),
     plot: Path | None = option(
         "--plot FILE", "Draw the longest run's context into this .svg, or .png with repertory[plot]."
     ),
@@ -68,13 +67,11 @@ def replay(
     """
     from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report, write_chart
     from repertory.replay.chart import check_target
-    from repertory.replay.choices import BINDING_PRESETS
 
     import_from_here()  # a policy of yours may be in the current folder
     chosen = policy_named(policy)
     asked = _model_to_ask(model) if agree is not None else None
-    names = model or (PRESETS if binding else (*PRESETS, *BINDING_PRESETS))
-    profiles = [] if asked else [profile_named(name, binding=binding) for name in names]
+    profiles = [] if asked else [profile_named(name) for name in model or PRESETS]
     if plot is not None:
         check_target(plot)
     begun = time.perf_counter()

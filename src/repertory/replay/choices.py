@@ -12,16 +12,15 @@ from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError
 from repertory.llm.profiles import ModelProfile, Prices, profile_for
 
-PRESETS = ("r=0.1", "r=0.05", "r=0.025")
-"""Price levels of cache reads, as multiples of the input price: the older models', the 5.5 models', the Fables'."""
 BINDING = "+binding"
-BINDING_PRESETS = tuple(f"{name}{BINDING}" for name in PRESETS[1:])
-"""The levels at which there are models that bind their thinking to the history."""
+PRESETS = ("r=0.1", "r=0.05", "r=0.025", f"r=0.05{BINDING}", f"r=0.025{BINDING}")
+"""Price levels of cache reads, as multiples of the input price: the older models', the 5.5 models', the Fables'; and
+those at which there are models that bind their thinking to the history."""
 
 _PRESET = re.compile(r"r=(\d*\.?\d+)")
 
 
-def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
+def profile_named(name: str) -> ModelProfile:
     """Look up what to stand in for.
 
     Args:
@@ -29,7 +28,6 @@ def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
             model of a million tokens whose other prices are the usual multiples (writes 1.25, answers 5). With
             ``+binding`` behind it, it binds thinking to the history and writes signed summaries, whatever is known
             of it.
-        binding: The same as ``+binding``.
 
     Raises:
         ConfigurationError: There is no such model, or nobody knows its prices.
@@ -49,9 +47,10 @@ def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
                 f"nobody knows the prices of model {name!r}; name a Claude model, or a price of cache reads such as "
                 + ", ".join(PRESETS)
             )
-    # What binds thinking also writes the summaries that leave it valid: every such model does.
-    binds = binding or name.endswith(BINDING)
-    return msgspec.structs.replace(profile, name=name, target="binding", compacts=True) if binds else profile
+    if name.endswith(BINDING):
+        # What binds thinking also writes the summaries that leave it valid: every such model does.
+        profile = msgspec.structs.replace(profile, name=name, target="binding", compacts=True)
+    return profile
 
 
 def policy_named(name: str) -> ContextPolicy | None:

@@ -37,7 +37,7 @@ class ReplayModel:
         run: What was recorded.
         profile: The model to stand in for.
         say: Called with what the user says after a turn; the loop must find it when the turn is over.
-        judge: Called with the iteration, the request, its usage and its positions before it is answered.
+        judge: Called with the iteration, the request and its usage before it is answered.
         tasks: Where time passes: to the next turn's, once the loop has written down what follows from this one.
 
     Attributes:
@@ -54,7 +54,7 @@ class ReplayModel:
         *,
         profile: ModelProfile,
         say: Callable[[str], Awaitable[None]],
-        judge: Callable[[int, ModelRequest, Usage, list[Position]], None],
+        judge: Callable[[int, ModelRequest, Usage], None],
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._run = run
@@ -108,7 +108,7 @@ class ReplayModel:
         self.asked += 1
         last = self.asked == len(self._run.turns)
         usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, self._profile))
-        self._judge(self.asked, request, usage, positions)
+        self._judge(self.asked, request, usage)
         content = turn.content
         reasoning = _reasoning(positions[-1])  # before anything is awaited: a summary's request moves the positions on
         if last:  # nobody was shown what its calls answered

@@ -22,7 +22,7 @@ from repertory.errors import InvalidRequest, RecordingError, RunFailed
 from repertory.llm.model import ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.record import open_journal
-from repertory.replay.billing import Biller, Position, plain_requests
+from repertory.replay.billing import Biller, plain_requests
 from repertory.replay.choices import policy_named
 from repertory.replay.meaning import Meaning, Meter
 from repertory.replay.model import PLAIN_REASONING, ReplayModel, output_tokens, replay_tools, times_of
@@ -118,7 +118,7 @@ async def play(
     handle: list[Run[Any]] = []
     error: RunFailed | None = None
 
-    def judge(iteration: int, request: ModelRequest, usage: Usage, _: Sequence[Position]) -> None:
+    def judge(iteration: int, request: ModelRequest, usage: Usage) -> None:
         nonlocal frame
         frame = request
         seen.add(usage)
