@@ -177,15 +177,23 @@ def test_an_unknown_run_has_nothing(check: Check) -> None:
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
-    """As far as the beginning fits one run only; a whole id wins over longer ones, and % and _ are just characters."""
+    """As far as it fits one run only, or one and those below it; a whole id wins, and % and _ are just characters."""
 
     async def body(journal: Journal) -> None:
         await journal.write([kit.started("run-a"), kit.started("run-ab"), kit.started("run-b%_")])
         assert (await journal.read_run("run-a")).started.run_id == "run-a"
         assert (await journal.read_run("run-ab")).started.run_id == "run-ab"
         assert (await journal.read_run("run-b%")).started.run_id == "run-b%_"
-        with pytest.raises(RunNotFound, match="fits 3 runs"):
+        with pytest.raises(RunNotFound, match=r"fits several runs \(run-a, run-ab, run-b%_\);"):
             await journal.read_run("run")
+        for below in ("run-b%_.x", "run-b%_.x.y", "run-b%_.z", "run-c.x"):
+            await journal.write([kit.started(below, parent_id="run-b%_")])
+        assert (await journal.read_run("run-b")).started.run_id == "run-b%_"
+        assert (await journal.read_run("run-b%_.x.")).started.run_id == "run-b%_.x.y"
+        with pytest.raises(RunNotFound, match=r"\(run-a, run-ab, run-b%_\);"):
+            await journal.read_run("run")
+        with pytest.raises(RunNotFound, match=r"\(run-b%_.x, run-b%_.z\);"):
+            await journal.read_run("run-b%_.")
         with pytest.raises(RunNotFound, match="no run has the id 'run%'"):
             await journal.read_run("run%")
 

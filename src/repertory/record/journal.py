@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, TypeVar
 from repertory.record.contents import StoredBody
 from repertory.record.items import ItemReads
 from repertory.record.queue import QueueReads
+from repertory.record.reads import ids_of
 from repertory.record.records import Record
 from repertory.record.redaction import Redactor
 from repertory.record.removal import remove_slice
@@ -150,7 +151,7 @@ class Journal(ListReads, ItemReads, QueueReads):
     async def read_removals(self, *, finished: bool) -> list[str]:
         """The roots that were removed, or whose removal was begun and not finished."""
         sql = "SELECT run_id FROM removals WHERE finished = ?"
-        return await self._fetch("removals", sql, (int(finished),), lambda rows: [str(row[0]) for row in rows])
+        return await self._fetch("removals", sql, (int(finished),), ids_of)
 
     async def was_removed(self, run_id: str) -> bool:
         """Whether there was a root of this id once."""

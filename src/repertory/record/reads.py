@@ -22,6 +22,11 @@ def number_of(rows: Rows) -> int:
     return int(next(iter(rows))[0] or 0)
 
 
+def ids_of(rows: Rows) -> list[str]:
+    """The ids that were asked for."""
+    return [str(row[0]) for row in rows]
+
+
 def marks(values: Collection[Value]) -> str:
     """The marks of values in an IN; of none, what nothing is in."""
     return ", ".join("?" * len(values)) or "NULL"

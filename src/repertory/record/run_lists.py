@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.errors import RunNotFound
 from repertory.record.contents import FINAL
-from repertory.record.reads import Rows, marks, number_of
+from repertory.record.reads import Rows, ids_of, marks, number_of
 from repertory.record.records import RunRow, RunState
 from repertory.record.rows import NO_LIMIT, Value, decode_text
 from repertory.record.run_reads import RunReads
@@ -87,7 +87,7 @@ class ListReads(RunReads):
         else:
             count = await self._fetch("runs", f"SELECT count(*) {source}", values, number_of)
             page = (*values, min(limit, NO_LIMIT))
-            found = await self._fetch("runs", f"SELECT r.run_id {source} {order} LIMIT ?", page, _ids)
+            found = await self._fetch("runs", f"SELECT r.run_id {source} {order} LIMIT ?", page, ids_of)
         return found if wanted.oldest else found[::-1], count
 
     async def read_trees(self, roots: Collection[str]) -> list[RunRow]:
@@ -102,7 +102,7 @@ class ListReads(RunReads):
         sql = f"""SELECT r.run_id FROM current_states c
             JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
             WHERE c.root = 1 AND c.state IN ({FINAL}) AND s.at < ? ORDER BY r.seq"""
-        return await self._fetch("runs", sql, (before,), _ids)
+        return await self._fetch("runs", sql, (before,), ids_of)
 
     async def _place_of_root(self, run_id: str) -> int:
         sql = "SELECT seq FROM runs WHERE run_id = ? AND parent_id IS NULL"
@@ -129,7 +129,3 @@ class ListReads(RunReads):
             return [str(run_id) for run_id, task in rows if folded in decode_text(task).casefold()]
 
         return await self._fetch("runs", sql, values, decode)
-
-
-def _ids(rows: Rows) -> list[str]:
-    return [str(row[0]) for row in rows]

@@ -16,7 +16,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
-from repertory.record.reads import OF_RUN, Reads, Rows, marks, number_of
+from repertory.record.reads import OF_RUN, Reads, Rows, ids_of, marks, number_of
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -137,18 +137,20 @@ class RunReads(Reads):
         )
 
     async def read_run(self, run_id: str) -> RunRow:
-        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        if not run_id:
-            raise RunNotFound("no run has the id ''")
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``.
+
+        The beginning of a root's id stands for the root, whatever runs are below it.
+        """
         # As a range, which the index finds; U+10FFFF comes behind all that an id can have.
-        found = await self._read_runs("WHERE r.run_id = ?", run_id) or await self._read_runs(
-            "WHERE r.run_id > ? AND r.run_id < ?", run_id, run_id + "\U0010ffff"
-        )
+        sql = """SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ?
+                 AND instr(substr(run_id, length(CAST(? AS TEXT)) + 1), '.') = 0 ORDER BY run_id LIMIT 4"""
+        fitting = await self._fetch("runs", sql, (run_id, run_id + "\U0010ffff", run_id), ids_of) if run_id else []
+        if len(fitting) > 1 and fitting[0] != run_id:
+            names = ", ".join(fitting[:3]) + (", …" if fitting[3:] else "")
+            raise RunNotFound(f"{run_id!r} fits several runs ({names}); give more of the id")
+        found = await self._read_runs("WHERE r.run_id = ?", fitting[0]) if fitting else []
         if not found:
             raise RunNotFound(f"no run has the id {show(run_id)}")
-        if len(found) > 1:
-            names = ", ".join(row.started.run_id for row in found[:3])
-            raise RunNotFound(f"{run_id!r} fits {len(found)} runs ({names}, …); give more of the id")
         return found[0]
 
     async def read_runs(self, *, states: Sequence[RunState] | None = None, below: str | None = None) -> list[RunRow]:
@@ -171,7 +173,7 @@ class RunReads(Reads):
     async def read_tree(self, run_id: str) -> list[str]:
         """The ids of a run and of all below it, in the order they were started."""
         sql = f"SELECT run_id FROM runs WHERE {OF_TREE} ORDER BY seq"
-        return await self._fetch("runs", sql, (run_id,) * 3, lambda rows: [str(row[0]) for row in rows])
+        return await self._fetch("runs", sql, (run_id,) * 3, ids_of)
 
     async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
         """The ledger from position ``start`` up to, not including, ``stop``."""
