@@ -83,6 +83,11 @@ async def expire(journal: Journal, now: float) -> int:
     return len(due)
 
 
+async def settled(journal: Journal, schedule: str) -> list[ScheduleSettled]:
+    """Everything that was settled of a schedule, in order."""
+    return await journal._records(ScheduleSettled, "WHERE t.schedule = ? ORDER BY t.seq", schedule)
+
+
 def item(position: int, scope_id: str = "s", item_id: str = "i", text: str = "x", **fields: Any) -> ItemWritten:
     """The record of an item's version."""
     values = {"type": "custom", "at": float(position)}

@@ -38,7 +38,7 @@ READS: dict[str, Read] = {
     "items in view": lambda journal: journal.find_items([("s", 9)], bodies=True, ended=True),
     "content": lambda journal: journal.read_content("c-1"),
     "newest content": lambda journal: journal.read_content("c-run-2-4"),
-    "schedule": lambda journal: journal.read_schedule("s"),
+    "schedule": lambda journal: kit.settled(journal, "s"),
     "webhooks": lambda journal: journal.read_webhooks(),
     "events": lambda journal: journal.read_events(None),
 }

@@ -84,7 +84,7 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         assert await journal.read_items(["s"]) == [records["ItemWritten"]]
         assert await journal.read_merge("s") == records["ScopeMerged"]
         assert await journal.read_settled() == {"s": records["ScheduleSettled"]}
-        assert await journal.read_schedule("s") == [records["ScheduleSettled"]]
+        assert await kit.settled(journal, "s") == [records["ScheduleSettled"]]
         tried = records["WebhookTried"]
         ((number, attempt),) = await journal.read_webhooks()
         assert attempt == tried

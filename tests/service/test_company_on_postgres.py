@@ -23,6 +23,7 @@ import pytest
 from company_kit import Company, until
 from typer.testing import CliRunner
 
+import journal_kit as kit
 import repertory as rp
 from backends import RunAsync
 from postgres_server import PostgresServer
@@ -248,7 +249,7 @@ def test_what_was_missed_between_two_machines_is_skipped_or_made_up_for(
     schedule = Schedule(name="s", agent="clerk", task="Sort.", cron="*/5 * * * *", missed=missed, overlap="allow")
 
     async def settled(journal: rp.Journal, count: int) -> list[str]:
-        while len(found := await journal.read_schedule("s")) < count:
+        while len(found := await kit.settled(journal, "s")) < count:
             await anyio.sleep(0.005)
         return [
             f"{each.outcome} {(each.due - START) / MINUTE:g}" + (f" ({each.count})" if each.count > 1 else "")

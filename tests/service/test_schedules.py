@@ -14,6 +14,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import journal_kit as kit
 import repertory as rp
 from repertory.errors import ConfigurationError
 from repertory.record import MemoryJournal
@@ -161,7 +162,7 @@ class Plant:
         return [
             f"{settled.outcome} {(settled.due - START) / MINUTE:g}"
             + (f" ({settled.count})" if settled.count > 1 else "")
-            for settled in await self.journal.read_schedule(name)
+            for settled in await kit.settled(self.journal, name)
         ]
 
 
@@ -282,7 +283,7 @@ async def test_a_schedule_that_is_due_every_four_years_waits_for_them(autojump_c
     await plant.up(2 * MINUTE, leap)
     plant.offset = datetime(2028, 2, 28, 23, 59, tzinfo=UTC).timestamp() - trio.current_time()
     await plant.up(2 * MINUTE, leap)
-    rows = await plant.journal.read_schedule("s")
+    rows = await kit.settled(plant.journal, "s")
     assert [settled.outcome for settled in rows] == ["began", "started", "started"]
 
 

@@ -44,10 +44,6 @@ class QueueReads(Reads):
         found = await self._records(ScheduleSettled, f"WHERE {latest} ORDER BY t.seq")
         return {settled.schedule: settled for settled in found}
 
-    async def read_schedule(self, name: str) -> list[ScheduleSettled]:
-        """Everything that was settled of a schedule, in order."""
-        return await self._records(ScheduleSettled, "WHERE t.schedule = ? ORDER BY t.seq", name)
-
     async def read_queue(
         self,
         *,

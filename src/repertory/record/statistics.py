@@ -97,11 +97,6 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         """Summaries that were refused, or that an extractive one took the place of."""
         return self.summaries_refused + self.summaries_fallback
 
-    @property
-    def retrieval_rate(self) -> float:
-        """Retrievals of what a summary stood for, for each summary in use: near 0 they say what was needed."""
-        return self.retrievals_covered / self.summaries if self.summaries else 0.0
-
     def __add__(self, other: RunStatistics) -> RunStatistics:
         return self._with(**msgspec.structs.asdict(other))
 
