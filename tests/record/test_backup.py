@@ -116,15 +116,15 @@ async def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 
 async def test_damage_is_no_backup(tmp_path: Path) -> None:
-    """A record that is not what was written is found before the copy has a name, and named."""
+    """A record that is not what was written is found before the copy has a name, and named with the file it is in."""
     await write(tmp_path / "a.db", 20, 500)
     connection = sqlite3.connect(tmp_path / "a.db")
     connection.execute("UPDATE events SET at = 2.0 WHERE seq = 7")
     connection.commit()
     connection.close()
-    with pytest.raises(JournalDamaged, match="damaged"):
+    with pytest.raises(JournalDamaged, match=r"a.db is damaged: record 7 in events"):
         back_up(tmp_path / "a.db", tmp_path / "b.db")
-    with pytest.raises(JournalDamaged, match="damaged"):
+    with pytest.raises(JournalDamaged, match=r"a.db is damaged: record 7 in events"):
         restore(tmp_path / "a.db", tmp_path / "c.db")
     assert not (tmp_path / "b.db").exists()
     assert not (tmp_path / "c.db").exists()

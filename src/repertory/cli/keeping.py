@@ -56,7 +56,7 @@ def backup(
 def restore(file: Path = argument("FILE", "The backup.", ...), *, db: str | None = OWN_DATABASE) -> Answer:
     """Make a database of a backup, where there is none yet.
 
-    The backup is read whole before, and the database after. To put it in the place of one that is there, end what uses
+    The database is read whole before it has its name. To put it in the place of one that is there, end what uses
     that and move it away first, its -wal and -shm files with it.
     """
     from repertory.record.backup import restore as restore_file

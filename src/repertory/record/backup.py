@@ -11,7 +11,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -66,7 +66,7 @@ def back_up(source: Path, target: Path, *, progress: Progress = lambda _done, _a
 
 
 def restore(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
-    """Make a journal of a backup, where there is none yet. The backup is read whole before.
+    """Make a journal of a backup, where there is none yet. It is read whole before it is there.
 
     Raises:
         ConfigurationError: ``target`` is there: nothing is ever written over.
@@ -74,7 +74,6 @@ def restore(source: Path, target: Path, *, progress: Progress = lambda _done, _a
         JournalUnreadable, JournalDamaged, JournalWriteFailed: As ``back_up``.
     """
     check_readable(os.path.realpath(source))
-    _refuse_damaged(source)
     _check_free(target)
     lock = FileLock(os.path.realpath(target))  # so that nobody makes it meanwhile
     try:
@@ -89,12 +88,12 @@ def _check_free(target: Path) -> None:
             raise ConfigurationError(f"{name} is there already, and nothing is written over; name another file")
 
 
-def _refuse_damaged(path: Path) -> tuple[int, int]:
-    """How many records a file has, and the number of the newest, once every one of them was read and compared."""
-    damage = find_damage(os.path.realpath(path), True)
+def _read_back(copy: Path, source: Path) -> tuple[int, int]:
+    """How many records a copy has, and the number of the newest, once every one of them was read and compared."""
+    damage = find_damage(os.path.realpath(copy), True)
     if damage:
-        raise JournalDamaged(f"{path} is damaged: {'; '.join(damage[:5])}")
-    with contextlib.closing(sqlite3.connect(read_uri(os.path.realpath(path)), uri=True)) as connection:
+        raise JournalDamaged(f"{source} is damaged: {'; '.join(damage[:5])}")
+    with closing(sqlite3.connect(read_uri(os.path.realpath(copy)), uri=True)) as connection:
         counts = [
             connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name}").fetchone()
             for table in TABLES.values()
@@ -109,7 +108,7 @@ def _copy(source: Path, target: Path, progress: Progress) -> Copied:
             _copy_pages(os.path.realpath(source), str(part), progress)
         except sqlite3.Error as error:
             raise explain(error, str(part), "write") from error
-        records, seq = _refuse_damaged(part)
+        records, seq = _read_back(part, source)
         size = part.stat().st_size
         _sync(part)
         try:
@@ -123,9 +122,10 @@ def _copy(source: Path, target: Path, progress: Progress) -> Copied:
 
 
 def _copy_pages(source: str, target: str, progress: Progress) -> None:
-    with ExitStack() as stack:
-        reading = stack.enter_context(contextlib.closing(sqlite3.connect(read_uri(source), uri=True, timeout=_TIMEOUT)))
-        writing = stack.enter_context(contextlib.closing(sqlite3.connect(target, isolation_level=None)))
+    with (
+        closing(sqlite3.connect(read_uri(source), uri=True, timeout=_TIMEOUT)) as reading,
+        closing(sqlite3.connect(target, isolation_level=None)) as writing,
+    ):
         # One snapshot from the first page to the last. Without it each write of another process begins the copy anew.
         reading.execute("BEGIN")
         (pages,) = reading.execute("PRAGMA page_count").fetchone()
@@ -195,7 +195,7 @@ def vacuum_file(path: Path) -> tuple[int, int]:
     lock = FileLock(real)
     try:
         connection = open_to_write(real, "power")
-        with contextlib.closing(connection):
+        with closing(connection):
             before, free = file_space(connection)
             _check_room(real, before - free)
             try:
