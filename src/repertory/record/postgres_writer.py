@@ -24,7 +24,7 @@ from repertory.record.forks import keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import FENCED, Statement, check_server, connect, driver, explain, is_away, to_column
-from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, encode_json
+from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json
 from repertory.record.schema import SHARED
 from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
@@ -189,29 +189,22 @@ class PostgresWriter(Writer):
     def _do(self, item: Ticket) -> None:
         raise AssertionError(item)
 
-    def _write_group(self, group: Sequence[Batch]) -> None:
-        refused = _refused()
-        if not any(batch.builds_on_refused() for batch in group):
-            try:
-                self._commit(group)
-                return
-            except refused:
-                self._rollback()
-        for batch in group:
-            if batch.builds_on_refused():
-                batch.refuse(AFTER_REFUSED)
-                continue
-            try:
-                self._commit([batch])
-            except refused as error:
-                self._rollback()
-                batch.refuse(self._fact(error))
+    def _refused(self) -> tuple[type[BaseException], ...]:
+        errors = driver().errors
+        return (
+            errors.IntegrityError,
+            errors.DataError,
+            errors.ProgramLimitExceeded,
+            OverflowError,
+            TypeError,
+            ValueError,
+        )
 
     def _fact(self, error: BaseException) -> str:
         index = getattr(getattr(error, "diag", None), "constraint_name", None)
         return _TWICE.get(index or "") or " ".join(self._address.without_secrets(error).split())
 
-    def _commit(self, group: Sequence[Batch]) -> None:
+    def _write(self, group: Sequence[Batch]) -> None:
         """Write batches in one transaction, however often the server goes away meanwhile."""
         if not any(batch.rows or batch.emptied for batch in group):
             return
@@ -360,9 +353,3 @@ class PostgresWriter(Writer):
         """In a fork, where the thread is not: refuse everything, and never close the connection."""
         super().abandon()
         keep_for_ever(self._connection)
-
-
-def _refused() -> tuple[type[BaseException], ...]:
-    """What is the fault of a batch and not of the server: the others can be written without it."""
-    errors = driver().errors
-    return errors.IntegrityError, errors.DataError, errors.ProgramLimitExceeded, OverflowError, TypeError, ValueError

@@ -21,7 +21,7 @@ from repertory.record.journal import Durability, Journal
 from repertory.record.reads import Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
-from repertory.record.rows import Value
+from repertory.record.rows import AFTER_REFUSED, Value
 from repertory.record.schema import migrate
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
@@ -33,7 +33,7 @@ from repertory.record.sqlite_file import (
     open_to_write,
 )
 from repertory.record.sqlite_reader import SqliteReader
-from repertory.record.sqlite_writer import Inserter, SqliteWriter
+from repertory.record.sqlite_writer import REFUSED, Inserter, SqliteWriter
 from repertory.record.tables import Tables
 from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
@@ -101,11 +101,24 @@ class MemoryJournal(Journal):
         with self._lock:
             if self._closed:
                 raise JournalClosed("the journal is closed; nothing was written")
-            self._inserter.insert_alone(batch)
+            self._write(batch)
             for tell in batch.told if batch.failure is None else ():
                 tell()
             batch.end()
         return batch
+
+    def _write(self, batch: Batch) -> None:
+        if batch.builds_on_refused():
+            batch.refuse(AFTER_REFUSED)
+            return
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN")
+                for sql, values in self._inserter.statements([batch]):
+                    self._connection.execute(sql, values)
+            self._inserter.written([batch])
+        except REFUSED as error:
+            batch.refuse(error)
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         await self._settle()

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.forks import keep_for_ever
-from repertory.record.rows import AFTER_REFUSED, TABLES, Value, encode_json
+from repertory.record.rows import TABLES, Value, encode_json
 from repertory.record.sqlite_file import OpenedFile, explain, is_busy, is_of_the_disk
 from repertory.record.waiting import Answer, Failure, Ticket, wake_all
 from repertory.record.writing import Batch, Writer
@@ -64,14 +64,15 @@ class Inserter:
     def statements(self, batches: Sequence[Batch]) -> list[tuple[str, Sequence[Value]]]:
         """Give every record its number; the statements, with their values, that write them all."""
         values: dict[str, list[Value]] = {}
+        number = self.sequence
         for batch in batches:
             for record in batch.rows:
-                self.sequence += 1
+                number += 1
                 for table, row, checksum in record:
                     flat = values.setdefault(table, [])
-                    flat.append(self.sequence)
+                    flat.append(number)
                     flat += row
-                    flat.append(checksum ^ self.sequence)
+                    flat.append(checksum ^ number)
         statements: list[tuple[str, Sequence[Value]]] = []
         for table, flat in values.items():
             width, forms = self._tables[table]
@@ -86,25 +87,9 @@ class Inserter:
             statements.append((sql, [encode_json(emptied)]))
         return statements
 
-    def insert_alone(self, batch: Batch) -> None:
-        """Write a batch, or refuse it, which leaves no trace; a transaction of its own where none is open."""
-        if batch.builds_on_refused():
-            batch.refuse(AFTER_REFUSED)
-            return
-        before, statements = self.sequence, self.statements([batch])
-        several = len(statements) > 1  # one by itself is whole or not there
-        if several:
-            self._connection.execute("SAVEPOINT batch")
-        try:
-            for sql, values in statements:
-                self._connection.execute(sql, values)
-        except REFUSED as error:
-            if several:
-                self._connection.execute("ROLLBACK TO batch")
-            self.sequence = before
-            batch.refuse(error)
-        if several:
-            self._connection.execute("RELEASE batch")
+    def written(self, batches: Sequence[Batch]) -> None:
+        """Give out the numbers of these batches no more."""
+        self.sequence += sum(len(batch.rows) for batch in batches)
 
 
 class Job(Answer[T]):
@@ -164,22 +149,8 @@ class SqliteWriter(Writer):
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
-    def _write_group(self, group: Sequence[Batch]) -> None:
-        """Write a group in one commit, without the batches that contradict what is kept."""
-        before = self._inserter.sequence
-        if not any(map(Batch.builds_on_refused, group)):
-            try:
-                self._write(self._inserter.statements(group))
-                return
-            except REFUSED:
-                self._rollback()
-                self._inserter.sequence = before
-
-        def one_by_one() -> None:
-            for batch in group:
-                self._inserter.insert_alone(batch)
-
-        self._transact(one_by_one)
+    def _refused(self) -> tuple[type[BaseException], ...]:
+        return REFUSED
 
     def _commit_job(self, job: Job[Any]) -> None:
         failure: Failure | None = None
@@ -194,18 +165,16 @@ class SqliteWriter(Writer):
                 failure = lambda: mistake  # noqa: E731
         wake_all(job.finish(self._failed if self._failure is not None else failure))
 
-    def _write(self, statements: Sequence[tuple[str, Sequence[Value]]]) -> None:
-        def execute() -> None:
-            for sql, values in statements:
-                self._connection.execute(sql, values)
-
+    def _write(self, group: Sequence[Batch]) -> None:
+        statements = self._inserter.statements(group)
         if len(statements) > 1:
-            self._transact(execute)
+            self._transact(lambda: [self._connection.execute(sql, values) for sql, values in statements])
         elif statements:
             # A statement by itself is a transaction. Two calls into SQLite less are four times less that this
             # thread gives the GIL away and must win it back from a busy event loop.
             self._patiently(*statements[0])
             self._committed()
+        self._inserter.written(group)
 
     def _transact(self, work: Callable[[], object]) -> None:
         self._patiently("BEGIN IMMEDIATE")

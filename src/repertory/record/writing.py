@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record.forks import in_a_fork, leave_behind_in_forks
-from repertory.record.rows import EncodedRecord, refuse_batch
+from repertory.record.rows import AFTER_REFUSED, EncodedRecord, refuse_batch
 from repertory.record.waiting import Failure, Ticket, Waiter, wake_all
 
 L = TypeVar("L", bound=Ticket)
@@ -88,9 +88,17 @@ class Writer:
 
     # --- where to -----------------------------------------------------------------------------------------
 
-    def _write_group(self, group: Sequence[Batch]) -> None:
-        """Write a group in one commit, without the batches that contradict what is kept: those are refused."""
+    def _write(self, group: Sequence[Batch]) -> None:
+        """Write batches in one commit."""
         raise NotImplementedError
+
+    def _refused(self) -> tuple[type[BaseException], ...]:
+        """The errors that are a batch's fault and not the disk's: the others can be written without it."""
+        raise NotImplementedError
+
+    def _fact(self, error: BaseException) -> object:
+        """What a refused batch contradicts."""
+        return error
 
     def _do(self, item: Ticket) -> None:
         """Do other work that was queued."""
@@ -194,6 +202,24 @@ class Writer:
             group.append(item)
             size += len(item.rows)
         return group
+
+    def _write_group(self, group: Sequence[Batch]) -> None:
+        """Write a group in one commit; else each batch in its own, but for those that contradict what is kept."""
+        if not any(map(Batch.builds_on_refused, group)):
+            try:
+                self._write(group)
+                return
+            except self._refused():
+                self._rollback()
+        for batch in group:
+            if batch.builds_on_refused():
+                batch.refuse(AFTER_REFUSED)
+                continue
+            try:
+                self._write([batch])
+            except self._refused() as error:
+                self._rollback()
+                batch.refuse(self._fact(error))
 
     def _commit_group(self, group: Sequence[Batch]) -> None:
         if self._failure is None:
