@@ -9,21 +9,20 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory.errors import JournalClosed, JournalDamaged
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.reads import Rows
 from repertory.record.rows import UNREADABLE, Value, lenient_text
 from repertory.record.sqlite_file import explain, read_uri
-from repertory.record.waiting import Answer, Failure, wake_all
+from repertory.record.waiting import Answer, wake_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,13 +37,11 @@ class SqliteReader:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()  # guards the two below
-        self._stack: ExitStack | None = None
+        self._lock = threading.Lock()  # guards the three below
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None  # the loop's
         self._closed = False
-        self._portal: BlockingPortal | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # the portal's
-        self._tasks: set[asyncio.Task[None]] = set()  # on that loop
-        self._turn = anyio.Lock()  # on the portal's loop: one query at a time, and closing behind them
+        self._turn = anyio.Lock()  # on the loop: one query at a time, and closing behind them
         self._connection: aiosqlite.Connection | None = None
         self._forked = False
         leave_behind_in_forks(self)
@@ -59,34 +56,15 @@ class SqliteReader:
             JournalUnreadable: SQLite cannot read the file.
             JournalDamaged: Something in it is not what was written; ``what`` is named in the error.
         """
-        if self._portal is None and not self._closed:
+        if self._loop is None and not self._closed:
             await anyio.to_thread.run_sync(self._start)
+        answer = Answer[T]()
         with self._lock:
-            if self._portal is None or self._closed:
+            if self._loop is None or self._closed:
                 raise self._is_closed()
-            assert self._loop is not None
-            answer = Answer[T]()
-            # The portal's own way waits until its loop has taken the task, while that may be decoding a large answer.
-            # In a context of its own: the caller's says that this is trio, where it is.
-            query = partial(self._query, what, sql, values, decode)
-            self._loop.call_soon_threadsafe(self._begin, answer, query, context=Context())
+            asked = _ask(self._loop, self._query(what, sql, values, decode))
+        asked.add_done_callback(partial(_give, answer))
         return await answer.result()
-
-    def _begin(self, answer: Answer[T], query: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        import asyncio
-
-        async def give() -> None:
-            failure: Failure | None = None
-            try:
-                answer.give(await query())
-            except BaseException as error:  # noqa: BLE001 - carried over to the waiting task, which raises it
-                failed = error
-                failure = lambda: failed  # noqa: E731
-            wake_all(answer.finish(failure))
-
-        task = asyncio.get_running_loop().create_task(give())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _is_closed(self) -> JournalClosed:
         if self._forked:
@@ -94,11 +72,13 @@ class SqliteReader:
         return JournalClosed(f"{self._path} is closed; nothing was read")
 
     def _start(self) -> None:
+        import asyncio
+
         with self._lock:
-            if self._stack is None and not self._closed:
-                self._stack = ExitStack()
-                self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="repertory-reader"))
-                self._loop = self._portal.call(_running_loop)
+            if self._loop is None and not self._closed:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="repertory-reader", daemon=True)
+                self._thread.start()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         async with self._turn:
@@ -129,33 +109,42 @@ class SqliteReader:
         return self._connection
 
     async def _disconnect(self) -> None:
-        import asyncio
-
         async with self._turn:
             if self._connection is not None:
                 await self._connection.close()
-        if self._tasks:  # they wait for their turn, to be told that it is closed
-            await asyncio.wait(self._tasks)
 
     def abandon(self) -> None:
         """In a fork, where the thread is not: refuse everything, and never close the connection."""
-        keep_for_ever((self._stack, self._connection, self._tasks))
+        keep_for_ever((self._loop, self._thread, self._connection))
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._closed = self._forked = True
-        self._stack = self._portal = self._connection = self._loop = None
-        self._tasks = set()
+        self._loop = self._thread = self._connection = None
 
     def close(self) -> None:
         """Close the connection and end the thread; blocks until the query that runs is done. Safe to call twice."""
         with self._lock:
             self._closed = True
-            stack, self._stack = self._stack, None
-        if stack is not None and self._portal is not None:
-            with stack:
-                self._portal.call(self._disconnect)
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        try:
+            _ask(loop, self._disconnect()).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop:
+def _ask(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Have a loop of another thread do something, behind what it was asked before."""
     import asyncio
 
-    return asyncio.get_running_loop()
+    # In a context of its own: the caller's says that this is trio, where it is.
+    return Context().run(asyncio.run_coroutine_threadsafe, work, loop)
+
+
+def _give(answer: Answer[T], done: Future[T]) -> None:
+    failed = done.exception()
+    if failed is None:
+        answer.give(done.result())
+    wake_all(answer.finish(None if failed is None else lambda: failed))
