@@ -22,7 +22,7 @@ def play(request: ModelRequest) -> str | ToolUse | list[ToolUse]:
     """What Claude would do: a lead sends two scouts, each measures once."""
     last = text_of(request.messages[-1].content)
     if "metres" in last:
-        return f"Measured: {last}"
+        return last
     places = ["bay", "pier"] if text_of(request.system) == "Lead." else []
     return [call("delegate", agent="scout", task=place) for place in places] or call("measure", place=last)
 
