@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypedDict
 
@@ -106,6 +106,22 @@ class Strict(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     first_name: str = "ann"
     marks: list[int] = msgspec.field(default_factory=list[int])
+
+
+@pytest.mark.parametrize("path", ["x" * 100_000, ("a", "x" * 100_000), ("l", "0" * 100_000), ("n", "x" * 100_000)])
+def test_an_endless_path_is_refused_in_few_words(path: Any) -> None:
+    """What a tool got wrong is told to its model."""
+    payload = Payload({"a": {}, "l": [], "n": 1}, dict[str, Any])
+    refused: list[Callable[[], object]] = [
+        lambda: payload.get(path),
+        lambda: payload.remove(path),
+        lambda: payload.append(path, 1),
+        lambda: payload.set(path, object()),
+    ]
+    for refuse in refused:
+        with pytest.raises(PayloadInvalid) as caught:
+            refuse()
+        assert len(str(caught.value)) < 1_000
 
 
 def test_fields_have_the_names_that_json_has_also_where_it_leaves_them_out() -> None:

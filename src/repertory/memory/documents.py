@@ -18,6 +18,8 @@ Path: TypeAlias = str | Sequence[str | int]
 """Where something stands: ``"author.name"``, ``"findings.0"``, or its parts, where a name has a dot in it."""
 
 MISSING: Final = object()
+_MOST_DIGITS: Final = 19  # of the number of an item; Python refuses to read one of thousands
+_LONGEST_SHOWN: Final = 200  # characters of a part of a path; what a tool got wrong is told to its model
 T = TypeVar("T")
 
 
@@ -35,7 +37,10 @@ def parts_of(path: Path) -> PathParts:
 
 def show_path(path: Sequence[str | int]) -> str:
     """A path as errors write it."""
-    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    shown = (
+        part if isinstance(part, int) or len(part) <= _LONGEST_SHOWN else f"{part[:_LONGEST_SHOWN]}…" for part in path
+    )
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in shown)
 
 
 def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
@@ -53,18 +58,19 @@ def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
     for number, part in enumerate(parts, start=1):
         if isinstance(document, list):
             length = len(document)
-            index = int(part) if isinstance(part, int) or part.isdecimal() else -1
+            is_number = isinstance(part, int) or (part.isdecimal() and len(part) < _MOST_DIGITS)
+            index = int(part) if is_number else -1
             if not 0 <= index < length:
-                raise PayloadInvalid(f"the payload has no item {part!r} at {show_path(done)}, a list of {length}")
+                raise PayloadInvalid(f"the payload has no item {show(part)} at {show_path(done)}, a list of {length}")
             document, part = document[index], index  # noqa: PLW2901
         elif isinstance(document, dict):
             part = str(part)  # noqa: PLW2901 - JSON has no other names
             if part not in document and (last or number < len(parts)):
                 there = ", ".join(map(str, document)) or "nothing"  # pyright: ignore[reportUnknownArgumentType]
-                raise PayloadInvalid(f"the payload has no {part!r} at {show_path(done)}; there is {there:.300}")
+                raise PayloadInvalid(f"the payload has no {show(part)} at {show_path(done)}; there is {there:.300}")
             document = document.get(part)
         else:
-            raise PayloadInvalid(f"the payload has {document!r:.60} at {show_path(done)}, which has no {part!r}")
+            raise PayloadInvalid(f"the payload has {document!r:.60} at {show_path(done)}, which has no {show(part)}")
         done.append(part)
     return tuple(done)
 

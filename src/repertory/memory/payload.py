@@ -271,7 +271,7 @@ class Payload:
         is_there = find(document, path) is not MISSING
         if change.op == "set" and not is_there:
             fields = ", ".join(find(self._document, path[:-1]))
-            raise PayloadInvalid(f"{kind.name} has no {path[-1]!r} at {show_path(path[:-1])}; there is {fields}")
+            raise PayloadInvalid(f"{kind.name} has no {show(path[-1])} at {show_path(path[:-1])}; there is {fields}")
         if change.op == "remove" and is_there:
             raise PayloadInvalid(f"{show_path(path)} is a field of {kind.name}, which cannot be removed; set it")
         if self._scope.read:
