@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 import repertory as rp
+from repertory.actors import Supervision
 from repertory.errors import ConfigurationError, RecordRefused, RepertoryError
+from repertory.llm import RetryPolicy
 from repertory.mcp import McpServer
 from repertory.memory import ItemQuery
 from repertory.testing import ScriptedModel, call
@@ -96,6 +98,9 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
         (ItemQuery, {"limit": True}),
         (ItemQuery, {"since": float("nan")}),
         (ItemQuery, {"text": None}),
+        (Supervision, {"strategy": "one_for_one"}),
+        (Supervision, {"max_restarts": 2.5}),
+        (RetryPolicy, {"attempts": "3"}),
         (rp.ResultLater, {"note": 5}),
         (rp.ResultLater, {"timeout": "soon"}),
         (rp.ResultLater, {"timeout": -1.0}),

@@ -117,13 +117,6 @@ class ActorContext:
             node.watching.add(other)
             other.add_watcher(node)
 
-    def unwatch(self, ref: ActorRef[Any]) -> None:
-        """Undo ``watch``, also for a death that has not been told yet."""
-        node = self._node
-        if node.context is self and node.watching is not None:
-            node.watching.discard(node_of(ref))
-            node_of(ref).discard_watcher(node)
-
     def stop(self, *, drain_timeout: float | None = None) -> None:
         """Stop gracefully, as ``ActorRef.stop``, but by itself: a permanent actor comes back."""
         self._node.stop(drain_timeout, by_itself=True)

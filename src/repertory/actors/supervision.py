@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import msgspec
 
+from repertory._choices import check_struct
 from repertory.errors import ConfigurationError
 
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
@@ -44,6 +45,9 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
         backoff_max: The longest wait, in seconds.
         backoff_reset: A child (or group) that did not crash for so many seconds starts again with
             ``backoff_first``.
+
+    Raises:
+        ConfigurationError: A value is none of those, or of another type.
     """
 
     strategy: Strategy = "one-for-one"
@@ -54,6 +58,9 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
     backoff_factor: float = 2.0
     backoff_max: float = 30.0
     backoff_reset: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_struct(self)
 
     def delay(self, restart: int) -> float:
         """Seconds to wait before the n-th restart in a row, counted from 1."""

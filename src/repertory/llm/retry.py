@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import msgspec
 
+from repertory._choices import check_struct
+
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often, and how patiently, a call that failed in passing is made again.
@@ -20,6 +22,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         total_time: Seconds since the first call after which none is begun any more. A server that asks for a longer
             wait than what is left is taken for unavailable at once.
         jitter: Share of a delay that chance may take off, from 0 to 1, so that many callers do not come back in step.
+
+    Raises:
+        ConfigurationError: A value is of another type.
     """
 
     attempts: int = 5
@@ -27,6 +32,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     longest_delay: float = 30.0
     total_time: float = 300.0
     jitter: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_struct(self)
 
     def delay(self, attempt: int, *, asked: float | None, chance: float) -> float:
         """Seconds to wait before an attempt (the second is 2); ``chance`` is a random number from 0 up to 1."""
