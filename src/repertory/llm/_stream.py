@@ -7,7 +7,8 @@ What comes over the wire is foreign: it may have any shape. Nothing in this file
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,20 +35,14 @@ _DELTAS = {
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-class reading:
+@contextmanager
+def reading(what: str, value: object) -> Generator[None]:
     """Make every error of reading something foreign a ``ModelResponseInvalid`` that begins with ``what``."""
-
-    def __init__(self, what: str, value: object = None) -> None:
-        self._what, self._value = what, value
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UNREADABLE):
-            quoted = "" if self._value is None else f", got {excerpt(self._value)}"
-            why = f"{type(error).__name__}: {str(error)[:200]}"
-            raise ModelResponseInvalid(f"{self._what} ({why}){quoted}") from error
+    try:
+        yield
+    except UNREADABLE as error:
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ModelResponseInvalid(f"{what} ({why}), got {excerpt(value)}") from error
 
 
 class EventReader:
