@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import random
@@ -38,6 +39,7 @@ def broken_answer(seed: int) -> Raw:
     events: list[Event] = list(events_of(_answer(chance)))
     for _ in range(chance.randint(1, 3)):
         chance.choice(EVENT_MUTATIONS)(events, chance)
+        events = copy.deepcopy(events)  # so that the next one changes none of the odd values themselves
     lines = [_written(event, chance) for event in events]
     for _ in range(chance.choice((0, 0, 1, 2))):
         lines.insert(chance.randint(0, len(lines)), chance.choice(LINES))
@@ -82,7 +84,7 @@ def _sent(body: bytes, chance: random.Random) -> Raw:
             headers["content-type"] = chance.choice(("application/json", "", "text/html; charset=\xff"))
         case 1:
             headers["content-encoding"] = "gzip"
-            body = gzip.compress(body)
+            body = gzip.compress(body, mtime=0)
         case 2:
             headers["content-encoding"] = chance.choice(("gzip", "deflate", "br", "zstd", "gzip, gzip, gzip", "none"))
         case 3:
