@@ -16,7 +16,7 @@ POLICIES = {
 async def main() -> None:
     """Print a line for each policy; the offline model has no cache and is priced like a small one."""
     print("policy       calls  prompt tokens    cost  newest prompt")
-    async with rp.open_supervisor(model=rp.OfflineModel(steps=24)) as supervisor:
+    async with rp.open_supervisor(model=rp.OfflineModel(steps=22)) as supervisor:
         for name, policy in POLICIES.items():
             tools = [*rp.file_tools(FOLDER), *rp.memory_tools(), *rp.context_tools()]
             reader = rp.Agent("reader", instructions="Answer from the files.", tools=tools, context=policy)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from backends import RunAsync
 from repertory._json_types import JsonType
 from repertory.actors import open_system
+from repertory.errors import ConfigurationError
 from repertory.llm import (
     Message,
     Model,
@@ -60,6 +61,7 @@ async def converse(
     memory: Memory | None = None,
     extra: Sequence[ToolSchema] = (),
     answers: Callable[[ToolUse], str] | None = None,
+    steps: int = 10,
 ) -> tuple[list[ModelResponse], list[Message]]:
     """Let the model work on a task until it answers; every request must be one that the strict server accepts."""
     by_name = {tool.name: tool for tool in tools}
@@ -69,9 +71,9 @@ async def converse(
     while len(responses) < 30:
         request = ModelRequest(model="offline", messages=tuple(shape(messages)), tools=schemas, max_tokens=4096)
         check_body(encode_request(request), profile=profile_for("offline"), betas=frozenset())
-        response = respond(request)
+        response = respond(request, steps=steps)
         assert canonical_json([encode_block(b) for b in response.content]) == canonical_json(
-            [encode_block(b) for b in respond(msgspec.structs.replace(request)).content]
+            [encode_block(b) for b in respond(msgspec.structs.replace(request), steps=steps).content]
         )
         responses.append(response)
         messages.append(Message("assistant", response.content))
@@ -153,6 +155,22 @@ async def test_a_question_about_real_code_is_answered_with_real_sources(shape: S
 def stem_set(text: str) -> set[str]:
     """The stems of a text's longer words."""
     return {stem(word) for word in re.findall(r"[A-Za-z]{4,}", text)}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+async def test_it_searches_and_reads_no_longer_than_it_may(steps: int) -> None:
+    """A few turns are as binding as many; what was found by then is the answer."""
+    responses, _ = await converse(QUESTION, file_tools(STDLIB), steps=steps)
+    names = [{use.name for use in tool_uses(response.content)} for response in responses]
+    turns = [{"list_files"}, {"search_files"}, {"view_file"}, {"view_file"}]
+    assert names == [*turns[:steps], set()]
+
+
+@pytest.mark.parametrize("steps", [0, 1.5, "12"])
+def test_steps_are_a_number(steps: Any) -> None:
+    """None at all would leave nothing to answer from."""
+    with pytest.raises(ConfigurationError, match="OfflineModel: steps must be a whole number of at least 1, got"):
+        OfflineModel(steps=steps)
 
 
 async def test_findings_are_stored_in_memory_and_gathered_from_there() -> None:

@@ -33,7 +33,7 @@ QUESTION = (
     "when is it removed, and what takes its place?"
 )
 _OTHER_QUESTION = "What is in this folder, which parts does it have, and what does each of them do?"
-OFFLINE_STEPS = 36  # turns of searching and reading; it answers a question in 12, but then a record is still small
+OFFLINE_STEPS = 34  # turns of searching and reading; 10 answer a question, but then a record is still small
 TEAM = "repertory.cli.demo:demo_team"
 # In the folder of the standard library, but none of its own source, or no explanation of it.
 NOT_SHOWN = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "__pycache__")

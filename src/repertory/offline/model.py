@@ -16,6 +16,7 @@ from typing import Any
 import anyio.lowlevel
 import msgspec
 
+from repertory._choices import check_number
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Block, Json, Text, ToolResult, ToolUse, text_of, tool_uses
@@ -113,13 +114,18 @@ class OfflineModel:
         profile: What the planner is told: no prompt cache, and a small model's prices, which nobody bills.
 
     Args:
-        steps: How many turns of searching and reading a question may take, before it answers.
+        steps: How many turns of searching and reading a question may take. Then it may look up what these brought, and
+            answers.
+
+    Raises:
+        ConfigurationError: That is no whole number of at least 1.
     """
 
     name = OFFLINE.name
     profile = OFFLINE
 
-    def __init__(self, *, steps: int = 12) -> None:
+    def __init__(self, *, steps: int = 10) -> None:
+        check_number("OfflineModel: steps", steps, int, least=1)
         self._steps = steps
 
     async def complete(
@@ -145,7 +151,7 @@ class OfflineModel:
         return f"OfflineModel({self.name!r})"
 
 
-def respond(request: ModelRequest, *, steps: int = 12) -> ModelResponse:
+def respond(request: ModelRequest, *, steps: int = 10) -> ModelResponse:
     """The answer to a request: a pure function, down to the ids of its tool calls."""
     digest = request_digest(request)
     content = tuple(
@@ -187,22 +193,20 @@ class _Turn:
         self.wanted = _wanted(self.notes.task)
         self.heads = columns(self.notes.task)
         self.words = [keyword.stem for keyword in self.wanted if keyword.weight >= 0.5][:6]
-        self.fetch = self._fetch_tool()
-        searching = self._search_tool()
-        self._searched = searching.name if searching is not None else ""
+        self.fetch = self._tool_named(_FETCH)  # of a document, by nothing but its address
+        self.search = self._search_tool()
         self.next: list[ToolUse] = []
         self.said: list[str] = []
 
     def take(self) -> list[Block]:
         """Take one turn."""
         self.notes.step += 1
-        search = self._search_tool()
         answer = ""
         leads = self.notes.step == 1 or self.notes.parts
         if self._has("delegate", "agent", "task") and leads and self.words:
-            answer = self._lead(search)
-        if search is not None and self.words and not self.next and not answer:
-            answer = self._research(search)
+            answer = self._lead()
+        if self.search is not None and self.words and not self.next and not answer:
+            answer = self._research(self.search)
         if not self.next:
             return [self._result(answer or self._quote())]
         return [Text("\n".join([*self.said, _NOTES + msgspec.json.encode(self.notes).decode()])), *self.next]
@@ -215,7 +219,7 @@ class _Turn:
             return ToolUse("", FINAL_RESULT, fill(self.tools[FINAL_RESULT].input_schema, answer))
         return Text(answer)
 
-    def _lead(self, search: ToolSchema | None) -> str:
+    def _lead(self) -> str:
         """Delegate, look through what the team stored, answer; "" where there is more to do."""
         notes = self.notes
         newest = {use.name for use, _ in self.calls}  # what was called last says what comes next
@@ -230,7 +234,7 @@ class _Turn:
         elif "delegate" in newest and notes.checked is not msgspec.UNSET:
             notes.checked = [line for _, result in self.calls for line in text_of(result).splitlines() if line.strip()]
         elif "delegate" in newest:
-            if search is not None and all(result.is_error for _, result in self.calls):
+            if self.search is not None and all(result.is_error for _, result in self.calls):
                 self.notes = _Notes(task=notes.task, step=1)  # nobody could help, so it works by itself
                 return ""
             for use, result in self.calls:
@@ -294,6 +298,7 @@ class _Turn:
         notes = self.notes
         files = search.name == "search_files" and self._has("view_file", "path", "start_line", "end_line")
         fresh = self._take_in()
+        has_time = notes.step <= self.steps
         if not files and notes.step == 1:
             self.said.append(f"I search for {', '.join(self.words[:3])}.")
             for keyword in self.wanted[:3]:
@@ -302,9 +307,9 @@ class _Turn:
             self.said.append(f"I look for files called like {', '.join(self.words)}.")
             for word in self.words:
                 self._call("list_files", pattern=f"**/*{word}*/**", limit=60)
-        elif files and notes.step <= 2 and not notes.pages:
+        elif has_time and files and notes.step <= 2 and not notes.pages:
             self._search()
-        elif files and notes.step == 3 and not notes.pages and not notes.found:
+        elif has_time and files and notes.step == 3 and not notes.pages and not notes.found:
             self.said.append("No file and no definition is called so: I search every line.")
             self._call("search_files", pattern="|".join(self.words), path=".", regex=True, ignore_case=True, limit=100)
         elif notes.cited:
@@ -312,12 +317,12 @@ class _Turn:
             words = " ".join(keyword.word for keyword in self.wanted[:4])
             for content_id in notes.cited:
                 self._call("retrieve_content", content_id=content_id, search=words, limit=3)
-        elif self.fetch is not None and notes.pages and notes.step < self.steps - 1:
+        elif has_time and self.fetch is not None and notes.pages:
             pages, notes.pages = notes.pages[:_AT_ONCE], notes.pages[_AT_ONCE:]
             self.said.append(f"I fetch {', '.join(page.rpartition(':')[0] for page in pages)}.")
             for page in pages:
                 self._call(self.fetch.name, **{self.fetch.input_schema["required"][0]: page.rpartition(":")[0]})
-        elif notes.pages and notes.step < self.steps - 1:
+        elif has_time and notes.pages:
             path, _, first = notes.pages.pop(0).rpartition(":")
             self.said.append(f"I read {path} from line {first}.")
             self._call("view_file", path=path, start_line=int(first), end_line=int(first) + _PAGE - 1)
@@ -376,7 +381,7 @@ class _Turn:
                 passages = [(int(first), passage.split("\n")) for first, passage in _PASSAGE.findall(text)]
                 told = [line for first, lines in passages for line in quotable(address, enumerate(lines, first))]
                 fresh += choose(told, self.wanted, limit=3) if address else []
-            elif self.fetch is not None and use.name == self._searched:
+            elif self.fetch is not None and self.search is not None and use.name == self.search.name:
                 found = [f"{address}:1" for address in _ADDRESS.findall(text)]
                 notes.pages = list(dict.fromkeys([*notes.pages, *found]))[:_PAGES]
             elif use.name == "context_retrieve":
@@ -453,14 +458,12 @@ class _Turn:
         """The search over files; else a tool that says that it searches and needs nothing but what for."""
         if self._has("search_files", "pattern", "path", "regex", "ignore_case", "limit"):
             return self.tools["search_files"]
-        foreign = (tool for name, tool in self.tools.items() if not name.startswith(("memory_", "context_")))
-        named = (tool for tool in foreign if _SEARCH.search(tool.name))
-        return next((tool for tool in named if len(tool.input_schema.get("required") or ()) == 1), None)
+        return self._tool_named(_SEARCH)
 
-    def _fetch_tool(self) -> ToolSchema | None:
-        """A tool that says that it fetches a document and needs nothing but its address."""
+    def _tool_named(self, pattern: re.Pattern[str]) -> ToolSchema | None:
+        """The first foreign tool with such a name that needs one argument alone."""
         foreign = (tool for name, tool in self.tools.items() if not name.startswith(("memory_", "context_")))
-        named = (tool for tool in foreign if _FETCH.search(tool.name))
+        named = (tool for tool in foreign if pattern.search(tool.name))
         return next((tool for tool in named if len(tool.input_schema.get("required") or ()) == 1), None)
 
 

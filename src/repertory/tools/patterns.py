@@ -71,8 +71,8 @@ def search_lines(
     if not sys.executable:
         raise ToolFailed("regular expressions are not available here; search for plain text")
     bodies = [text.encode("utf-8", "replace") for text in texts]
-    request = {"pattern": pattern, "ignore_case": ignore_case, "every": every, "most": _MOST_PLACES}
-    request["lengths"] = [len(body) for body in bodies]
+    options = {"pattern": pattern, "ignore_case": ignore_case, "every": every, "most": _MOST_PLACES}
+    request = {**options, "lengths": [len(body) for body in bodies]}
     try:
         done = subprocess.run(  # noqa: S603 - our own program; the pattern travels as data
             [sys.executable, "-I", "-S", "-c", _SEARCH],
