@@ -82,7 +82,7 @@ class _Service:
 
     async def openapi(self) -> Json:
         """This description of the service, for machines."""
-        agents = self._control.agents()
+        agents = self._control.offers.list()
         names, root = [agent.name for agent in agents], any(agent.root is not None for agent in agents)
         return document(OPERATIONS, agents=names, root=root)
 
@@ -97,7 +97,7 @@ class _Service:
     async def mcp(self, request: Request) -> Response:
         """A request of an MCP client: the agents and their runs as tools. What it may ask, that protocol describes."""
         body = await read_bytes(request)
-        agents = self._control.agents()
+        agents = self._control.offers.list()
         if self._mcp is None or self._mcp[0] != agents:  # to describe an agent as a tool takes about a millisecond
             try:
                 self._mcp = agents, serve_tools(run_tools(self._control), instructions=ABOUT)

@@ -155,7 +155,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     def apply(self, control: Control) -> None:
         """Make a service that of this company. What is under way goes on as it began."""
         control.deliveries.offer(self.webhooks)  # first, as it may refuse: then nothing has changed
-        control.offer(self.offers)
+        control.offers.replace(self.offers)
         control.scheduler.plan(self.schedules, company=self.name)
         control.supervisor.change_bounds(max_runs=self.service.max_runs, quotas=self.quotas)
 

@@ -19,7 +19,6 @@ from repertory._ids import new_id as _new_id
 from repertory._ids import root_of, unit_of
 from repertory._version import __version__
 from repertory.agents import load_agent
-from repertory.agents.loading import check_limits
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
@@ -31,16 +30,15 @@ from repertory.service.deliveries import Deliveries
 from repertory.service.duties import Duties
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
-from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
-from repertory.service.run_reader import RunReader
+from repertory.service.offers import Offers
+from repertory.service.run_reader import RunReader, find_row
 from repertory.service.schedules import Schedule, Scheduler
-from repertory.service.views import AgentView, RunDetail, RunEnded, ServiceView
+from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
 from repertory.tools import arguments_digest
 
 _LOOK: Final = 1.0  # seconds between two looks at what other machines do
-_RESEARCH_REF: Final = "repertory.agents:research_team"
 _UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused", "queued")
 
 
@@ -49,7 +47,7 @@ class Control:
 
     Args:
         supervisor: Runs them.
-        agents: What may be started, each as ``module:name``, by its agent's own name; see also ``offer``.
+        agents: What may be started, each as ``module:name``, by its agent's own name; see also ``Offers.replace``.
         root: The folder that the research team may read; a run may be confined to one below it. None offers no
             research team.
         limits: Fields of ``Limits`` that are to be others for every run that is started.
@@ -67,7 +65,6 @@ class Control:
         context: Any = None,
         limits: Mapping[str, float | None] = MappingProxyType({}),
     ) -> None:
-        check_limits(limits)
         self.supervisor = supervisor
         self.journal = supervisor.journal
         self.feed = Feed(supervisor.journal)
@@ -75,10 +72,8 @@ class Control:
         self.monitor = Monitor(supervisor.journal)
         self.duties = Duties(supervisor)
         self.deliveries = Deliveries(supervisor.journal, self.duties)
-        self._offers: Mapping[str, Offer] = offers_of(agents, limits=limits)
-        self._root = None if root is None else _existing_folder(root)
+        self.offers = Offers(agents, root=root, limits=limits)
         self._context = context
-        self._limits = dict(limits)
         self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time, duties=self.duties)
         self.on_reload: Callable[[Control], Sequence[str]] | None = None
         self.has_taken_up = True  # False as long as what an earlier process left is being resumed
@@ -138,10 +133,6 @@ class Control:
             going=self.supervisor.going(),
         )
 
-    def offer(self, offers: Mapping[str, Offer]) -> None:
-        """Have other agents that may be started, by name, in place of those of before. What is under way goes on."""
-        self._offers = dict(offers)
-
     def reload(self) -> list[str]:
         """Read the company file again; lines about what only a restart can change.
 
@@ -153,14 +144,6 @@ class Control:
                 "this service has no company file to read again; it was not started by repertory up"
             )
         return list(self.on_reload(self))
-
-    def agents(self) -> list[AgentView]:
-        """What a run can be started with."""
-        views = [AgentView(name=name, description=offer.agent.summary) for name, offer in self._offers.items()]
-        if self._root is not None:
-            line = "Answers a question about a folder of files, with sources."
-            views.append(AgentView(name=RESEARCH, description=line, root=str(self._root)))
-        return views
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
@@ -241,7 +224,7 @@ class Control:
         """Start a run; returns its id once it is durable.
 
         Args:
-            agent: Its name, as ``agents`` lists it.
+            agent: Its name, as ``offers`` lists it.
             task: What it is asked to do.
             root: The folder that a run of the research team may read.
             payload: The first value of its payload; None for the defaults.
@@ -260,17 +243,7 @@ class Control:
         if key:
             run_id = f"run-{_digest(key)}"
         request = "" if run_id is None else _digest(self.journal.redact([agent, task, root, payload]))
-        if agent == RESEARCH and self._root is not None:
-            offer = make_offer(_RESEARCH_REF, limits=self._limits, root=str(self._confine(root)))
-        elif agent in self._offers:
-            if root is not None:
-                raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
-            offer = self._offers[agent]
-        else:
-            names = ", ".join(view.name for view in self.agents())
-            raise ConfigurationError(
-                f"no agent {agent[:100]!r}; this service has {names or 'none: start it with --root DIR or --agent'}"
-            )
+        offer = self.offers.find(agent, root)
         run_id = run_id or _new_id("run")
         with self._begin(run_id):
             await self.supervisor.spawn(
@@ -370,7 +343,7 @@ class Control:
             Its id, once it is durable; and whether it is new: else the same was asked for before.
         """
         run_id, new = await self.find_id(run_id), new_id or _new_id("run")
-        is_new = new_id is None or not await self._is_on_record(new_id)
+        is_new = new_id is None or await find_row(self.journal, new_id) is None
         again: dict[str, Any] = {"text": text, "new_id": new, "context": self._context}
         with self._begin(new):
             if rewind and iteration is not None:
@@ -378,13 +351,6 @@ class Control:
             else:
                 await self.supervisor.fork(run_id, iteration=iteration, **again)
         return new, is_new
-
-    async def _is_on_record(self, run_id: str) -> bool:
-        """Whether there is a run of a whole id."""
-        try:
-            return (await self.journal.read_run(run_id)).started.run_id == run_id
-        except RunNotFound:
-            return False
 
     async def remove(self, run_id: str) -> None:
         """Take a run out of the journal, by its whole id; who follows it is told. Raises as ``Supervisor.remove``."""
@@ -479,15 +445,6 @@ class Control:
         here = self.supervisor.machine if self.find(run_id) is not None else ""
         return here or self._elsewhere.get(unit_of(run_id), "")
 
-    def _confine(self, root: str | None) -> Path:
-        assert self._root is not None
-        if root is None:
-            return self._root
-        folder = _existing_folder(self._root / root)
-        if not folder.is_relative_to(self._root):
-            raise ConfigurationError(f"root must be a folder in {self._root}, got {root[:500]!r}")
-        return folder
-
 
 async def _cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
     await end()
@@ -496,13 +453,3 @@ async def _cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.Cance
 
 def _digest(value: object) -> str:
     return hashlib.blake2b(canonical_json(value), digest_size=12).hexdigest()
-
-
-def _existing_folder(path: Path) -> Path:
-    try:
-        folder = path.resolve(strict=True)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise ConfigurationError(f"there is no folder {str(path)[:500]!r}") from error
-    if not folder.is_dir():
-        raise ConfigurationError(f"{str(path)[:500]!r} is no folder")
-    return folder

@@ -105,7 +105,7 @@ class Looking:
 
     async def agents(self) -> list[AgentView]:
         """What can be started."""
-        return self._control.agents()
+        return self._control.offers.list()
 
     async def overview(self, *, query: OverviewQuery) -> Overview:
         """The newest trees of runs with their figures, and what was spent since midnight, or since a time."""

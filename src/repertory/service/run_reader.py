@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from repertory._ids import root_of
+from repertory.errors import RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState, ScopeMode
@@ -44,6 +45,15 @@ _NOTHING: Final = RunStatistics()
 def no_machine(_run_id: str) -> str:
     """Of a journal that is one process's alone."""
     return ""
+
+
+async def find_row(journal: Journal, run_id: str) -> RunRow | None:
+    """The run of exactly this id; None where there is none."""
+    try:
+        row = await journal.read_run(run_id)
+    except RunNotFound:
+        return None
+    return row if row.started.run_id == run_id else None
 
 
 class RunReader:

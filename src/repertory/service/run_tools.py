@@ -49,7 +49,7 @@ def run_tools(control: Control) -> Sequence[Tool]:
         tool(runs.resume_run, effect="idempotent"),
     ]
     taken = {each.name for each in made}
-    for agent in control.agents():
+    for agent in control.offers.list():
         name = agent.name if agent.name not in taken else f"ask_{agent.name}"
         made.append(tool(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
     return made
@@ -63,7 +63,7 @@ class _Runs:
 
     def list_agents(self) -> list[Json]:
         """The agents that a run can be started with."""
-        return [msgspec.to_builtins(view) for view in self._control.agents()]
+        return [msgspec.to_builtins(view) for view in self._control.offers.list()]
 
     async def list_runs(self, limit: Positive = 20) -> list[Json]:
         """The newest runs, oldest first.

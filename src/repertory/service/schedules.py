@@ -20,11 +20,12 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_text
-from repertory.errors import ConfigurationError, JournalError, QueueFull, RepertoryError, RunExists, RunNotFound
+from repertory.errors import ConfigurationError, JournalError, QueueFull, RepertoryError, RunExists
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Outcome, ScheduleSettled
 from repertory.runs.log import log
 from repertory.service.duties import Duties
+from repertory.service.run_reader import find_row
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["skip", "allow"]
@@ -328,11 +329,8 @@ class Scheduler:
 
     async def _state_of(self, run_id: str) -> str | None:
         """The state of a run on record; None where there is none of that id."""
-        try:
-            row = await self._journal.read_run(run_id)
-        except RunNotFound:
-            return None
-        return row.state if row.started.run_id == run_id else None
+        row = await find_row(self._journal, run_id)
+        return None if row is None else row.state
 
     async def _settle(
         self, name: str, rule: str, due: float, outcome: Outcome, run_id: str = "", *, reason: str = "", count: int = 1
