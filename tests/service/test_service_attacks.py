@@ -246,7 +246,7 @@ def test_an_error_of_the_app_is_one_answer(short: Path, run_async: Any, caplog: 
             def broken() -> None:
                 raise ZeroDivisionError
 
-            client.control.agents = broken  # type: ignore[method-assign, assignment]
+            client.control.offers.list = broken  # type: ignore[method-assign, assignment]
             assert (await client.http.get("/agents")).status_code == 500
             while not client.reports:  # it is told once the answer is out
                 await anyio.sleep(0.01)
