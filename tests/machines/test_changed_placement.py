@@ -164,6 +164,6 @@ async def test_a_run_goes_on_with_the_definition_that_it_is_claimed_with(postgre
         claim = await claims.machines.claim([run.id])
         assert isinstance(claim, Claim)
         await claims.take_up(claim)
-        live = other._runtime.find(run.id)
+        live = other._runtime.runs.find(run.id)
         assert live is not None
         assert live.agent.instructions == "Be quick."

@@ -62,7 +62,7 @@ async def test_what_was_carried_out_before_is_answered_as_then(make_request: Any
     """By what stands in the record with the change; nothing is written twice, nor lost of what others wrote since."""
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
         run = await supervisor.spawn(rp.Agent("lead"), "Go.", run_id="run-1")
-        live, memory = supervisor._runtime.find(run.id), run.memory
+        live, memory = supervisor._runtime.runs.find(run.id), run.memory
         assert live is not None
         for text in ("first", "second"):
             await memory.store(text, item_id="a")
@@ -80,7 +80,7 @@ async def test_what_was_not_carried_out_before_is_carried_out_again() -> None:
     """The machine died before it came to that; and what is refused is refused again."""
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
         run = await supervisor.spawn(rp.Agent("lead"), "Go.")
-        live, scope = supervisor._runtime.find(run.id), run.memory.scope_id
+        live, scope = supervisor._runtime.runs.find(run.id), run.memory.scope_id
         assert live is not None
         await run.memory.store("first", item_id="a")
         assert await carried_out(live, DeleteItem(scope_id=scope, item_id="a"), again=True) == 1
@@ -167,7 +167,7 @@ async def test_what_another_version_asks_is_refused() -> None:
     """And takes nobody down."""
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
         run = await supervisor.spawn(rp.Agent("lead"), "Go.")
-        live = supervisor._runtime.find(run.id)
+        live = supervisor._runtime.runs.find(run.id)
         assert live is not None
         for request in (["ForgetAll", {}], ["StoreItem", {"scope": 5}]):
             text = base64.b64encode(msgspec.msgpack.encode(request)).decode()

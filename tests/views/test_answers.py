@@ -485,7 +485,7 @@ async def test_a_turn_on_its_way_to_the_disk_is_known_to_the_actor_that_is_resta
         while not journal.waiting:
             await trio.lowlevel.checkpoint()
         await trio.testing.wait_all_tasks_blocked()
-        live = supervisor._runtime.find(run.id)  # pyright: ignore[reportPrivateUsage]
+        live = supervisor._runtime.runs.find(run.id)  # pyright: ignore[reportPrivateUsage]
         assert live is not None
         assert live.ref is not None
         live.ref.tell(ResultSummarized(run_id=run.id, position=999, text="of nothing", cost=0.0))  # crashes the actor

@@ -313,8 +313,8 @@ def _refusal(answer: Answer, extra: Json) -> str:
 # --- the actor --------------------------------------------------------------------------------------------
 
 
-class _Runs(SubRuns, Protocol):
-    """How runs begin and end."""
+class _Ends(Protocol):
+    """How runs end."""
 
     async def end_run(self, live: LiveRun, end: RunEnd) -> None: ...
 
@@ -328,9 +328,10 @@ class AgentActor:
 
     receives: Accepts[ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed]
 
-    def __init__(self, runs: _Runs, live: LiveRun) -> None:
-        self._runs = runs
+    def __init__(self, live: LiveRun, sub_runs: SubRuns, ends: _Ends) -> None:
         self._live = live
+        self._sub_runs = sub_runs
+        self._ends = ends
         self._finished = anyio.Event()
         self._loop: Loop | None = None
 
@@ -338,7 +339,7 @@ class AgentActor:
         """Begin, or go on from the record."""
         self._live.ref, self._live.actor = ctx.ref, ctx
         self._live.opened(None)
-        self._team = Team(self._live, self._runs, ctx)
+        self._team = Team(self._live, self._sub_runs, ctx)
         ctx.start_soon(self._run, ctx)
 
     async def _run(self, ctx: ActorContext) -> None:
@@ -346,10 +347,10 @@ class AgentActor:
             end = await self._play(ctx)
             if end is not None:
                 await self._team.end(answered=end.state == "done")
-                await self._runs.end_run(self._live, end)
+                await self._ends.end_run(self._live, end)
         except JournalError as error:
             try:
-                await self._runs.end_run(self._live, RunEnd.failed(error))
+                await self._ends.end_run(self._live, RunEnd.failed(error))
             except JournalError:  # not even that can be recorded: the supervisor ends
                 self._live.lost = error
         self._finished.set()

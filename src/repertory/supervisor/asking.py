@@ -28,7 +28,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
     if not live.is_ending:
         live.hear(message_id, said)
         return
-    async with runtime.alone_with(live.run_id):
+    async with runtime.runs.alone_with(live.run_id):
         await live.newest.ended.wait()
         live = live.newest
         if live.lost is not None:
@@ -39,7 +39,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
         known = not live.inbox.is_new(message_id, said) and not live.inbox.is_unread(message_id)
         if known and (not again or live.state == "done"):
             return
-        if runtime.closing or live.end is None or live.parent is not None:
+        if runtime.runs.closing or live.end is None or live.parent is not None:
             raise RunError(_why_unheard(live))
         row = await live.shared.journal.read_run(live.run_id)
         runtime.check(live.agent, row.started)

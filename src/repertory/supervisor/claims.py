@@ -20,6 +20,7 @@ from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, R
 from repertory.runs.events import RunClaimed, to_record
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
+from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.quotas import Quotas
 
 if TYPE_CHECKING:
@@ -36,14 +37,6 @@ _RENEWAL: Final = 4  # looks in the time of a short lease
 class _Home(Protocol):
     """What claims need of the ``Runtime``."""
 
-    def find(self, run_id: str) -> LiveRun | None: ...
-
-    def under_way(self) -> list[LiveRun]: ...
-
-    def alone_with(self, run_id: str) -> anyio.Lock: ...
-
-    async def read_run(self, run_id: str) -> RunRow | None: ...
-
     async def take_up(
         self, row: RunRow, agent: Agent[Any], *, ended: Container[RunState], leads: Sequence[Agent[Any]] = ()
     ) -> LiveRun: ...
@@ -58,15 +51,17 @@ class Claims:
 
     Args:
         machines: This machine.
-        home: Where runs live.
+        runs: Those of this process.
+        home: Where they go on.
         labels: What it offers; None to take up only what this process has queued itself.
         wake: Has the queue look who may begin.
     """
 
     def __init__(
-        self, machines: Machines, home: _Home, *, labels: Sequence[str] | None, wake: Callable[[], None]
+        self, machines: Machines, runs: LiveRuns, home: _Home, *, labels: Sequence[str] | None, wake: Callable[[], None]
     ) -> None:
         self.machines = machines
+        self._runs = runs
         self._home = home
         self._labels = labels
         self._wake = wake
@@ -135,7 +130,7 @@ class Claims:
         if self.machines.draining:
             return False
         # Without labels those of its own leads that may work anywhere now.
-        leads = [live.run_id for live in self._home.under_way()] if self._labels is None else None
+        leads = [live.run_id for live in self._runs.under_way()] if self._labels is None else None
         found = await self.machines.candidates(self._labels or (), without=self._left, placed=True, leads=leads)
         fitting = [each.run_id for each in found if await self._fits(each)]
         claim = await self.machines.claim(fitting) if fitting else None
@@ -219,7 +214,7 @@ class Claims:
         if run_id in self._held:
             self._agents[key] = [self._held[run_id][-1].agent]
             return True
-        row = await self._home.read_run(run_id)
+        row = await self._runs.read_run(run_id)
         definitions = [] if row is None else _find_definitions(row.started, candidate.agent_digest)
         if not definitions:
             self._left.add(f"{run_id} {candidate.agent_digest}")
@@ -231,12 +226,12 @@ class Claims:
     async def take_up(self, claim: Claim, *, sure: bool = True) -> None:
         """Go on with a run that belongs to this machine now; ``sure`` says that nobody here can have let it go."""
         run_id = claim.run_id
-        async with self._home.alone_with(run_id):
+        async with self._runs.alone_with(run_id):
             if not sure and claim not in await self.machines.mine():
                 return  # it was being started or resumed here, and waits for any machine now
-            row = await self._home.read_run(run_id)
+            row = await self._runs.read_run(run_id)
             definitions = self._agents.pop((run_id, claim.agent_digest), ())
-            if self._home.find(run_id) is not None:
+            if self._runs.find(run_id) is not None:
                 return
             if row is None or row.state in FINAL_STATES:
                 await self.machines.forget(run_id)
@@ -314,7 +309,7 @@ class Claims:
         """Take up what was claimed where the answer to that was lost."""
         if not self.machines.draining:
             for claim in await self.machines.mine():
-                if self._home.find(claim.run_id) is None:
+                if self._runs.find(claim.run_id) is None:
                     await self.take_up(claim, sure=False)
 
     async def _find_lost_places(self) -> None:
@@ -327,9 +322,9 @@ class Claims:
     async def _follow(self) -> None:
         standing = await self.machines.standing([*self._held]) if self._held else {}
         for run_id in (run_id for run_id, stands in standing.items() if stands.ended):
-            async with self._home.alone_with(run_id):
-                row = await self._home.read_run(run_id)
-                if row is not None and row.state in FINAL_STATES and self._home.find(run_id) is None:
+            async with self._runs.alone_with(run_id):
+                row = await self._runs.read_run(run_id)
+                if row is not None and row.state in FINAL_STATES and self._runs.find(run_id) is None:
                     await self._show_ended(row)
 
     async def _show_ended(self, row: RunRow) -> None:

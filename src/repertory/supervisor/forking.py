@@ -100,8 +100,8 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
     async with AsyncExitStack() as alone:
         # In one order for everybody. What is rewound must not be taken up before its end is written.
         for run_id in sorted({new, origin} if wanted.rewound else {new}):
-            await alone.enter_async_context(runtime.alone_with(run_id))
-        there = await runtime.read_run(new)
+            await alone.enter_async_context(runtime.runs.alone_with(run_id))
+        there = await runtime.runs.read_run(new)
         if there is not None and (
             there.started.origin != origin
             or wanted.iteration not in (None, there.started.origin_iteration)
@@ -114,7 +114,7 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
         async with runtime.queue.entering(more) if there is None and not wanted.rewound else nullcontext():
             if there is None:
                 await _write(runtime, row, wanted, new=new)
-            going = runtime.find(new)
+            going = runtime.runs.find(new)
             if going is None:
                 row, claimed = await journal.read_run(new), there is None  # whoever writes its beginning owns it
                 going = await runtime.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=claimed)
@@ -126,7 +126,7 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> No
     journal, origin = runtime.shared.journal, row.started.run_id
     row = await journal.read_run(origin)  # it may have gone on, or ended, since it was asked for
     records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
-    live = runtime.find(origin)
+    live = runtime.runs.find(origin)
     elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
     if elsewhere:
         raise RunError(
@@ -147,18 +147,18 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> No
 
 async def remove(runtime: Runtime, run_id: str) -> None:
     """Take a run that has ended out of the journal; see ``Supervisor.remove``."""
-    if await runtime.read_run(run_id) is None:
+    if await runtime.runs.read_run(run_id) is None:
         raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
     await runtime.to_its_end(partial(_remove, runtime, run_id))
 
 
 async def _remove(runtime: Runtime, run_id: str) -> None:
-    async with runtime.alone_with(run_id):
-        row = await runtime.read_run(run_id)
+    async with runtime.runs.alone_with(run_id):
+        row = await runtime.runs.read_run(run_id)
         if row is None:
             raise RunNotFound(f"run {run_id} was removed meanwhile")
         check_removable(row)
-        if runtime.find(run_id) is not None:
+        if runtime.runs.find(run_id) is not None:
             raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")
         await runtime.shared.journal.remove_run(run_id, at=runtime.shared.clock())
 

@@ -203,10 +203,10 @@ async def open_supervisor(
                 from repertory.machines.commands import Commands  # as nothing of it is needed with one process
 
                 runtime.claims = runtime.queue.shared = Claims(
-                    machines, runtime, labels=labels, wake=runtime.queue.wake
+                    machines, runtime.runs, runtime, labels=labels, wake=runtime.queue.wake
                 )
                 runtime.commands = Commands(machines)
-                runtime.placement = Placement(runtime, shared, runtime.commands)
+                runtime.placement = Placement(runtime.runs, shared, runtime.commands)
                 keep_doing(runtime.claims.serve)
                 keep_doing(runtime.placement.serve)
                 keep_doing(serve_commands, runtime, runtime.commands)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import anyio.lowlevel
@@ -40,6 +40,7 @@ from repertory.runs.log import log
 from repertory.runs.payloads import instructions_of, new_payload, payload_on_record
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
+from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.recovery import end_left
 from repertory.supervisor.relayed_memory import RelayedMemory
 from repertory.supervisor.room import promise_room, reserve_room
@@ -49,16 +50,6 @@ if TYPE_CHECKING:
     from repertory.machines.ownership import Claim
 
 _POLL: Final = 1.0  # seconds between two looks at what leads want of their runs, and at how these stand
-
-
-class _Home(Protocol):
-    """What this needs of the ``Runtime``."""
-
-    def find(self, run_id: str) -> LiveRun | None: ...
-
-    def alone_with(self, run_id: str) -> anyio.Lock: ...
-
-    async def read_run(self, run_id: str) -> RunRow | None: ...
 
 
 def check_placement(agent: Agent[Any], started: RunStarted) -> None:
@@ -81,13 +72,13 @@ class Placement:
     """The placed runs of this process's leads, and those of others that work here for leads elsewhere.
 
     Args:
-        home: Where runs live.
+        runs: Those of this process.
         shared: What they share.
         commands: Between this machine and the others.
     """
 
-    def __init__(self, home: _Home, shared: Shared, commands: Commands) -> None:
-        self._home = home
+    def __init__(self, runs: LiveRuns, shared: Shared, commands: Commands) -> None:
+        self._runs = runs
         self._shared = shared
         self._journal = shared.journal
         self._machines = commands.machines
@@ -181,7 +172,7 @@ class Placement:
 
     async def _requeue(self, live: LiveRun) -> None:
         """Let a run that was stopped wait for a machine again; unless somebody has it already."""
-        async with self._home.alone_with(live.run_id):  # nobody takes it up here that finds it to be ours
+        async with self._runs.alone_with(live.run_id):  # nobody takes it up here that finds it to be ours
             if (claim := await self._machines.claim_to_resume(live.run_id)) is not None:
                 changed = live.event(StateChanged, state="queued")
                 await self._journal.write(
@@ -237,7 +228,7 @@ class Placement:
             live = self._stand_ins[run_id]
             live.in_line, wish = stands.waits, _wish_of(live)
             if stands.ended:
-                row = await self._home.read_run(run_id)
+                row = await self._runs.read_run(run_id)
                 if row is not None and row.state in FINAL_STATES:
                     await self._see_ended(live, row)
                 elif row is not None:  # it was moved here from another journal
@@ -308,7 +299,7 @@ class Placement:
         """End a run that no machine has, so that none begins it."""
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
-        async with self._home.alone_with(run_id):  # nobody takes it up here that finds it to be ours
+        async with self._runs.alone_with(run_id):  # nobody takes it up here that finds it to be ours
             if isinstance(claim := await self._machines.claim([run_id]), Claim):
                 rows = await self._journal.read_runs(below=run_id)
                 if not rows or rows[0].state in FINAL_STATES:
@@ -340,7 +331,7 @@ class Placement:
     async def _end_left_alone(self) -> None:
         """End those whose lead has ended: it has nobody to report to. With a lead that goes on again, it does too."""
         for run_id, waits, lead in await self._machines.left_alone():
-            live, alone = self._home.find(run_id), lead == "done"
+            live, alone = self._runs.find(run_id), lead == "done"
             if waits:
                 await self._end_waiting(run_id, cancelled=alone)
             elif live is not None and not live.killed:

@@ -207,8 +207,8 @@ async def serve_commands(runtime: Runtime, commands: Commands, scope: anyio.Canc
 
 
 async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
-    live, refused, result = runtime.find(command.run_id), None, ""
-    if live is None and runtime.find(unit_of(command.run_id)) is None:
+    live, refused, result = runtime.runs.find(command.run_id), None, ""
+    if live is None and runtime.runs.find(unit_of(command.run_id)) is None:
         return  # about to be taken up here: the next look finds it
     try:
         if live is None:

@@ -1,12 +1,11 @@
-"""How runs begin and end in this process; each has an actor, below that of the run which delegated to it."""
+"""How runs begin in this process, and go on; each has an actor, below that of the run which delegated to it."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakValueDictionary
 
 import anyio
 import anyio.abc
@@ -14,24 +13,20 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._choices import show
-from repertory._ids import is_below, root_of, unit_of
-from repertory.actors import ActorRef, ActorSystem, StopReason, Supervision
+from repertory._ids import is_below, unit_of
+from repertory.actors import ActorSystem, Supervision
 from repertory.agents.agent import Agent
 from repertory.errors import (
     ContextMissing,
-    JournalError,
-    MailboxFull,
     RunError,
     RunExists,
-    RunNotFound,
 )
 from repertory.llm.messages import Json
 from repertory.loop.loop import AgentActor
-from repertory.loop.open_calls import close_calls
 from repertory.loop.permission import check_rules
 from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
-from repertory.memory.messages import ForgetOthers, ForgetTree
+from repertory.memory.messages import ForgetOthers
 from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
 from repertory.runs.events import RunSpawned, StateChanged
@@ -43,9 +38,11 @@ from repertory.runs.payloads import check_payloads, instructions_of, new_payload
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
 from repertory.supervisor.claims import Claims
+from repertory.supervisor.ending import Ends
+from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.placement import Placement, check_placement
 from repertory.supervisor.queue import Queue
-from repertory.supervisor.recovery import end_left, read_back
+from repertory.supervisor.recovery import read_back
 from repertory.supervisor.retention import Retention
 from repertory.supervisor.room import reserve_room
 from repertory.views.policies import check_policies, results_of
@@ -61,7 +58,7 @@ SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", bac
 
 
 class Runtime:
-    """The runs that live in this process."""
+    """Begins runs in this process, and lets them go on."""
 
     def __init__(self, shared: Shared, system: ActorSystem, tasks: anyio.abc.TaskGroup, retention: Retention) -> None:
         self.shared = shared
@@ -69,36 +66,16 @@ class Runtime:
         self._journal = shared.journal
         self._system = system
         self._tasks = tasks
-        self._live: dict[str, LiveRun] = {}
-        self._actors: dict[str, ActorRef[Any]] = {}
-        self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # also of those that have ended
-        self.closing = False
+        self.runs = LiveRuns(self._journal)
         self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
+        self._ends = Ends(shared, self.runs, self.queue, retention)
         self.claims: Claims | None = None  # where others share the journal
         self.commands: Commands | None = None  # the same
         self.placement: Placement | None = None  # the same
-        self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
-
-    def find(self, run_id: str) -> LiveRun | None:
-        """A run that is under way in this process."""
-        live = self._live.get(run_id)
-        return live if live is not None and not live.ended.is_set() else None
-
-    def under_way(self) -> list[LiveRun]:
-        """All runs that are under way in this process."""
-        return [live for live in self._live.values() if not live.ended.is_set()]
-
-    async def read_run(self, run_id: str) -> RunRow | None:
-        """The run of exactly this id, in the journal."""
-        try:
-            row = await self._journal.read_run(run_id)
-        except RunNotFound:
-            return None
-        return row if row.started.run_id == run_id else None
 
     def wind_down(self) -> None:
         """Ask all runs at once to close at their next boundary; they would be stopped one after the other."""
-        for live in self._live.values():
+        for live in self.runs.by_id.values():
             live.wish_for("close")
 
     async def drain(self, machines: Machines) -> None:
@@ -108,23 +85,14 @@ class Runtime:
 
     def close(self) -> None:
         """Begin nothing more. Who waits in the queue, or was paused there, stays so on record."""
-        self.closing = True
-        for live in list(self._live.values()):
+        self.runs.closing = True
+        for live in list(self.runs.by_id.values()):
             if live.ref is None and self._leave_queue(live):
                 live.set_ended()
         if self.claims is not None:
             self.claims.close()
 
-    def check_open(self) -> None:
-        """Raise ``RunError`` where nothing may begin any more."""
-        if self.closing:
-            raise RunError("the supervisor is closed, as its async with block has ended; begin runs inside of one")
-
     # --- how a run begins ---------------------------------------------------------------------------------
-
-    def alone_with(self, run_id: str) -> anyio.Lock:
-        """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
-        return self._beginning.setdefault(run_id, anyio.Lock())
 
     async def to_its_end(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do what takes several steps; once begun it goes on, also where whoever asked for it is cancelled meanwhile.
@@ -132,7 +100,7 @@ class Runtime:
         Raises:
             RunError: The supervisor is closed, or was cancelled first.
         """
-        self.check_open()
+        self.runs.check_open()
         ended, outcome, errors = anyio.Event(), list[T](), list[Exception]()
         is_heard = True
 
@@ -238,8 +206,8 @@ class Runtime:
             PayloadInvalid, QueueFull: As ``begin``.
             ContextMissing: As ``take_up``.
         """
-        live = self.find(started.run_id)
-        row = await self.read_run(started.run_id) if live is None else None
+        live = self.runs.find(started.run_id)
+        row = await self.runs.read_run(started.run_id) if live is None else None
         _check_same(live.started if live is not None else row.started if row is not None else started, started)
         if live is not None:
             return live
@@ -297,12 +265,12 @@ class Runtime:
         live.context = context if parent is None else parent.context
         if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
-            _attach(live)
+            self.runs.attach(live)
             live.close(recorded=True)
-            self._make_newest(live)
+            self.runs.make_newest(live)
             return live
         instructions_of(agent, live.payload)
-        last = self._actors.get(live.run_id)
+        last = self.runs.actors.get(live.run_id)
         if last is not None:
             await last.wait_stopped()  # it has ended, and its actor is on its way out
         if parent is None:
@@ -376,7 +344,7 @@ class Runtime:
         )
         started = self._journal.redact(started)
         if self.placement is not None and unit_of(run_id) == run_id:
-            row = await self.read_run(run_id)
+            row = await self.runs.read_run(run_id)
             if row is None:
                 return await self.placement.begin(parent, agent, started)
             _check_same(row.started, started)
@@ -385,7 +353,7 @@ class Runtime:
         try:
             return await self.ensure(started, agent, ended=("done", "failed"), parent=parent)
         except BaseException:
-            if reserved and run_id not in self._live:
+            if reserved and run_id not in self.runs.by_id:
                 parent.root.members.discard(run_id)
             raise
 
@@ -393,8 +361,8 @@ class Runtime:
         """A run that was delegated before: under way, going on, or as it ended; None where there is none any more."""
         if not is_below(run_id, parent.run_id):  # of the run that this one was forked from
             return None
-        live = self.find(run_id)
-        row = await self.read_run(run_id) if live is None else None
+        live = self.runs.find(run_id)
+        row = await self.runs.read_run(run_id) if live is None else None
         agent = parent.agent.member(row.started.agent) if row is not None else None
         if row is None or agent is None:
             return live
@@ -410,7 +378,7 @@ class Runtime:
         """
         beside, placed = f"{parent.run_id}.{key[:8]}", f"{parent.run_id}.@{key[:8]}"
         new, other = (placed, beside) if self.placement is not None and agent.placement else (beside, placed)
-        return other if parent.resumed and await self.read_run(other) is not None else new
+        return other if parent.resumed and await self.runs.read_run(other) is not None else new
 
     async def tell(self, live: LiveRun, message_id: str, said: Said) -> None:
         """Say something to a run below another, as the one above it.
@@ -446,14 +414,13 @@ class Runtime:
             live.state = "queued"
             if self.claims is not None:
                 # Any machine may take it, this one too: as everything it then goes by its record.
-                self._make_newest(live)
+                self.runs.make_newest(live)
                 self.claims.hold(live)
                 return
         else:
             self._start(live, *drafts, also=also if was is None else [*also, live.state_record("running")])
-        self._live[live.run_id] = self.retention.known[live.run_id] = live
-        self._make_newest(live)
-        _attach(live)
+        self.retention.known[live.run_id] = live
+        self.runs.add(live)
         if why:
             self.queue.put(live)
 
@@ -472,8 +439,8 @@ class Runtime:
     def stop_queued(self, live: LiveRun) -> None:
         """End a run that waits in the queue, or was paused there, as there is no loop to do it; else do nothing."""
         if live.ref is None and not live.is_ending and self._leave_queue(live):
-            self._submit_end(live, RunEnd("stopped"))
-            self._tasks.start_soon(self._reap, live, None)
+            self._ends.submit_end(live, RunEnd("stopped"))
+            self._tasks.start_soon(self._ends.reap, live, None)
 
     def pause_queued(self, live: LiveRun) -> None:
         """Take a run out of the queue that waits there; else do nothing."""
@@ -492,7 +459,8 @@ class Runtime:
     def _start(self, live: LiveRun, *drafts: Draft, also: Sequence[Record]) -> None:
         """Write that a run goes on, and start its actor: below its parent's actor, or at the top."""
         place = self._system if live.parent is None or live.parent.actor is None else live.parent.actor
-        ref = place.spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION)
+        make = partial(AgentActor, live, self, self._ends)
+        ref = place.spawn(make, live.run_id, restart="transient", supervision=SUPERVISION)
         try:
             if self.claims is not None and live.parent is None:
                 also = [*self.claims.record(live), *also]  # whatever follows it is this machine's
@@ -505,7 +473,7 @@ class Runtime:
             live.place = live.parent.line.join(live.wake)
         else:
             self.queue.went(live)
-        self._actors[live.run_id] = ref
+        self.runs.actors[live.run_id] = ref
         if live.parent is not None and live.parent.wish == "pause":
             live.wish_for("pause")
         if any(run.stop_asked for run in live.lineage()):
@@ -514,115 +482,7 @@ class Runtime:
             live.tally.clock.run(on=True)
         if live.agent.limits.seconds is not None:
             self._tasks.start_soon(live.wait_overdue)
-        self._tasks.start_soon(self._reap, live, ref)
-
-    def _make_newest(self, live: LiveRun) -> None:
-        """Have those who hold a run as it was find it as it is now."""
-        earlier, self._newest[live.run_id] = self._newest.get(live.run_id), live
-        if earlier is not None and earlier is not live:
-            earlier.successor = live
-
-    # --- how a run ends -----------------------------------------------------------------------------------
-
-    async def end_run(self, live: LiveRun, end: RunEnd) -> None:
-        """Record how a run ended, and with it the runs below it that nobody runs any more; then tell who waits.
-
-        From its first step on the end stands, also for somebody who kills the run meanwhile.
-        """
-        self._submit_end(live, end)
-        await self._finish(live)
-
-    def _submit_end(self, live: LiveRun, end: RunEnd) -> None:
-        left = [run for run in live.tree() if run is not live and run.state not in FINAL_STATES]
-        records: list[Record] = []
-        for run in (*left, live):
-            run.ending, run.end = True, end if run is live else RunEnd("stopped")
-            cancelled = run.end.state == "stopped" and run.stop_asked
-            records.append(
-                run.state_record(run.end.state, result=run.end.result, error=run.end.error, cancelled=cancelled)
-            )
-        self._journal.submit(records)
-
-    async def _finish(self, live: LiveRun) -> None:
-        """Wait until a run's end is durable, then tell those who wait for it."""
-        await self._journal.write(())
-        if live.parent is None:
-            if live.resumed:
-                await self._end_strangers(live)
-            await self.retention.clean(root=live.run_id)
-            for run in live.tree():
-                self._live.pop(run.run_id, None)
-        for run in reversed([*live.tree()]):
-            if not run.ended.is_set() or run.state not in FINAL_STATES:
-                run.close()
-        if live.parent is None:
-            self.shared.hub.forget_ended(self._live)
-            with contextlib.suppress(MailboxFull):  # then it holds what it knows of the tree until others need the room
-                self.shared.memory.tell(ForgetTree(root_of(live.run_id)))
-
-    async def _reap(self, live: LiveRun, ref: ActorRef[Any] | None) -> None:
-        """See to it that a run whose actor is gone, or that had none yet, has ended for everybody who waits."""
-        try:
-            reason = None if ref is None else await ref.wait_stopped()
-            if self._actors.get(live.run_id) is ref:
-                self._actors.pop(live.run_id, None)
-            await self._see_ended(live, reason)
-        except BaseException:
-            live.set_ended()  # the supervisor is cancelled, or fails: who waits may stand outside of its block
-            raise
-        finally:
-            self.queue.left(live)
-
-    async def _see_ended(self, live: LiveRun, reason: StopReason | None) -> None:
-        if live.ended.is_set():
-            return
-        try:
-            if live.lost is not None:
-                raise live.lost
-            if live.end is not None:
-                await self._finish(live)  # it was killed while it waited for its end to be durable
-            elif reason is not None and reason.kind == "failed":
-                log(logging.ERROR, "run.crashed", run=live.run_id, exc_info=reason.error)
-                await self.end_run(live, RunEnd.failed(reason.error))
-            elif not any(run.killed for run in live.lineage()):
-                # The supervisor closes, or hands its runs over; the record says how to go on.
-                if self.claims is None or live.parent is not None or self.closing:
-                    live.set_ended()
-                else:
-                    await self.claims.let_go(live)
-                    for run in live.tree():
-                        self._live.pop(run.run_id, None)
-            elif live.parent is None:
-                await self.end_run(live, live.end_of_killed())
-            elif not any(run.killed for run in live.parent.lineage()):
-                await self._end_branch(live)
-            # else it ends together with the run above it that was killed
-        except JournalError as error:
-            for other in {*self._live.values(), live}:  # none of them can be recorded any more
-                if not other.ended.is_set():
-                    other.lost = error
-                    other.set_ended()
-            raise
-
-    async def _end_branch(self, live: LiveRun) -> None:
-        """End a run that was killed, and those below it, for good: the run above it has its report, and goes on.
-
-        Nobody will bring their open calls to an end, so that is done here.
-        """
-        await self._journal.write(())  # what the loops had sent on its way shows in the ledgers after this
-        for run in reversed([*live.tree()]):
-            if run.state not in FINAL_STATES:
-                await close_calls(self._journal, run.ledger, iteration=run.iteration, at=self.shared.clock())
-        await self.end_run(live, live.end_of_killed())
-
-    async def _end_strangers(self, root: LiveRun) -> None:
-        """End the runs of the record below a root that it did not take up again, as its team is another now."""
-        here = {run.run_id for run in root.tree()}
-        states: list[RunState] = ["running", "waiting", "paused", "stopped"]
-        for row in await self._journal.read_runs(states=states, below=root.run_id):
-            run_id = row.started.run_id
-            if run_id not in here and (self.placement is None or unit_of(run_id) == root.run_id):
-                await end_left(self.shared, row)
+        self._tasks.start_soon(self._ends.reap, live, ref)
 
 
 def _check_same(there: RunStarted, asked: RunStarted) -> None:
@@ -634,10 +494,3 @@ def _check_same(there: RunStarted, asked: RunStarted) -> None:
                 f"run {asked.run_id} is there already, with another {what}: {show(has)}, not {show(wanted)}; "
                 "give the new run another id"
             )
-
-
-def _attach(live: LiveRun) -> None:
-    """Put a run in the place below its parent."""
-    if live.parent is not None:
-        others = [child for child in live.parent.children if child.run_id != live.run_id]
-        live.parent.children = [*others, live]

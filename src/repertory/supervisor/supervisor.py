@@ -122,7 +122,7 @@ class Supervisor:
             RunError: The supervisor is closed.
             ModelAuthenticationError: It is new, and there is no key for its model, or for one of its team.
         """
-        self._runtime.check_open()
+        self._runtime.runs.check_open()
         check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
@@ -153,7 +153,7 @@ class Supervisor:
         )
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
-        async with runtime.alone_with(started.run_id):
+        async with runtime.runs.alone_with(started.run_id):
             if run_id is None:
                 live = await runtime.begin(started, agent, payload=payload, context=context)
             else:
@@ -169,7 +169,7 @@ class Supervisor:
             RunNotFound: There is none; ``resume`` takes up one that is in the journal only.
         """
         check_text("a run_id", run_id)
-        live = self._runtime.find(run_id)
+        live = self._runtime.runs.find(run_id)
         if live is None:
             raise RunNotFound(
                 f"no run {show(run_id)} is under way in this process; supervisor.resume(run_id) takes one up"
@@ -191,7 +191,7 @@ class Supervisor:
         check_text("a run_id", run_id)
         runtime, commands = self._runtime, self._runtime.commands
         run_id = (await self.journal.read_run(run_id)).started.run_id
-        if commands is None or runtime.find(run_id) is not None:
+        if commands is None or runtime.runs.find(run_id) is not None:
             return None
         owner = await commands.machines.owner_of(unit_of(run_id))
         if owner is None or owner == commands.machines.machine_id:
@@ -234,7 +234,7 @@ class Supervisor:
             PayloadInvalid: Its payload does not fit the type that the agent names now.
             QueueFull: As ``spawn``; of a run that failed or was stopped, as any other has its place.
         """
-        self._runtime.check_open()
+        self._runtime.runs.check_open()
         check_text("a run_id", run_id)
         if agent is not None:
             check_agent(agent)
@@ -245,7 +245,7 @@ class Supervisor:
             if row.state in ("failed", "stopped") and row.started.parent_id is None and self._machines is None:
                 await self._runtime.queue.look()
                 await entering.enter_async_context(self._runtime.queue.entering(row.started))
-            async with self._runtime.alone_with(run_id):
+            async with self._runtime.runs.alone_with(run_id):
                 live = await self._resume(await self.journal.read_run(run_id), agent, context)
         return await self._durable(live)
 
@@ -253,7 +253,7 @@ class Supervisor:
         runtime, started = self._runtime, row.started
         if started.parent_id is not None:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
-        if runtime.find(started.run_id) is not None:
+        if runtime.runs.find(started.run_id) is not None:
             raise RunError(f"run {started.run_id} is under way already; supervisor.run(run_id) gives it")
         agent = agent_of(started, agent)
         if row.state != "done":
@@ -410,9 +410,9 @@ class Supervisor:
             RunError: It has not ended, or it stands below another run.
         """
         check_text("a run_id", run_id)
-        if await self._runtime.read_run(run_id) is None:
+        if await self._runtime.runs.read_run(run_id) is None:
             raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
-        async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
+        async with self._runtime.runs.alone_with(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))
 
     async def machines(self) -> list[Machine]:
@@ -461,12 +461,12 @@ class Supervisor:
 
     def going(self) -> int:
         """How many trees of runs are under way in this process; those that wait in a queue are not."""
-        roots = (live for live in self._runtime.under_way() if live.parent is None and not live.elsewhere)
+        roots = (live for live in self._runtime.runs.under_way() if live.parent is None and not live.elsewhere)
         return sum(live.state != "queued" for live in roots)
 
     def waiting(self) -> list[WaitingCall]:
         """The tool calls of all runs of this process that wait for an approval or for their result, oldest first."""
-        calls = [call for live in self._runtime.under_way() for call in live.waits.list()]
+        calls = [call for live in self._runtime.runs.under_way() for call in live.waits.list()]
         return sorted(calls, key=lambda call: call.since)
 
     def events(self) -> EventReader:
