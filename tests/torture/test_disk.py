@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 
-from repertory.torture.disk import MODES, SECTOR, Disk, Image, follow
+from repertory.torture.disk import MODES, SECTOR, Disk, Image
 from repertory.torture.trace import Event, FolderMade, Opened, Removed, Renamed, Synced, Truncated, Written
 
-FOLDER = Opened(9, "", False, True)
+FOLDER = Opened(9, "", True)
 OLD, NEW = b"o" * SECTOR * 2, b"n" * SECTOR * 2
-MADE = [Opened(1, "a", True, False), Written(1, 0, OLD), Synced(1), FOLDER, Synced(9)]
+MADE = [Opened(1, "a", False), Written(1, 0, OLD), Synced(1), FOLDER, Synced(9)]
 
 
 def images(*events: Event) -> list[Image]:
     """Many of the states that a cut could leave."""
     disk = Disk()
-    follow(disk, [*MADE, *events])
+    disk.apply(*MADE, *events)
     chance = random.Random(1)
     return [disk.image(chance, mode) for mode in MODES for _ in range(60)]
 
@@ -56,7 +56,7 @@ def test_a_size_may_be_the_old_or_the_new_one() -> None:
 
 def test_a_new_name_is_sure_once_its_folder_was_synced() -> None:
     """A sync of the file alone does not keep its name, nor that of the folder it is in."""
-    new = [FolderMade("d"), Opened(2, "d/b", True, False), Written(2, 0, NEW), Synced(2), Opened(3, "d", False, True)]
+    new = [FolderMade("d"), Opened(2, "d/b", False), Written(2, 0, NEW), Synced(2), Opened(3, "d", True)]
     found = images(*new)
     assert {image.files.get("d/b") for image in found} == {None, NEW}
     assert any(image.folders == ("d",) and "d/b" not in image.files for image in found)
@@ -84,16 +84,16 @@ def test_what_a_failed_sync_left_is_not_saved_by_the_next_one() -> None:
 def test_the_next_process_reads_what_the_last_one_wrote() -> None:
     """A death without a power cut loses nothing that was written, and makes nothing durable."""
     disk = Disk()
-    follow(disk, [*MADE, Written(1, 0, NEW)])
+    disk.apply(*MADE, Written(1, 0, NEW))
     disk.start_process()
-    follow(disk, [Opened(7, "a", False, False), Synced(7)])
+    disk.apply(Opened(7, "a", False), Synced(7))
     assert disk.image(random.Random(1), "nothing").files == {"a": NEW}
 
 
 def test_after_a_cut_the_image_is_what_is_durable() -> None:
     """What the cut left is the beginning of all that follows."""
     disk = Disk()
-    follow(disk, [*MADE, Written(1, 0, NEW)])
+    disk.apply(*MADE, Written(1, 0, NEW))
     disk.cut(Image({"a": b"left"}, ()))
     assert disk.image(random.Random(1), "nothing") == disk.image(random.Random(1), "everything")
     assert disk.image(random.Random(1), "nothing").files == {"a": b"left"}

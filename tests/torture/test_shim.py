@@ -11,7 +11,7 @@ import pytest
 
 from repertory.torture import shim
 from repertory.torture.children import ChildServer
-from repertory.torture.disk import Disk, follow
+from repertory.torture.disk import Disk
 from repertory.torture.trace import Event, Faulted, Marked, Synced, Written, read_trace
 from repertory.torture.workloads import Life
 
@@ -39,7 +39,7 @@ def test_the_trace_leads_to_the_files_that_are_there(server: ChildServer, tmp_pa
     status, words, events = live(server, tmp_path)
     assert (status, words) == (0, "")
     disk = Disk()
-    follow(disk, events)
+    disk.apply(*events)
     image = disk.image(random.Random(1), "everything")
     there = {str(path.relative_to(tmp_path / "root")): path for path in (tmp_path / "root").rglob("*.db*")}
     assert image.files == {name: path.read_bytes() for name, path in there.items()}

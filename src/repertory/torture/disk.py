@@ -10,7 +10,7 @@ writes them again.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal, TypeAlias
 
@@ -110,26 +110,27 @@ class Disk:
             file.cached[:] = file.durable[:] = data
         self._durable_names = dict(self._names)
 
-    def apply(self, event: Event) -> None:
-        """Follow one event."""
-        self._turn += 1
-        match event:
-            case Opened(number, path, _, folder):
-                self._open[number] = self._find(path, folder=folder), path
-            case Written(number, offset, data):
-                self._open[number][0].write(_Change(self._turn, offset, data))
-            case Truncated(number, size):
-                self._open[number][0].write(_Change(self._turn, size, None))
-            case Synced(number, lost):
-                self._sync(*self._open[number], lost=lost)
-            case FolderMade(path):
-                self._find(path, folder=True)
-            case Removed(path):
-                self._rename({path: None})
-            case Renamed(path, to):
-                self._rename({path: None, to: self._names[path]})
-            case _:
-                pass
+    def apply(self, *events: Event) -> None:
+        """Follow what was done."""
+        for event in events:
+            self._turn += 1
+            match event:
+                case Opened(number, path, folder):
+                    self._open[number] = self._find(path, folder=folder), path
+                case Written(number, offset, data):
+                    self._open[number][0].write(_Change(self._turn, offset, data))
+                case Truncated(number, size):
+                    self._open[number][0].write(_Change(self._turn, size, None))
+                case Synced(number, lost):
+                    self._sync(*self._open[number], lost=lost)
+                case FolderMade(path):
+                    self._find(path, folder=True)
+                case Removed(path):
+                    self._rename({path: None})
+                case Renamed(path, to):
+                    self._rename({path: None, to: self._names[path]})
+                case _:
+                    pass
 
     def _find(self, path: str, *, folder: bool) -> _File:
         if not path:
@@ -268,9 +269,3 @@ def _change_names(names: dict[str, _File], change: dict[str, _File | None]) -> N
 def _parent(path: str) -> str:
     parent = str(PurePosixPath(path).parent)
     return "" if parent == "." else parent
-
-
-def follow(disk: Disk, events: Iterable[Event]) -> None:
-    """Apply many events."""
-    for event in events:
-        disk.apply(event)

@@ -139,31 +139,28 @@ void shim_mark(const char *text) {
 
 /* --- names ----------------------------------------------------------------------------------------------- */
 
-static void adopt(int fd, const char *name, int created) {
+static void adopt(int fd, const char *name) {
   struct stat facts;
   if (fd < 0 || fd >= MOST_FDS) return;
   syscall(SYS_newfstatat, fd, "", &facts, AT_EMPTY_PATH);
   file_of[fd] = ++files;
   free(path_of[fd]);
   path_of[fd] = strdup(name);
-  record(OPEN, files, 0, (uint32_t)(created | (S_ISDIR(facts.st_mode) ? 2 : 0)), name, strlen(name), NULL, 0);
+  record(OPEN, files, 0, S_ISDIR(facts.st_mode), name, strlen(name), NULL, 0);
 }
 
 static int open_ours(const char *path, int flags, mode_t mode) {
   const char *name = below(path);
-  int created = 0, fd;
+  int fd;
   if (!name) return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
   pthread_mutex_lock(&lock);
   struct rule *rule = NULL;
-  if (flags & O_CREAT) {
-    created = syscall(SYS_faccessat, AT_FDCWD, path, F_OK) != 0;
-    if (created) rule = judge(ON_NAME, name);
-  }
+  if (flags & O_CREAT && syscall(SYS_faccessat, AT_FDCWD, path, F_OK) != 0) rule = judge(ON_NAME, name);
   if (fails(rule)) { pthread_mutex_unlock(&lock); return -1; }
   fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
   if (fd >= 0) {
     int kept = errno;
-    adopt(fd, name, created);
+    adopt(fd, name);
     if (flags & O_TRUNC) record(TRUNCATE, file_of[fd], 0, 0, NULL, 0, NULL, 0);
     errno = kept;
   }

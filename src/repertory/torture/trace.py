@@ -17,7 +17,6 @@ class Opened(msgspec.Struct, frozen=True):
 
     file: int
     path: str
-    created: bool
     folder: bool
 
 
@@ -98,7 +97,7 @@ def _events(raw: bytes) -> Iterator[Event]:
 def _event(kind: int, file: int, offset: int, flags: int, data: bytes) -> Event:
     match kind:  # the numbers of the first enum in shim.c
         case 1:
-            return Opened(file, data.decode(), bool(flags & 1), bool(flags & 2))
+            return Opened(file, data.decode(), bool(flags))
         case 2:
             return Written(file, offset, data)
         case 3:
