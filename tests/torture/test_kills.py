@@ -11,7 +11,7 @@ import pytest
 from repertory.llm.messages import ToolResult, ToolUse
 from repertory.torture import Case
 from repertory.torture.approvals import approval_problems
-from repertory.torture.judging import append_problems, effect_problems, file_problems, transcript_problems
+from repertory.torture.judging import append_problems, effect_problems, file_problems, run_problems, transcript_problems
 from repertory.torture.kills import (
     early_decisions,
     early_words,
@@ -181,3 +181,4 @@ def test_a_damaged_file_is_seen(tmp_path: Path) -> None:
     data[8192:12288] = b"\xff" * 4096
     path.write_bytes(data)
     assert file_problems(path)[0].startswith("the file is damaged")
+    assert run_problems(path) == file_problems(path)

@@ -20,14 +20,14 @@ import anyio
 
 from repertory.agents import Agent, Limits
 from repertory.errors import RunError
-from repertory.llm.messages import ToolResult, text_of
+from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.supervisor import Run
 from repertory.testing import FunctionModel, call
 from repertory.testing.models import Answer
 from repertory.tools import ResultLater, Tool, ToolContext, tool
-from repertory.torture.judging import read_transcripts
+from repertory.torture.judging import read_results
 
 Lie = Literal["", "unasked", "early"]
 """What a control does wrong: a tool asks nobody; or what was decided is written down before it is durable."""
@@ -137,13 +137,7 @@ def approval_problems(database: Path, account: Sequence[str]) -> list[str]:
         body = json.loads(text)
         if "call_id" in body:
             kept.setdefault((kind, body["call_id"]), []).append((seq, body))
-    results = {
-        block.tool_use_id: text_of(block)
-        for turns in read_transcripts(database).values()
-        for _, content in turns
-        for block in content
-        if isinstance(block, ToolResult)
-    }
+    results = {call_id: text for (_, call_id), text in read_results(database).items()}
     found = [f"effect of {call_id}, which has no result" for call_id in effects.keys() - results.keys()]
     decided: dict[str, str] = {}
     for call_id, result in results.items():

@@ -69,6 +69,33 @@ def record_problems(database: Path) -> list[str]:
     return [f"doctor says: {each}" for each in find_damage(str(database), deep=True)]
 
 
+def run_problems(database: Path, *, ended: bool = True) -> list[str]:
+    """What is wrong with a file of runs: damage, or else what is poisoned in their transcripts.
+
+    Args:
+        database: The journal.
+        ended: As ``transcript_problems`` takes it.
+    """
+    if damage := file_problems(database) or record_problems(database):
+        return damage
+    return [
+        f"{run_id}: {problem}"
+        for run_id, turns in read_transcripts(database).items()
+        for problem in transcript_problems(turns, ended=ended)
+    ]
+
+
+def read_results(database: Path) -> dict[tuple[str, str], str]:
+    """The text of every result, by its run and its call."""
+    return {
+        (run_id, block.tool_use_id): text_of(block)
+        for run_id, turns in read_transcripts(database).items()
+        for _, content in turns
+        for block in content
+        if isinstance(block, ToolResult)
+    }
+
+
 def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
     """Compare what tools did with what the record says of it, for every run that has ended.
 
@@ -87,13 +114,7 @@ def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
         calls = connection.execute("SELECT DISTINCT run_id, call_id, status, tool FROM tool_calls").fetchall()
         bodies = connection.execute("SELECT body FROM events WHERE type = ?", (COMMITTED,)).fetchall()
     committed = Counter(json.loads(body)["call"] for (body,) in bodies)
-    results = {
-        (run_id, block.tool_use_id): text_of(block)
-        for run_id, turns in read_transcripts(database).items()
-        for _, content in turns
-        for block in content
-        if isinstance(block, ToolResult)
-    }
+    results = read_results(database)
     found: list[str] = []
     known: set[tuple[str, str, str]] = set()
     for run_id, call_id, status, tool in calls:

@@ -25,9 +25,7 @@ from repertory.torture.judging import (
     effect_problems,
     file_problems,
     read_appends,
-    read_transcripts,
-    record_problems,
-    transcript_problems,
+    run_problems,
 )
 from repertory.torture.servers import drop_database, make_database
 from repertory.torture.team import RUN_ID, expected_answer
@@ -216,9 +214,8 @@ def kill_effects(
         lines = account.read_text(encoding="utf-8").splitlines()
         outcome.count("effects", len(lines))
         database = victim.read()
-        _check_runs(database, outcome)
-        for problem in effect_problems(database, lines):
-            outcome.fail(problem)
+        if _check_runs(database, outcome):
+            outcome.failures += effect_problems(database, lines)
         return outcome
 
 
@@ -246,9 +243,8 @@ def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie
         lines = account.read_text(encoding="utf-8").splitlines()
         outcome.count("decisions", sum(line.startswith("told") for line in lines))
         database = victim.read()
-        _check_runs(database, outcome)
-        for problem in approval_problems(database, lines):
-            outcome.fail(problem)
+        if _check_runs(database, outcome):
+            outcome.failures += approval_problems(database, lines)
         return outcome
 
 
@@ -335,16 +331,15 @@ def _kill_until_done(victim: _Victim, *, most: int, within: float) -> None:
             return
 
 
-def _check_runs(database: Path, outcome: Outcome) -> None:
-    for problem in file_problems(database) or record_problems(database):
-        outcome.fail(problem)
-    for run_id, turns in read_transcripts(database).items():
-        for problem in transcript_problems(turns):
-            outcome.fail(f"{run_id}: {problem}")
+def _check_runs(database: Path, outcome: Outcome) -> bool:
+    """Note what is wrong with a file of runs that are over; gives whether it is sound enough to look for more."""
+    if found := run_problems(database):
+        outcome.failures += found
+        return False
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         rows = connection.execute("SELECT run_id, state FROM run_status WHERE state != 'done'").fetchall()
-    for run_id, state in rows:
-        outcome.fail(f"{run_id} is {state} in the end")
+    outcome.failures += [f"{run_id} is {state} in the end" for run_id, state in rows]
+    return True
 
 
 def _answer(output: str) -> str | None:

@@ -25,9 +25,8 @@ from repertory.torture.judging import (
     effect_problems,
     file_problems,
     read_appends,
-    read_transcripts,
     record_problems,
-    transcript_problems,
+    run_problems,
 )
 from repertory.torture.team import RUN_ID, TASK, effects_team, expected_answer
 from repertory.torture.trace import Event, Faulted, Marked, Synced, read_trace
@@ -292,10 +291,7 @@ async def look_at_team(database: Path, account: Account) -> list[str]:
     """What a cut left of a team that does not hold what the account says."""
     async with open_journal(database) as journal:
         found = await _read_team(journal, account)
-    found += file_problems(database) or record_problems(database)
-    for run_id, turns in read_transcripts(database).items():
-        found += [f"{run_id}: {problem}" for problem in transcript_problems(turns, ended=False)]
-    return found
+    return found + run_problems(database, ended=False)
 
 
 async def _read_team(journal: Journal, account: Account) -> list[str]:
@@ -327,7 +323,5 @@ async def _resume_team(database: Path, account: Account) -> list[str]:
         begin = supervisor.resume(RUN_ID, agent=agent) if exists else supervisor.spawn(agent, TASK, run_id=RUN_ID)
         answer = await (await begin).wait_result()
     found = [] if answer == expected_answer(_STEPS) else [f"resumed to {answer!r}, not {expected_answer(_STEPS)!r}"]
-    found += file_problems(database) or record_problems(database)
-    for run_id, turns in read_transcripts(database).items():
-        found += [f"{run_id}: {problem}" for problem in transcript_problems(turns)]
-    return found if account.partial else [*found, *effect_problems(database, effects)]
+    found += run_problems(database)
+    return found if found or account.partial else effect_problems(database, effects)
