@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import RunFailed
+from repertory.errors import ModelResponseInvalid, RunFailed
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.otel import OpenTelemetry
@@ -135,16 +135,22 @@ def test_content_is_in_the_spans_only_where_that_was_asked_for(
         """Tell."""
         return f"{what} {CANARY}"
 
+    def refuse(request: ModelRequest) -> Any:
+        raise ModelResponseInvalid(f"cannot read {CANARY}")
+
     async def main() -> None:
         model = ScriptedModel([call("tell", what=CANARY), f"Done: {CANARY}"])
         async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
             await (await supervisor.spawn(rp.Agent("teller", tools=[tell]), f"Tell {CANARY}")).wait_result()
+            failing = await supervisor.spawn(rp.Agent("failing", model=FunctionModel(refuse)), "Go.")
+            with pytest.raises(RunFailed, match=CANARY):
+                await failing.wait_result()
 
     run_async(main)
     told = [span.name for span in backend.exporter.get_finished_spans() if CANARY in span.to_json()]
     assert bool(told) == (content is not False), told
     if told:
-        assert {name.split()[0] for name in told} == {"chat", "execute_tool"}
+        assert {name.split()[0] for name in told} == {"chat", "execute_tool", "invoke_agent"}
 
 
 def test_what_fails_is_an_error_in_its_span(run_async: RunAsync) -> None:

@@ -103,7 +103,7 @@ class OpenTelemetry:
             def ended(error: str | None) -> None:
                 if error is not None:
                     kind, _, text = error.partition(": ")
-                    self._fail(span, kind, text)
+                    self._fail(span, kind, text if self._content else "")
 
             try:
                 yield ended
