@@ -183,9 +183,10 @@ class Control:
                 if await run.wait_ended() not in FINAL_STATES:
                     return  # the supervisor closes
                 continue
-            self._elsewhere = await self.supervisor.elsewhere()
             if self.has_taken_up and not self.is_live(root_of(run_id)):
-                return
+                self._elsewhere = await self.supervisor.elsewhere()
+                if not self.is_live(root_of(run_id)):
+                    return
             with anyio.move_on_after(_LOOK):
                 await taken_up.wait()
 
