@@ -194,6 +194,8 @@ def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
             await journal.read_run("run")
         with pytest.raises(RunNotFound, match=r"\(run-b%_.x, run-b%_.z\);"):
             await journal.read_run("run-b%_.")
+        await journal.write([kit.started("half \udc80")])
+        assert (await journal.read_run("half \udc80")).started.run_id == "half \udc80"
         with pytest.raises(RunNotFound, match="no run has the id 'run%'"):
             await journal.read_run("run%")
 

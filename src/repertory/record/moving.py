@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from hashlib import blake2b
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -64,7 +64,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     newest: int
 
 
-def move_journal(source: Place, target: Place, *, progress: Progress | None = None) -> Moved:
+def move_journal(source: Place, target: Place, *, progress: Progress = lambda _doing, _done, _rows: None) -> Moved:
     """Move everything into a journal that is empty, or not there yet; blocks. The old one stays as it is.
 
     Nobody may write to either meanwhile. Ended before it returns, however, it leaves an empty target: begin again.
@@ -80,39 +80,35 @@ def move_journal(source: Place, target: Place, *, progress: Progress | None = No
         ConfigurationError: The target holds records already.
         JournalUnreadable: One of them cannot be opened, or is not a journal.
     """
-    tell = progress or _tell_nobody
-    if _is_same(source, target):
-        raise ConfigurationError(f"{_shown(source)} cannot be moved into itself; name another place to move it to")
-    with ExitStack() as stack:
-        old = stack.enter_context(_opened(source, to_write=False))
-        new = stack.enter_context(_opened(target, to_write=True))
+    here, there = _place(source), _place(target)
+    if here == there:
+        raise ConfigurationError(f"{here} cannot be moved into itself; name another place to move it to")
+    with _opened(here, to_write=False) as old, _opened(there, to_write=True) as new:
         filled = [part.name for part in _PARTS if _count(new, part)]
         if filled:
-            raise ConfigurationError(f"{_shown(target)} holds records already ({filled[0]}); name one that is empty")
+            raise ConfigurationError(f"{there} holds records already ({filled[0]}); name one that is empty")
         counts = {part.name: _count(old, part) for part in _PARTS}
         rows = sum(counts.values())
         digests: dict[str, bytes] = {}
         newest = records = done = 0
         for part in _PARTS:
-            reading = _Checked(old.stream(part.select, at_once=_PIECE), part, _shown(source))
-            new.fill(part.name, part.columns, _told(reading, tell, f"moving {part.name}", done, rows))
+            reading = _Checked(old.stream(part.select, at_once=_PIECE), part, here)
+            new.fill(part.name, part.columns, _told(reading, progress, f"moving {part.name}", done, rows))
             done += counts[part.name]
             newest = max(newest, reading.newest)
             records += reading.records
             digests[part.name] = reading.digest.digest()
         done = 0
         for part in _PARTS:
-            reading = _Checked(new.stream(part.select, at_once=_PIECE), part, _shown(target))
-            for _ in _told(reading, tell, f"checking {part.name}", done, rows):
+            reading = _Checked(new.stream(part.select, at_once=_PIECE), part, there)
+            for _ in _told(reading, progress, f"checking {part.name}", done, rows):
                 pass
             done += counts[part.name]
             if digests[part.name] != reading.digest.digest():
-                raise JournalDamaged(
-                    f"{part.name} in {_shown(target)} is not what {_shown(source)} holds; nothing was moved"
-                )
+                raise JournalDamaged(f"{part.name} in {there} is not what {here} holds; nothing was moved")
         new.tell("INSERT INTO moved VALUES (?, ?)", newest, records)
         new.number_above(newest)
-    tell("done", rows, rows)
+    progress("done", rows, rows)
     return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
 
 
@@ -121,11 +117,9 @@ def _count(tables: Tables, part: _Part) -> int:
     return int(count)
 
 
-def _is_same(source: Place, target: Place) -> bool:
-    places = [postgres_address(place) or place for place in (source, target)]
-    if any(isinstance(place, PostgresAddress) for place in places):
-        return places[0] == places[1]
-    return os.path.realpath(os.fspath(source)) == os.path.realpath(os.fspath(target))  # type: ignore[arg-type]
+def _place(place: Place) -> PostgresAddress | str:
+    """A server's address, or the one name that a file has whatever links and dots lead to it."""
+    return postgres_address(place) or os.path.realpath(cast("str | os.PathLike[str]", place))
 
 
 class _Checked:
@@ -136,7 +130,7 @@ class _Checked:
         records: How many records they stand for: those that are there, and those that were removed.
     """
 
-    def __init__(self, rows: Iterator[Row], part: _Part, where: str) -> None:
+    def __init__(self, rows: Iterator[Row], part: _Part, where: object) -> None:
         self._rows, self._part, self._where = rows, part, where
         self.digest = blake2b(digest_size=16)
         self.newest = self.records = 0
@@ -167,25 +161,17 @@ def _told(rows: Iterable[Row], tell: Progress, doing: str, done: int, most: int)
         yield row
 
 
-def _tell_nobody(_doing: str, _done: int, _rows: int) -> None:
-    pass
-
-
-def _shown(place: Place) -> str:
-    return str(postgres_address(place) or place)
-
-
-def _opened(place: Place, *, to_write: bool) -> AbstractContextManager[Tables]:
-    address = postgres_address(place)
-    return _on_server(address, to_write=to_write) if address is not None else _in_file(place, to_write=to_write)  # type: ignore[arg-type]
+def _opened(place: PostgresAddress | str, *, to_write: bool) -> AbstractContextManager[Tables]:
+    if isinstance(place, PostgresAddress):
+        return _on_server(place, to_write=to_write)
+    return _in_file(place, to_write=to_write)
 
 
 # --- files ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Generator[Tables]:
-    path = os.path.realpath(place)
+def _in_file(path: str, *, to_write: bool) -> Generator[Tables]:
     if to_write:
         sqlite_file.make_folder(path)
     else:

@@ -175,17 +175,6 @@ class PostgresJournal(OwnedJournal):
     def _list(self, values: Iterable[object]) -> str:
         return encode_json([self._text(value) if isinstance(value, str) else value for value in values])
 
-    async def aclose(self) -> None:
-        """Write what is queued, then close the connections. Safe to call twice.
-
-        Shielded from cancellation; bounded by ``close_timeout``.
-
-        Raises:
-            JournalWriteFailed: The server did not take everything in time.
-        """
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._close)
-
     def _close(self) -> None:
         try:
             self._reader.close()

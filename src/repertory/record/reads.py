@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from repertory.record.rows import NO_LIMIT, TABLES, Value, encode_json, encode_text
+from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text
 from repertory.record.search import FullText, SearchIndex
 from repertory.record.tables import Tables, index_slice
 
@@ -24,7 +24,7 @@ def number_of(rows: Rows) -> int:
 
 def ids_of(rows: Rows) -> list[str]:
     """The ids that were asked for."""
-    return [str(row[0]) for row in rows]
+    return [decode_text(row[0]) for row in rows]
 
 
 def marks(values: Collection[Value]) -> str:

@@ -145,13 +145,9 @@ def stems_of(query: str) -> str:
     return " ".join(word[: max(4, len(word) - 3)] for word in words_of(query))
 
 
-def excerpt_for(text: str, query: str) -> str:
-    """The words around the place where most words of the query stand together; else the beginning."""
-    best = find_words(text, stems_of(query), limit=1)
-    return best[0].text if best else first_chars(text, EXCERPT)
-
-
 def search_hit(found: EntryAppended, score: float, query: str) -> SearchHit:
-    """One answer."""
-    excerpt = excerpt_for(searchable_text(found.entry.content), query)
+    """One answer, with the words around the place where most words of the query stand together; else the beginning."""
+    text = searchable_text(found.entry.content)
+    best = find_words(text, stems_of(query), limit=1)
+    excerpt = best[0].text if best else first_chars(text, EXCERPT)
     return SearchHit(run_id=found.run_id, position=found.entry.position, score=score, excerpt=excerpt)

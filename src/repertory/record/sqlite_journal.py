@@ -158,6 +158,21 @@ class OwnedJournal(Journal):
         """The error of every write to a journal that was opened to look only."""
         raise NotImplementedError
 
+    def _close(self) -> None:
+        """Close readers and writer, in a thread."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Write what is queued, then close, and give up the ownership of a file. Safe to call twice.
+
+        Shielded from cancellation; bounded by ``close_timeout``.
+
+        Raises:
+            JournalWriteFailed: The disk, or the server, did not take everything in time.
+        """
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._close)
+
     def _insert(self, batch: Batch) -> Ticket:
         if self._writer is None:
             raise self._not_writable()
@@ -258,17 +273,6 @@ class SqliteJournal(OwnedJournal):
         """
         await self._settle()
         return await anyio.to_thread.run_sync(find_damage, self.path, deep)
-
-    async def aclose(self) -> None:
-        """Write what is queued, then close, and give up the ownership of the file. Safe to call twice.
-
-        Shielded from cancellation; bounded by ``close_timeout``.
-
-        Raises:
-            JournalWriteFailed: The disk did not take everything in time.
-        """
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:
         writer = self._writer
