@@ -184,6 +184,30 @@ def test_what_is_no_file_is_no_recording(path: str, tmp_path: Path) -> None:
     assert (result.code, result.out, len(complaints(result))) == (1, "", 1), result
 
 
+@pytest.mark.parametrize("path", ["/dev/zero", "/", "x" * 300])
+def test_what_is_no_file_is_no_company(path: str, tmp_path: Path) -> None:
+    """A device is not read: it may have no end."""
+    for command in ("up", "down", "reload"):
+        result = invoke(command, path, home=tmp_path)
+        assert (result.code, result.out) == (2, ""), result
+        assert "unexpected" not in result.err
+    assert invoke("doctor", path, home=tmp_path).code == 1
+
+
+@pytest.mark.parametrize("words", ["webhooks ls --limit 99999999999999999999", "run x --agent="])
+def test_what_makes_no_sense_is_wrong_usage(words: str, made: Path, tmp_path: Path) -> None:
+    """A number that the database cannot take; an agent without a name, of a variable that is not set, say."""
+    result = invoke(*words.split(), "--db", made, home=tmp_path)
+    assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
+
+
+def test_a_data_folder_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+    """And doctor says so before a run does."""
+    (tmp_path / "data").write_text("x")
+    found = {each["name"]: each for each in invoke("doctor", "--json", home=tmp_path).json["checks"]}
+    assert found["data folder"]["verdict"] == "problem"
+
+
 # --- what only a real process can be given -----------------------------------------------------------------
 
 

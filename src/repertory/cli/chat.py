@@ -58,7 +58,8 @@ def chat(
     path, row = (None, None) if run_id is None else read_row(run_id, db)
     saved = {} if row is None else row.started.options
     options = options_with(saved, root or (None if "root" in saved else Path()), how)
-    reference = lasting_reference(agent or (RESEARCH if row is None else row.started.agent_ref or RESEARCH))
+    begun_with = RESEARCH if row is None else row.started.agent_ref or RESEARCH
+    reference = lasting_reference(begun_with if agent is None else agent)
     talk = _Talk(
         find_agent(reference, options),
         reference=reference,

@@ -100,7 +100,7 @@ async def reload(file: Path = _FILE) -> None:
 def _need(file: Path, *, is_new: bool = False) -> None:
     """See that there is a company file; of one that may still be to be written, show what to write."""
     _ = service.read_company  # before anything else of it: it says what to install
-    if file.exists():
+    if os.path.exists(file):  # of a name that no file can have, too
         return
     if is_new:
         from repertory.service.company import EXAMPLE

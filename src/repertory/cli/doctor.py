@@ -125,7 +125,8 @@ def _folder(folder: Path) -> Finding:
         if os.access(folder, os.W_OK | os.X_OK):
             return _private(name, folder, str(folder))
         return Finding(name, "problem", f"{folder} is not writable", _ELSEWHERE)
-    if os.access(next(path for path in folder.parents if path.exists()), os.W_OK):
+    above = next(path for path in folder.parents if path.exists())
+    if above.is_dir() and os.access(above, os.W_OK):
         return Finding(name, "ok", f"{folder} will be made when it is needed")
     return Finding(name, "problem", f"{folder} cannot be made", _ELSEWHERE)
 

@@ -56,7 +56,7 @@ def run(
     from repertory.agents.loading import lasting_reference
 
     options = options_with({}, root, how)
-    reference = lasting_reference(agent or RESEARCH)
+    reference = lasting_reference(RESEARCH if agent is None else agent)
     found, handed = find_agent(reference, options), find_context(context)
 
     async def start(supervisor: Supervisor) -> Run[Any]:
@@ -98,7 +98,7 @@ def resume(
         state = "interrupted" if row.state in ("running", "waiting") else row.state
         output.say(f"going on with {started.run_id}, which is {state}: {output.one_line(started.task, 60)}")
     options = options_with(started.options, root, how)
-    reference = lasting_reference(agent) if agent else started.agent_ref
+    reference = started.agent_ref if agent is None else lasting_reference(agent)
     if not reference:
         raise ConfigurationError(
             f"run {started.run_id} does not say where its agent {started.agent!r} is defined; name it with --agent"

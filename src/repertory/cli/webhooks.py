@@ -23,7 +23,7 @@ webhooks = typer.Typer(help="Look at what webhooks were told of, and tell them a
 @webhooks.command("ls")
 @command
 async def list_attempts(
-    *, limit: int = option("--limit N", "How many at most.", 50, min=1), db: str | None = DATABASE
+    *, limit: int = option("--limit N", "How many at most.", 50, min=1, max=100_000), db: str | None = DATABASE
 ) -> Answer:
     """List the newest attempts to tell webhooks of changes of state."""
     path = databases_to_read(db)[0]

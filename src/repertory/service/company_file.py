@@ -35,6 +35,8 @@ class TomlFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if path.exists() and not path.is_file():  # a device may have no end
+                raise DefinitionError(str(path), "is no regular file")
             self._text = path.read_text(encoding="utf-8")
             self.content: dict[str, Any] = tomllib.loads(self._text)
         except OSError as error:
