@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -92,12 +91,19 @@ class How:
     @property
     def limits(self) -> dict[str, float | None]:
         """What ``--limit`` says."""
-        return limits_of(self.limit)
+        limits: dict[str, float | None] = {}
+        for each in self.limit:
+            name, _, value = each.partition("=")
+            try:
+                limits[name.strip()] = None if value == "none" else int(value) if value.isdecimal() else float(value)
+            except ValueError:
+                raise ConfigurationError(f"--limit must be as cost=2 or cost=none, got {each[:100]!r}") from None
+        return limits
 
     @property
     def summaries(self) -> tuple[str, ...] | None:
         """The ``summaries`` of a supervisor, as ``--summary-model`` says."""
-        return summaries_of(self.summary_model)
+        return None if self.summary_model is None else () if self.summary_model == "none" else (self.summary_model,)
 
 
 @dataclass(frozen=True)
@@ -114,20 +120,3 @@ class Shown:
     as_json: Annotated[bool, AS_JSON] = False
     plain: Annotated[bool, PLAIN] = False
     quiet: Annotated[bool, QUIET] = False
-
-
-def limits_of(given: Sequence[str]) -> dict[str, float | None]:
-    """The limits that ``--limit`` says."""
-    limits: dict[str, float | None] = {}
-    for each in given:
-        name, _, value = each.partition("=")
-        try:
-            limits[name.strip()] = None if value == "none" else int(value) if value.isdecimal() else float(value)
-        except ValueError:
-            raise ConfigurationError(f"--limit must be as cost=2 or cost=none, got {each[:100]!r}") from None
-    return limits
-
-
-def summaries_of(name: str | None) -> tuple[str, ...] | None:
-    """The ``summaries`` of a supervisor, as ``--summary-model`` says."""
-    return None if name is None else () if name == "none" else (name,)
