@@ -121,7 +121,7 @@ def test_a_database_that_somebody_writes_to_is_read_and_not_cleaned(mine: Path, 
         async with open_journal(mine):
             result = await anyio.to_thread.run_sync(lambda: invoke("content", "gc", "--db", mine, home=home))
             assert result.code == 75
-            assert f"read beside it with `repertory content gc --dry-run --db {mine}`" in result.err
+            assert f"read beside it with `repertory ps --db {mine}`" in result.err
             listed = await anyio.to_thread.run_sync(lambda: kept(mine, home))
             assert set(listed.values()) == {"store"}
 

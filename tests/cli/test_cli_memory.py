@@ -258,7 +258,7 @@ def test_a_database_that_somebody_writes_to_is_read_and_not_merged(mine: Path, h
             )
             assert refused.code == 75
             assert "is in use by process" in refused.err
-            assert f"`repertory memory diff scope-{checker} --db {mine}`" in refused.err
+            assert f"read beside it with `repertory ps --db {mine}`" in refused.err
             beside = await anyio.to_thread.run_sync(lambda: look(mine, "diff", checker, home=home))
             assert "1 conflict" in beside.out
 

@@ -52,7 +52,6 @@ def test_every_error_has_an_exit_code(kind: type[errors.RepertoryError]) -> None
     """No error of the tree ends as success."""
     arguments: dict[type[errors.RepertoryError], tuple[Any, ...]] = {
         output.Interrupted: ("x", 130),
-        output.InUse: (errors.JournalLocked("x"), "repertory ps"),
         errors.DefinitionError: ("a.md", "x"),
     }
     named = {"retry_after": 1.0} if kind is errors.QueueFull else {}

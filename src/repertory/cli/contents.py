@@ -135,9 +135,8 @@ async def _collect(
     if run_id is not None:
         async with open_run(run_id, db) as (path, _, row):
             whole_id = row.started.run_id
-    with output.read_beside("repertory content gc --dry-run"):
-        async with open_journal(path, readonly=dry_run) as journal:
-            store = Retention(journal, seconds=retention, clock=time.time)
-            if dry_run:
-                return path, await (store.of_run(whole_id) if whole_id else store.due())
-            return path, await (store.clean_run(whole_id) if whole_id else store.clean())
+    async with open_journal(path, readonly=dry_run) as journal:
+        store = Retention(journal, seconds=retention, clock=time.time)
+        if dry_run:
+            return path, await (store.of_run(whole_id) if whole_id else store.due())
+        return path, await (store.clean_run(whole_id) if whole_id else store.clean())

@@ -81,15 +81,11 @@ async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
                     await run.approve(event.call_id, arguments=written, by=by)
                 case _:
                     continue
-        except (ConfigurationError, ValueError) as error:
-            output.say(str(error))
-        except RunError as error:  # it was decided elsewhere, or its time is over, or a rule forbids that
+        except (ConfigurationError, RunError, ValueError) as error:
             output.say(str(error))
             if any(each.call_id == event.call_id for each in run.waiting(tree=True)):
                 continue
-            return True
-        else:
-            return True
+        return True  # else it was decided elsewhere, or its time is over
 
 
 async def _typed(prompt: str) -> str | None:

@@ -353,13 +353,12 @@ async def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, Me
     from repertory.memory.scopes import read_scope
     from repertory.record import open_journal
 
-    with output.read_beside(f"repertory memory diff {scope_id}"):
-        async with open_journal(path) as journal, open_system("merge") as system:
-            parent_id = parent_of(await read_scope(journal, scope_id))
-            # What the program bounds is not on record, and who merges by hand wants all of it.
-            unbounded = MemoryQuota(item_bytes=None, label_bytes=None, items=None, scope_bytes=None)
-            ref = system.spawn(partial(MemoryActor, journal, quota=unbounded), "memory")
-            return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
+    async with open_journal(path) as journal, open_system("merge") as system:
+        parent_id = parent_of(await read_scope(journal, scope_id))
+        # What the program bounds is not on record, and who merges by hand wants all of it.
+        unbounded = MemoryQuota(item_bytes=None, label_bytes=None, items=None, scope_bytes=None)
+        ref = system.spawn(partial(MemoryActor, journal, quota=unbounded), "memory")
+        return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
 
 
 def _print_report(screen: Console, what: str, report: MergeReport, *, full: bool) -> None:

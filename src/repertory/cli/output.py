@@ -9,8 +9,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from repertory import errors
@@ -38,14 +37,6 @@ class NothingThere(errors.RepertoryError):
 
 class CannotWrite(errors.RepertoryError):
     """Standard output takes no more."""
-
-
-class InUse(errors.JournalLocked):
-    """Another process owns the database; ``reading`` is a command that reads beside it."""
-
-    def __init__(self, error: errors.JournalLocked, reading: str) -> None:
-        super().__init__(str(error), path=error.path, owner=error.owner)
-        self.reading = reading
 
 
 class Interrupted(errors.RepertoryError):
@@ -94,17 +85,7 @@ def words_of(error: errors.RepertoryError) -> str:
             f"{error.path} is served by {owner} at {place}: ask it with `repertory start`, `attach`, `send` or "
             f"`resume` ({where}){end}"
         )
-    reading = f"{error.reading if isinstance(error, InUse) else 'repertory ps'} {where}"
-    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `{reading}`"
-
-
-@contextmanager
-def read_beside(reading: str) -> Generator[None]:
-    """Have what is refused because another process owns the database say which command reads beside it."""
-    try:
-        yield
-    except errors.JournalLocked as error:
-        raise InUse(error, reading) from None
+    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `repertory ps {where}`"
 
 
 # --- untrusted text ---------------------------------------------------------------------------------------
