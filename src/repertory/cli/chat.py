@@ -6,11 +6,11 @@ import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import msgspec
 from rich.text import Text
 
 from repertory.cli import output
@@ -19,7 +19,7 @@ from repertory.cli.conversing import Lines, Screen, terminal_kept
 from repertory.cli.databases import Database, db_option, read_row, runs_database
 from repertory.cli.deciding import decide_at_terminal
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, How, argument, option
-from repertory.cli.running import RESEARCH, find_agent, find_context, options_with, print_answer
+from repertory.cli.running import RESEARCH, find_agent, find_context, options_with, print_answer, told
 from repertory.cli.signals import leave, told_to
 from repertory.cli.stopping import beat
 from repertory.errors import RepertoryError, RunError
@@ -61,7 +61,7 @@ def chat(
     begun_with = RESEARCH if row is None else row.started.agent_ref or RESEARCH
     reference = lasting_reference(begun_with if agent is None else agent)
     talk = _Talk(
-        find_agent(reference, options),
+        agent=find_agent(reference, options),
         reference=reference,
         options=options,
         context=find_context(context),
@@ -75,33 +75,24 @@ def chat(
     talk.close()
 
 
+@dataclass(kw_only=True)
 class _Talk:
     """The questions and answers of one run."""
 
-    def __init__(
-        self,
-        agent: Agent[Any],
-        *,
-        reference: str,
-        options: Json,
-        context: Any,
-        row: RunRow | None,
-        path: Database,
-        how: How,
-        as_json: bool,
-    ) -> None:
-        self._agent = agent
-        self._how = how
-        self._reference = reference
-        self._options = options
-        self._context = context
-        self._row = row
-        self._path = path
-        self._as_json = as_json
+    agent: Agent[Any]
+    reference: str
+    options: Json
+    context: Any
+    row: RunRow | None
+    path: Database
+    how: How
+    as_json: bool
+
+    def __post_init__(self) -> None:
         self._run: Run[Any] | None = None
         self._failed = False
         self._typed_at = sys.stdin.isatty()
-        self._shown_on = sys.stdout.isatty() and not as_json
+        self._shown_on = sys.stdout.isatty() and not self.as_json
         self._lines = Lines(_PROMPT if self._typed_at and self._shown_on else "")
         self._signals: _Signals | None = None
 
@@ -110,11 +101,11 @@ class _Talk:
         from repertory.supervisor import open_supervisor
 
         signals = self._signals = _Signals(restore, self._typed_at)
-        model, summaries = self._options.get("model"), self._how.summaries
+        model, summaries = self.options.get("model"), self.how.summaries
         async with anyio.create_task_group() as beating:
             beating.start_soon(beat)
             with told_to(signals.hear):
-                async with open_supervisor(self._path, model=model, summaries=summaries) as supervisor:
+                async with open_supervisor(self.path, model=model, summaries=summaries) as supervisor:
                     with signals.everything:
                         await self._talk(supervisor)
             beating.cancel_scope.cancel()
@@ -122,7 +113,7 @@ class _Talk:
     def close(self) -> None:
         """Say how to go on with it, and raise what it ended with."""
         assert self._signals is not None
-        go_on = "" if self._run is None else f"go on with: repertory chat {self._run.id}{db_option(self._path)}"
+        go_on = "" if self._run is None else f"go on with: repertory chat {self._run.id}{db_option(self.path)}"
         if self._signals.ended_by:
             raise output.Interrupted(f"ended; {go_on}" if go_on else "ended", 128 + self._signals.ended_by)
         if self._typed_at and go_on:
@@ -131,13 +122,13 @@ class _Talk:
             raise RunError("not every question was answered")
 
     async def _talk(self, supervisor: Supervisor) -> None:
-        if self._row is not None:
-            started = self._row.started
+        if self.row is not None:
+            started = self.row.started
             # As spawn takes one up: what was interrupted goes on, and what has ended stays so until it is asked.
             run = self._run = await supervisor.spawn(
-                self._agent, started.task, context=self._context, run_id=started.run_id
+                self.agent, started.task, context=self.context, run_id=started.run_id
             )
-            question, result = await _last_exchange(supervisor.journal, self._row)
+            question, result = await _last_exchange(supervisor.journal, self.row)
             if self._shown_on:
                 self._dim(f"{_PROMPT}{output.clean(question)}")
                 if result is not None:
@@ -166,7 +157,7 @@ class _Talk:
             await self._run.send(question)
             return self._run
         return await supervisor.spawn(
-            self._agent, question, agent_ref=self._reference, options=self._options, context=self._context
+            self.agent, question, agent_ref=self.reference, options=self.options, context=self.context
         )
 
     async def _answer(self, run: Run[Any], question: str) -> None:
@@ -190,12 +181,8 @@ class _Talk:
                 stopped = self._signals.stopped
                 self._say_failed(question, "stopped" if stopped else str(error))
                 return
-        kind = run.agent.output_type
-        text, result = str(value), None
-        if kind is not None:
-            written = kind.write(value)
-            text, result = msgspec.json.format(written, indent=2), msgspec.json.decode(written)
-        if self._as_json:
+        text, result = told(run, value)
+        if self.as_json:
             self._print_json(question, answer=text, result=result)
         elif not self._shown_on:
             output.write(text.rstrip("\n"))
@@ -204,7 +191,7 @@ class _Talk:
 
     def _say_failed(self, question: str, words: str) -> None:
         self._failed = True
-        if self._as_json:
+        if self.as_json:
             self._print_json(question, error=words)
         if self._shown_on and words == "stopped":
             self._dim("[stopped]")

@@ -87,17 +87,22 @@ def company_served() -> tuple[Database, Place] | None:
     from repertory.service.places import service_of
 
     file = Path(COMPANY)
-    if not file.exists():
-        return None
+    database = company_database(file) if file.exists() else None
+    place = None if database is None else service_of(database)
+    return None if database is None or place is None else (database, place)
+
+
+def company_database(file: Path) -> Database | None:
+    """The database of a company; None where its file does not say, or what a service needs is not installed.
+
+    Of both ``up`` and ``doctor`` say more.
+    """
     try:
         from repertory.service.company import database_of, read_service
 
-        database = database_of(file.absolute(), read_service(file))
+        return database_of(file.absolute(), read_service(file))
     except (ConfigurationError, ModuleNotFoundError):
-        # No company, or a broken one; or what a service needs is not installed. Of both up and reload say more.
         return None
-    place = service_of(database)
-    return None if place is None else (database, place)
 
 
 def known_databases() -> list[Database]:

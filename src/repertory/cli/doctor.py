@@ -21,11 +21,19 @@ from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, data_dir, db_option, known_databases, named_database, open_to_read
+from repertory.cli.databases import (
+    Database,
+    company_database,
+    data_dir,
+    db_option,
+    known_databases,
+    named_database,
+    open_to_read,
+)
 from repertory.cli.findings import Finding, Verdict, check_company, check_postgres, check_systemd
 from repertory.cli.options import DATABASE, MODEL, argument, option
 from repertory.cli.service import unit_folder
-from repertory.errors import ConfigurationError, RepertoryError
+from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from repertory.llm import Block, Model
@@ -65,7 +73,7 @@ async def doctor(
 async def _look(company: Path | None, db: str | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
     from repertory.runs import open_model
 
-    database = named_database(db) or (None if company is None else _company_database(company))
+    database = named_database(db) or (None if company is None else company_database(company))
     if database is None:
         database = next(iter(known_databases()), None)
     findings = [
@@ -136,16 +144,6 @@ def _private(name: str, path: Path, fact: str) -> Finding:
     if mode & 0o077:
         return Finding(name, "warning", f"{fact} can be read by others (mode {mode:o})", f"chmod go= {path}")
     return Finding(name, "ok", fact)
-
-
-def _company_database(company: Path) -> Database | None:
-    """The database of a company; None where its file does not say: what is wrong with it is found further down."""
-    from repertory.service.company import database_of, read_service
-
-    try:
-        return database_of(company.absolute(), read_service(company))
-    except ConfigurationError:
-        return None
 
 
 async def _database(path: Database | None, deep: bool) -> Finding:

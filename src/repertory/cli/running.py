@@ -247,10 +247,7 @@ async def _outcome(
     error: RepertoryError | None = interrupted
     if run.state in FINAL_STATES:  # a signal came too late to matter, if any
         try:
-            answer, error = await run.wait_result(), None
-            if (kind := run.agent.output_type) is not None:
-                written = kind.write(answer)
-                answer, result = msgspec.json.format(written, indent=2), msgspec.json.decode(written)
+            (answer, result), error = told(run, await run.wait_result()), None
         except RunError as raised:
             wider = " --limit NAME=VALUE, with one that is wider" if isinstance(raised.__cause__, LimitExceeded) else ""
             words, error = str(raised), type(raised)(f"{raised}; {go_on}{wider}")
@@ -270,6 +267,15 @@ async def _outcome(
         **figures,
     }
     return fields, error
+
+
+def told(run: Run[Any], answer: Any) -> tuple[str, Any]:
+    """An answer as text; and as a value, where the agent says its type."""
+    kind = run.agent.output_type
+    if kind is None:
+        return str(answer), None
+    written = kind.write(answer)
+    return msgspec.json.format(written, indent=2), msgspec.json.decode(written)
 
 
 # --- what came of it --------------------------------------------------------------------------------------
