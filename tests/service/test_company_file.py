@@ -181,9 +181,7 @@ async def test_what_is_under_way_keeps_the_definition_it_began_with(folder: Path
         control = client.control
         with pytest.raises(ConfigurationError, match="no company file"):
             control.reload()
-        company = read_company(path)
-        company.apply(control)
-        control.on_reload = company.options().on_reload
+        read_company(path).start(control)
         first, second = await client.start("One."), await client.start("Two.")
         await gate.held.wait()
         (folder / "agents" / "clerk.md").write_text(CLERK.replace("You sort.", "You sort by date."))

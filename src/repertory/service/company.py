@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -152,6 +153,11 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         """Whether several machines may have its database."""
         return isinstance(self.database, PostgresAddress)
 
+    def start(self, control: Control) -> None:
+        """Make a service that of this company, which reads the file again when it is asked to."""
+        self.apply(control)
+        control.on_reload = partial(self._reload, control)
+
     def apply(self, control: Control) -> None:
         """Make a service that of this company. What is under way goes on as it began."""
         control.deliveries.offer(self.webhooks)  # first, as it may refuse: then nothing has changed
@@ -188,10 +194,8 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             model=self.models.default,
             summaries=self.models.summaries,
             keep_finished=self.retention.finished,
-            webhooks=self.webhooks,
             resume=True,
-            on_start=self.apply,
-            on_reload=self._reloader(),
+            on_start=self.start,
         )
 
     def _context(self) -> Any:
@@ -200,15 +204,10 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         with TomlFile(self.path).refusing("service", "context"):
             return load_context(self.service.context)
 
-    def _reloader(self) -> Callable[[Control], Sequence[str]]:
-        began = self
-
-        def reload(control: Control) -> Sequence[str]:
-            new = read_company(began.path)
-            new.apply(control)
-            return began.kept_until_restart(new)
-
-        return reload
+    def _reload(self, control: Control) -> Sequence[str]:
+        new = read_company(self.path)
+        new.apply(control)
+        return self.kept_until_restart(new)
 
     def kept_until_restart(self, new: Company) -> list[str]:
         """What another version of the file says that only a restart can change; a line for each."""

@@ -75,7 +75,7 @@ class Control:
         self.offers = Offers(agents, root=root, limits=limits)
         self._context = context
         self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time, duties=self.duties)
-        self.on_reload: Callable[[Control], Sequence[str]] | None = None
+        self.on_reload: Callable[[], Sequence[str]] | None = None
         self.has_taken_up = True  # False as long as what an earlier process left is being resumed
         self._started_at = time.time()
         self._beginning: set[str] = set()
@@ -143,7 +143,7 @@ class Control:
             raise ConfigurationError(
                 "this service has no company file to read again; it was not started by repertory up"
             )
-        return list(self.on_reload(self))
+        return list(self.on_reload())
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""

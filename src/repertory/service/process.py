@@ -68,9 +68,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         lease: Seconds after which others take its runs over when it is not heard of; None for the default.
         company: The company file that it follows, by which commands find it where its database is on a server; None for
             none.
-        on_start: Called once before anybody can ask; None for nothing.
-        on_reload: Called at SIGHUP, after the log file was opened again, and at ``POST /reload``; None for nothing.
-            Gives lines about what it could not change. What it raises is reported, and the service goes on as it was.
+        on_start: Called once before anybody can ask; None for nothing. It may set ``Control.on_reload``, which is
+            called at SIGHUP, after the log file was opened again, and at ``POST /reload``; that gives lines about what
+            it could not change. What it raises is reported, and the service goes on as it was.
     """
 
     database: str | os.PathLike[str] | PostgresAddress
@@ -95,7 +95,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     company: Path | None = None
     on_start: Callable[[Control], None] | None = None
     webhooks: Sequence[Webhook] = ()
-    on_reload: Callable[[Control], Sequence[str]] | None = None
 
 
 def _to_stderr(line: str) -> None:
@@ -150,7 +149,6 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 )
                 control.monitor.on_round.append(systemd.alive)
                 control.deliveries.offer(options.webhooks)
-                control.on_reload = options.on_reload
                 control.has_taken_up = False
                 if options.on_start is not None:
                     options.on_start(control)

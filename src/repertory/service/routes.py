@@ -2,9 +2,9 @@
 
 A handler is ``async def handler(service, run_id: str, *, query: …, headers: …, body: …) -> …``, with what stands in
 its path by name; ``request`` is handed to one that names it. The last three are structs, each left out where the
-operation has none. What it returns is answered as JSON. A response that it makes itself it declares as
-``Annotated[Response, …]`` with the type of the JSON in it, or as ``Response`` where that is none. What it raises is
-answered here, too.
+operation has none. What it returns is answered as JSON, and ``Accepted`` where that is nothing. A response that it
+makes itself it declares as ``Annotated[Response, …]`` with the type of the JSON in it, or as ``Response`` where that is
+none. What it raises is answered here, too.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from repertory.errors import (
     RunNotFound,
     ScopeNotFound,
 )
+from repertory.service.views import Accepted
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -86,7 +87,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         kind = get_type_hints(self.handle, include_extras=True)["return"]
         if get_origin(kind) is Annotated:
             return get_args(kind)[1]
-        return None if kind is Response else kind
+        return None if kind is Response else Accepted if kind is type(None) else kind
 
 
 def get(path: str, handle: Handler, **more: Any) -> Operation:
@@ -142,7 +143,9 @@ def _endpoint(operation: Operation, service: object) -> Callable[[Request], Awai
             read = await _read_body(request, body, most=operation.most)
             parts |= {} if body is Nothing else {"body": read}
         answer = await handle(**parts)
-        return answer if isinstance(answer, Response) else as_json(answer, operation.status)
+        if isinstance(answer, Response):
+            return answer
+        return as_json(Accepted() if answer is None else answer, operation.status)
 
     return endpoint
 

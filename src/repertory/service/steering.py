@@ -28,7 +28,7 @@ from repertory.service.requests import (
     StartHeaders,
 )
 from repertory.service.routes import Operation, as_json, delete, post
-from repertory.service.views import Accepted, Reloaded, Space, Started, WebhookAttempt, attempt_view
+from repertory.service.views import Reloaded, Space, Started, WebhookAttempt, attempt_view
 from repertory.tools import media_block
 from repertory.tools.threads import compute
 
@@ -65,35 +65,29 @@ class Steering:
         )
         return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
 
-    async def send(self, run_id: str, *, body: NewMessage) -> Accepted:
+    async def send(self, run_id: str, *, body: NewMessage) -> None:
         """Say something to a run; it is durable when the answer comes."""
         await self._control.send(run_id, body.text, message_id=body.message_id)
-        return Accepted()
 
-    async def stop(self, run_id: str) -> Accepted:
+    async def stop(self, run_id: str) -> None:
         """End a run at its next boundary."""
         await self._control.tell(run_id, "stop")
-        return Accepted()
 
-    async def kill(self, run_id: str) -> Accepted:
+    async def kill(self, run_id: str) -> None:
         """End a run at once."""
         await self._control.tell(run_id, "kill")
-        return Accepted()
 
-    async def pause(self, run_id: str) -> Accepted:
+    async def pause(self, run_id: str) -> None:
         """Hold a run at its next boundary."""
         await self._control.tell(run_id, "pause")
-        return Accepted()
 
-    async def resume(self, run_id: str) -> Accepted:
+    async def resume(self, run_id: str) -> None:
         """Let a paused run go on, a stopped or failed one, or one of an earlier process."""
         await self._control.resume(run_id)
-        return Accepted()
 
-    async def retry(self, run_id: str) -> Accepted:
+    async def retry(self, run_id: str) -> None:
         """Let a run go on that failed or was stopped, from where it ended."""
         await self._control.retry(run_id)
-        return Accepted()
 
     async def fork(self, run_id: str, *, body: NewFork) -> Annotated[Response, Started]:
         """Start a run that begins as this one did up to an iteration, beside it; 200 where it was there already."""
@@ -113,17 +107,15 @@ class Steering:
         await self._control.remove(run_id)
         return Response(status_code=204)
 
-    async def approve(self, run_id: str, call_id: str, *, body: Approval) -> Accepted:
+    async def approve(self, run_id: str, call_id: str, *, body: Approval) -> None:
         """Allow a call that waits; it is durable when the answer comes. Safe to repeat, as the two below."""
         await self._control.approve(run_id, call_id, arguments=body.arguments, by=body.by)
-        return Accepted()
 
-    async def deny(self, run_id: str, call_id: str, *, body: Denial) -> Accepted:
+    async def deny(self, run_id: str, call_id: str, *, body: Denial) -> None:
         """Deny a call that waits; it is durable when the answer comes."""
         await self._control.deny(run_id, call_id, body.reason, by=body.by)
-        return Accepted()
 
-    async def give_result(self, run_id: str, call_id: str, *, body: GivenResult) -> Accepted:
+    async def give_result(self, run_id: str, call_id: str, *, body: GivenResult) -> None:
         """Bring the result of a call that waits for it; it is durable when the answer comes."""
         result = body.result
         if body.content is not None:
@@ -136,7 +128,6 @@ class Steering:
                 raise HTTPException(422, f"the content cannot be shown to a model: {error}") from None
         given = {"call_id": call_id, "result": result, "is_error": body.is_error}
         await self._control.tell(run_id, "give_result", **given)
-        return Accepted()
 
     async def redeliver(self, *, body: Redelivery) -> WebhookAttempt:
         """Tell a webhook of a change of state again, now, whatever became of it before."""
