@@ -47,8 +47,11 @@ class FrozenList(list[Any]):
         return list, (list(self),)
 
 
+EMPTY_DICT: Final = FrozenDict()
+"""For all fields that are empty; a struct whose default it is leaves such a field out of its ``repr``."""
+
 _DONE: Final = frozenset({str, int, float, bool, type(None), FrozenDict, FrozenList})  # holds nothing to freeze
-_EMPTY: Final[dict[type[Any], Any]] = {dict: FrozenDict(), list: FrozenList()}  # most fields are empty: one for all
+_EMPTY: Final[dict[type[Any], Any]] = {dict: EMPTY_DICT, list: FrozenList()}
 
 
 class TooDeep(RecordRefused, RecursionError):

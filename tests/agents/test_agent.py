@@ -203,3 +203,4 @@ def test_an_agent_is_shown_by_what_was_said_of_it() -> None:
     assert "name='clerk', instructions='Look.', tools=(<Tool look>, <Tool context_retrieve>," in shown
     assert "limits=Limits(cost=2)" in shown
     assert "delegation" not in shown
+    assert repr(rp.Agent("clerk")) == "Agent(name='clerk')"

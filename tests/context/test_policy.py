@@ -25,6 +25,12 @@ def test_the_run_beats_the_agent_and_the_agent_beats_the_tool() -> None:
     assert policy.rules("other") == ResultRules(cap_chars=300)
 
 
+def test_a_policy_is_shown_by_what_was_said_of_it() -> None:
+    """Defaults are left out, also those that are frozen."""
+    assert repr(ContextPolicy()) == "ContextPolicy()"
+    assert repr(ContextPolicy(window=3, tools={})) == "ContextPolicy(window=3)"
+
+
 def test_what_no_layer_says_is_the_default() -> None:
     """An empty policy gives the documented defaults; None is not a value."""
     assert ContextPolicy().rules("x") == ResultRules()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 import msgspec
 
 from repertory._choices import check_choice, check_labels, check_number, check_pattern, check_type, show
-from repertory._frozen import freeze_fields, thaw
+from repertory._frozen import EMPTY_DICT, freeze_fields, thaw
 from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
 from repertory.agents.delegation import Delegation
@@ -138,10 +138,10 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
     team: Sequence[Agent[Any]] = ()
     model: Model | str | None = None
     memory: MemoryMode = "shared"
-    context: ContextPolicy | None = msgspec.field(default_factory=ContextPolicy)
+    context: ContextPolicy | None = ContextPolicy()
     limits: Limits = Limits()
     max_tokens: int = 8192
-    options: Json = msgspec.field(default_factory=dict[str, Any])
+    options: Json = EMPTY_DICT
     description: str = ""
     on_lifecycle: Callable[[MessageEvent], object] | None = None
     delegation: Delegation = Delegation()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from repertory._choices import show
-from repertory._frozen import freeze_fields
+from repertory._frozen import EMPTY_DICT, freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.shortening.rules import ResultPolicy, ResultRules, Size, check_types, merge_policies, rules_of
 from repertory.shortening.trail import WINDOW
@@ -69,7 +69,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
     show_once: bool = True
     comfort_tokens: Size | None = None
     results: ResultPolicy = ResultPolicy()
-    tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])
+    tools: dict[str, ResultPolicy] = EMPTY_DICT
 
     def __post_init__(self) -> None:
         check_types(self)
