@@ -183,3 +183,21 @@ def test_a_summary_that_does_not_make_the_view_smaller_is_refused() -> None:
     elsewhere = msgspec.structs.replace(summary(8), first=1)
     planner = Planner(policy=ContextPolicy(), profile=PROFILE)
     assert planner.swap_in(ledger(6), EMPTY, elsewhere, iteration=9) is None
+
+
+@pytest.mark.parametrize(("comfort", "tokens"), [(2_000, 1_500), (2_000, 3_000), (5_000, 3_000)])
+def test_a_comfort_that_no_summary_can_reach_does_not_ask_for_one_again_and_again(comfort: int, tokens: int) -> None:
+    """A compaction clears at least what its summary has, and a long summary is not expected to come back as a short
+    one."""
+    snapshot, plan, asked, stored = ledger(60), EMPTY, list[int](), None
+    planner = Planner(policy=ContextPolicy(comfort_tokens=comfort), profile=PROFILE)
+    for iteration in range(1, 61):
+        record = snapshot[: 2 * iteration - 1]
+        decision = stored and planner.swap_in(record, plan, stored, iteration=iteration)
+        plan = apply(plan, decision) if decision else plan
+        outcome = planner.next(record, plan, iteration=iteration)
+        plan, stored = outcome.plan, None
+        if outcome.compaction is not None:
+            asked.append(iteration)
+            stored = summary(outcome.compaction.upto - 1, tokens=tokens)
+    assert 3 <= len(asked) <= 20

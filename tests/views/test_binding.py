@@ -346,7 +346,7 @@ async def test_a_summary_is_asked_for_only_where_it_could_still_be_swapped_in(au
     """A long one leaves the view longer than comfortable: the next is of a request that begins with it."""
     model = Provider(40, share=0.5)
     _, events = await play(model, context=rp.ContextPolicy(comfort_tokens=10_000))
-    assert kinds(events).count("provider") > 10
+    assert kinds(events).count("provider") > 2
     assert [event.reason for event in events if isinstance(event, SummaryRefused)] == []
 
 

@@ -19,8 +19,7 @@ from repertory.llm.messages import Text
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
-SUMMARY_TOKENS = 1_500
-"""What a provider's summary is expected to have."""
+_SUMMARY_TOKENS = 1_500  # of a provider's first summary; so many had those of the recorded runs
 _INSTRUCTION_TOKENS = 200
 _LEAST_CLEARED = 25_000  # tokens: many small compactions lose most, as each forgets what it does not say
 _BEFORE = 3  # turns before a limit is passed; a summary takes its time
@@ -39,9 +38,19 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+def signed_tokens(cover: CoverRange) -> int:
+    """Tokens of what the provider wrote of a cover: all but the log beside it."""
+    return cover.tokens - sum(text_tokens(block.text) for block in cover.content if isinstance(block, Text))
+
+
+def _expected_tokens(live: Live) -> int:
+    """Tokens that the next summary is expected to have: it takes in the one in view, which may have more."""
+    return max([_SUMMARY_TOKENS, *map(signed_tokens, live.plan.covers[:1])])
+
+
 def compactable(live: Live, position: int, log: int) -> int:
     """Tokens that the view below a position would lose by a compaction, beside which a log of so many is said again."""
-    return max(0, live.before(position) - SUMMARY_TOKENS - log - live.restated(position))
+    return max(0, live.before(position) - _expected_tokens(live) - log - live.restated(position))
 
 
 def compaction_call(account: Account, view: int, tokens: int) -> float:
@@ -69,13 +78,13 @@ def wanted_compaction(
     if not gain:
         return None
     coming = round(_BEFORE * live.growth(_LOOKED_AT) * factor)
-    rates, sent = account.rates, live.before(upto)
-    cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + log + live.restated(upto))
+    rates, sent, summary = account.rates, live.before(upto), _expected_tokens(live)
+    cost = compaction_call(account, sent, summary) + rates.write * (summary + log + live.restated(upto))
     cost -= rates.read * sent  # which the next request need not read
     saves = rates.read * gain
     if size + coming > limit:
         why = f"the prompt should not pass {limit:,} tokens"
-    elif size > comfort and gain * factor >= (1 - HEADROOM) * comfort:
+    elif size > comfort and gain * factor >= (1 - HEADROOM) * comfort and gain >= summary:
         why = "a longer view costs the model's attention"
     elif gain >= _LEAST_CLEARED and account.owed + saves >= cost and account.pays_for(cost):
         why = "what is old has cost as much, and what was saved so far pays for it"

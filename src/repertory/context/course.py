@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from repertory.context.account import Account, rates_of
-from repertory.context.binding import compactable, compaction_call, signed_cover
+from repertory.context.binding import compactable, compaction_call, signed_cover, signed_tokens
 from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.edits import Editor
 from repertory.context.live import Live
@@ -306,8 +306,7 @@ class Course:
         bank = account.bank_after(view, kept, held=held, cold=cold)
         for edit in decision.edits:
             if isinstance(edit, CoverRange) and edit.strategy == "provider":
-                said = sum(text_tokens(block.text) for block in edit.content if isinstance(block, Text))
-                bank -= compaction_call(account, before.before(edit.last + 1), edit.tokens - said)
+                bank -= compaction_call(account, before.before(edit.last + 1), signed_tokens(edit))
         owed = 0.0
         if plan.start == before.plan.start:
             old, size = self.editor.foldable(before, self.edge(before, iteration))
