@@ -1,11 +1,11 @@
 """What building a view costs: one iteration's planning and projecting, at 100 and at 10,000 iterations.
 
 Run it with ``python benchmarks/context.py``. The ledger is made to look like a coding agent's: mostly short results,
-some long ones (log-normal, median 700 tokens), two parallel calls now and then, a user who speaks every 50 iterations.
-The policy is the default one. Timed is the CPU, of each iteration the best of ``--rounds``. Promised: p99 under 1 ms,
-and at most 1.3 times what it takes at 100 iterations, here and with ``--iterations 100000``. To read a new result takes
-time by itself, once, however long the record is: ``--distinct`` makes all lines different, so that each is read.
-Writing the request down for the journal is told by itself.
+some long ones (log-normal, median 700 tokens) of lines that differ, two parallel calls now and then, a user who speaks
+every 50 iterations. The policy is the default one. Timed is the CPU, of each iteration the best of ``--rounds``.
+Promised: p99 under 1 ms, and at most 1.3 times what it takes at 100 iterations, here and with ``--iterations 100000
+--alike --rounds 1``, which takes some minutes. To read a long result takes milliseconds, once, however long the record
+is; that is done while the model answers, and told by itself, as is writing the request down for the journal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, project
@@ -26,20 +26,29 @@ from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import Entry, Snapshot
 from repertory.record.requests import RequestRecorder
 from repertory.shortening import ResultPolicy
-from repertory.shortening.shaping import shape_result
+from repertory.shortening.shaping import Shaped, shape_result
 
 SYSTEM = (Text("You are a careful engineer. " * 200),)
 AROUND = 60  # iterations measured around each length
 
 
-def make_record(iterations: int, policy: ContextPolicy, *, distinct: bool = False) -> list[Entry]:
-    """A ledger of so many iterations. The lines of a result are one and the same, or ``distinct``."""
+def make_record(iterations: int, policy: ContextPolicy, *, alike: bool = False) -> list[Entry]:
+    """A ledger of so many iterations; ``alike`` makes the lines of each result the same, which are read at once."""
     rng = random.Random(7)
     lines = [
         f"{rng.randrange(999)}: def handler_{rng.randrange(5000)}(request): return look_{rng.randrange(900)}\n"
         for _ in range(20_000)
     ]
     entries: list[Entry] = []
+    results: dict[tuple[int, int], Shaped] = {}  # of 2,000 iterations; then they come again
+
+    def result(number: int, k: int, size: int) -> Shaped:
+        known = number % 2_000, k
+        if known not in results:
+            count = 1 + size // len(lines[0])
+            text = "".join(rng.choices(lines) * count if alike else rng.choices(lines, k=count))[:size]
+            results[known] = shape_result(text, rules=policy.rules("read"), content_id=f"k{number}")
+        return results[known]
 
     def add(role: str, kind: str, iteration: int, *content: Block, **fields: object) -> None:
         entries.append(
@@ -63,11 +72,8 @@ def make_record(iterations: int, policy: ContextPolicy, *, distinct: bool = Fals
             ToolUse(f"c{number}_{k}", "read", {"path": f"src/module_{rng.randrange(400)}.py"}) for k in range(calls)
         ]
         add("assistant", "assistant", number, Text(f"Next I look at step {number}."), *uses)
-        for use in uses:
-            size = min(60_000, int(4 * work.lognormvariate(6.55, 1.1)))
-            count = 1 + size // len(lines[0])
-            text = "".join(rng.choices(lines, k=count) if distinct else rng.choices(lines) * count)[:size]
-            shaped = shape_result(text, rules=policy.rules("read"), content_id=f"k{number}")
+        for k, use in enumerate(uses):
+            shaped = result(number, k, min(60_000, int(4 * work.lognormvariate(6.55, 1.1))))
             add(
                 "user",
                 "action-result",
@@ -86,14 +92,18 @@ def make_record(iterations: int, policy: ContextPolicy, *, distinct: bool = Fals
 class Iteration(NamedTuple):
     """What one iteration took, in microseconds of CPU time, and what came of it."""
 
+    number: int
     planning: float
     recording: float
+    reading: float
     edited: bool
     prompt: int
 
 
-def live(entries: list[Entry], policy: ContextPolicy, profile: ModelProfile) -> tuple[list[Iteration], Plan]:
-    """Go through a record as an agent does."""
+def live(
+    entries: list[Entry], policy: ContextPolicy, profile: ModelProfile, timed: Container[int]
+) -> tuple[list[Iteration], Plan]:
+    """Go through a record as an agent does; the iterations that were timed."""
     planner = Planner(policy=policy, profile=profile, head_tokens=1_400)
     recorder = RequestRecorder()
     projector = Projector(profile=profile, system=SYSTEM)
@@ -105,16 +115,20 @@ def live(entries: list[Entry], policy: ContextPolicy, profile: ModelProfile) -> 
         if entry.role != "assistant":
             continue
         snapshot, number = Snapshot("run", entries, entry.position), entry.iteration
-        begun = time.thread_time()
+        clock = time.thread_time if number in timed else float
+        begun = clock()
         outcome = planner.next(snapshot, plan, iteration=number, calibration=calibration)
         plan = outcome.plan
         request = projector.project(snapshot, plan)
-        planned = time.thread_time()
+        planned = clock()
         recorder.record(request, snapshot, run_id="run", call=number, iteration=number, position=len(snapshot), at=0.0)
-        recorded = time.thread_time()
+        recorded = clock()
+        planner.read_ahead()
+        ahead = clock()
         calibration = calibration.observe(estimate=outcome.estimate, real=outcome.estimate)
-        took = 1e6 * (planned - begun), 1e6 * (recorded - planned)
-        found.append(Iteration(*took, edited=bool(outcome.decisions), prompt=outcome.prompt_tokens))
+        if number in timed:
+            took = 1e6 * (planned - begun), 1e6 * (recorded - planned), 1e6 * (ahead - recorded)
+            found.append(Iteration(number, *took, edited=bool(outcome.decisions), prompt=outcome.prompt_tokens))
     return found, plan
 
 
@@ -122,25 +136,33 @@ def measure(
     entries: list[Entry], policy: ContextPolicy, profile: ModelProfile, marks: list[int], rounds: int
 ) -> tuple[float, float]:
     """Measure and print; p99 of all iterations, and how much longer the last ones take than the first."""
-    played = [live(entries, policy, profile) for _ in range(rounds)]
+    # To look at the clock takes longer than to plan in some containers, so of very many iterations a tenth is timed.
+    timed = {number for mark in marks for number in range(mark - AROUND, mark + 1)}
+    timed.update(range(1, marks[-1] + 1, max(1, marks[-1] // 10_000)))
+    played = [live(entries, policy, profile, timed) for _ in range(rounds)]
     every, plan = played[0]
     took = [min(times) for times in zip(*([one.planning for one in found] for found, _ in played), strict=True)]
     medians: list[float] = []
     for mark in marks:
-        around = took[max(0, mark - AROUND) : mark]
+        around = [time for time, one in zip(took, every, strict=True) if mark - AROUND < one.number <= mark]
         medians.append(statistics.median(around))
+        prompt = next(one.prompt for one in every if one.number == mark)
         print(
             f"  {mark:>6} iterations: median {medians[-1]:7.0f} µs, mean {statistics.fmean(around):7.0f} µs, "
-            f"prompt {every[mark - 1].prompt:,} tokens"
+            f"prompt {prompt:,} tokens"
         )
-    slowest = sorted(took)[int(len(took) * 0.99)]
     writing = statistics.median(one.recording for one in every)
+    reading = [one.reading for one in every]
     edits = [planning for planning, one in zip(took, every, strict=True) if one.edited]
-    print(
-        f"  all {len(took):,} iterations: p99 {slowest / 1000:.2f} ms; writing the request down takes {writing:.0f} µs"
-    )
+    print(f"  {len(took):,} iterations: p99 {p99(took):.2f} ms; writing the request down takes {writing:.0f} µs")
+    print(f"  reading ahead: median {statistics.median(reading) / 1000:.2f} ms, p99 {p99(reading):.2f} ms")
     print(f"  {len(edits)} edits, median {statistics.median(edits or [0.0]) / 1000:.1f} ms each; plan: {size_of(plan)}")
-    return slowest, medians[-1] / medians[0]
+    return p99(took), medians[-1] / medians[0]
+
+
+def p99(microseconds: list[float]) -> float:
+    """Milliseconds within which 99 of 100 are."""
+    return sorted(microseconds)[int(len(microseconds) * 0.99)] / 1000
 
 
 def size_of(plan: Plan) -> str:
@@ -163,17 +185,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--iterations", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3, help="of which each iteration's best one counts")
-    parser.add_argument("--distinct", action="store_true", help="results of lines that are all different")
+    parser.add_argument("--alike", action="store_true", help="results of one line that comes again, read at once")
     options = parser.parse_args()
     policy = ContextPolicy()
-    entries = make_record(options.iterations, policy, distinct=options.distinct)
+    entries = make_record(options.iterations, policy, alike=options.alike)
     marks = sorted({min(100, options.iterations), min(1_000, options.iterations), options.iterations})
     kept = True
     for name in ("claude-sonnet-4-5", "claude-haiku-5-5", "offline"):
         profile = profile_for(name)
         print(f"{name}: {len(entries):,} entries")
         slowest, longer = measure(entries, policy, profile, marks, options.rounds)
-        ok = slowest < 1_000 and longer <= 1.3
+        ok = slowest < 1 and longer <= 1.3
         kept = kept and ok
         print(
             f"  {longer:.2f} times as long at {marks[-1]:,} as at {marks[0]:,} iterations: {'kept' if ok else 'MISSED'}"

@@ -174,6 +174,8 @@ def lived(run: Run) -> Iterator[Step]:
             return
         yield Step(snapshot, plan, asked, outcome)
         plan = outcome.plan
+        if number % 3:  # mostly, as some models answer at once
+            planner.read_ahead()
         if deed == "calibrate":
             calibration = calibration.observe(estimate=outcome.estimate, real=int(outcome.estimate * 1.2))
         if iteration % 3 == 0 and position > 2:

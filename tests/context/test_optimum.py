@@ -103,7 +103,7 @@ def scheduled(story: Story, edges: Sequence[int]) -> list[Plan]:
 
 def _view(snapshot: Snapshot, plan: Plan) -> tuple[Live, Trail]:
     trail = Trail(POLICY.window, POLICY.rules)
-    trail.follow(tuple(cover.content for cover in plan.covers), plan.start, snapshot)
+    trail.follow(plan.covers, plan.start, snapshot)
     return Live(plan, POLICY, snapshot), trail
 
 

@@ -10,7 +10,8 @@ from random_runs import drawn, lived
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_a_planner_that_comes_afresh_decides_the_same(first: int) -> None:
-    """At every request, though callers pin and expand, summaries come late and the server refuses prompts."""
+    """At every request, though callers pin and expand, summaries come late and the server refuses prompts; and whether
+    or not it was read ahead."""
     for seed in range(first, first + 10):
         run = drawn(seed)
         for step in lived(run):

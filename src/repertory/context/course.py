@@ -96,6 +96,11 @@ class Course:
 
     def follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
         """The view of a plan, up to the record. Of a plan that others have changed only what they changed is new."""
+        live = self._followed(snapshot, plan)
+        self.editor.trail.known = live.last_turn
+        return live
+
+    def _followed(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
         live, before = self._live, self._live
         if live is not None and live.plan is plan and live.position <= len(snapshot):
             if live.position < len(snapshot):
@@ -121,9 +126,7 @@ class Course:
 
     def take(self, live: Live, snapshot: Sequence[Entry]) -> None:
         """Take over the view of another plan."""
-        if self._live is None or live.plan.covers is not self._live.plan.covers:  # there may be thousands
-            front = tuple([cover.content for cover in live.plan.covers])
-            self.editor.trail.follow(front, live.plan.start, snapshot)
+        self.editor.trail.follow(live.plan.covers, live.plan.start, snapshot)
         self._live = live
         self.account.take_up(live.plan, live.before)
 
@@ -153,6 +156,11 @@ class Course:
         """
         if self.policy.summaries:
             self.editor.trail.write(snapshot, max(live.plan.start, live.end_at_turn(iteration - self.policy.window)))
+
+    def read_ahead(self, now: Moment) -> None:
+        """Read what a request shows, and write what will have left the window before the next one."""
+        self.editor.trail.known = now.live.position
+        self.write(now.live, now.snapshot, now.iteration + 1)
 
     def _in_vain(self, snapshot: Sequence[Entry], answer: Entry) -> int:
         """Tokens that the request before an answer could have done without."""

@@ -161,7 +161,7 @@ class Live:
 
         Results of one turn expire together, under the most aggressive of their settings.
         """
-        if not self.policy.expiration:
+        if not self.policy.expires:
             return []
         turns: dict[int, list[Entry]] = {}
         for entry in (*self.results, *self.stubs):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repertory.context.course import Course, Fold, Moment
+from repertory.context.edits import LEAST_SAVED, worthwhile
+from repertory.context.live import Live
 from repertory.context.plan import HoldBack, StubResult
 from repertory.record.entries import Entry
 from repertory.shortening.lines import looks_like_file
@@ -29,11 +31,12 @@ class ShownOnce:
 
     def due(self, now: Moment) -> list[StubResult]:
         """The stubs of results that the last request showed without writing them to the cache."""
-        plan = now.live.plan
-        if not plan.held or self._course.account.since_counted:
-            return []
-        shown = now.snapshot[plan.held : min(plan.decided_at, now.live.last_turn)]
-        return [stub for entry in shown if (stub := self._stub(now, entry)) is not None]
+        return [] if self._course.account.since_counted else self._stubs(now, now.live.last_turn)
+
+    def read_ahead(self, now: Moment) -> None:
+        """Choose the lines of the stubs that will be due at the request after this one."""
+        if now.live.plan.decided_at == now.live.position:
+            self._stubs(now, now.live.position)
 
     def hold_back(self, now: Moment, stubs: Sequence[StubResult], fold: Fold) -> list[HoldBack]:
         """Keep what is new and bulky from being written to the cache, beside the stubs that are made now; ``fold`` is
@@ -46,9 +49,9 @@ class ShownOnce:
         poor = not course.account.pays_for(fold.cost)
         gain, held = 0.0, 0
         for entry in now.snapshot[hold:]:
-            stub = self._stub(now, entry) if poor or entry.tokens >= self._large else None
+            stub = self._stub_tokens(live, entry) if poor or entry.tokens >= self._large else 0
             held += entry.tokens
-            gain += self._gain(entry.tokens, stub.tokens) if stub else -entry.tokens
+            gain += self._gain(entry.tokens, stub) if stub else -entry.tokens
         before = course.head + live.tokens - sum(edit.was_tokens - edit.tokens for edit in stubs) - held
         return [HoldBack(position=hold)] if gain > 0 and before >= course.profile.cache.minimum_tokens else []
 
@@ -60,14 +63,24 @@ class ShownOnce:
         rates, window = self._course.rates, self._course.policy.window
         return (rates.write - 1.0) * whole - rates.write * stub + rates.read * window * (whole - stub)
 
-    def _stub(self, now: Moment, entry: Entry) -> StubResult | None:
-        """The stub of a result that is shown once; None for one that stays."""
-        live, bulky = now.live, entry.tool_call_id is not None and entry.tokens >= _BULKY
+    def _stubs(self, now: Moment, seen: int) -> list[StubResult]:
+        """The stubs of what the plan's request holds back, as far as the model has seen it."""
+        plan, live = now.live.plan, now.live
+        shown = now.snapshot[plan.held : min(plan.decided_at, seen)] if plan.held else ()
+        stubs = (
+            self._course.editor.shorten(live, now.snapshot, entry, "shown once", live.rules(entry.tool))
+            for entry in shown
+            if self._stub_tokens(live, entry)
+        )
+        return worthwhile(stubs)
+
+    def _stub_tokens(self, live: Live, entry: Entry) -> int:
+        """About how many tokens the stub of a result has that is shown once; 0 for one that stays."""
+        bulky = entry.tool_call_id is not None and entry.tokens >= _BULKY
         if not bulky or entry.position in live.plan.shown or live.stays(entry):
-            return None
+            return 0
         text, rules = tool_text(entry), live.rules(entry.tool)
-        may_be_edited = entry.tokens < min(_FILE, self._large) and looks_like_file(text)
-        if may_be_edited or room_of(len(text), rules.importance) > len(text) // 2:
-            return None
-        stub = self._course.editor.shorten(live, now.snapshot, entry, "shown once", rules)
-        return stub if stub.tokens < entry.tokens // 2 else None
+        if entry.tokens < min(_FILE, self._large) and looks_like_file(text):
+            return 0  # it may be edited
+        stub = max(room_of(len(text), rules.importance), rules.compact_length) // 4 + LEAST_SAVED
+        return stub if stub < entry.tokens // 2 else 0

@@ -100,8 +100,8 @@ class Planner:
         self.affords, self.charge = course.affords, course.charge
         self._cliffs = cliffs_of(profile)
         self._cached = bool(profile.cache.breakpoints)
-        self._expires = policy.expires
         self._once = ShownOnce(course)
+        self._shown: Moment | None = None  # the request that was planned last, with the view that it shows
 
     @property
     def charged(self) -> float:
@@ -146,6 +146,7 @@ class Planner:
         course.count(live, snapshot)
         now = Moment(live, snapshot, iteration, calibration, calibration.real_tokens(estimate), cold, summaries)
         decided = self._decide(now, limit, refused=shrink_to is not None)
+        self._shown = now if decided is None else msgspec.structs.replace(now, live=decided[1])
         if decided is None:
             asked = self._wanted_compaction(now, limit)
             return Outcome(plan=plan, estimate=estimate, prompt_tokens=now.size, compaction=asked)
@@ -156,6 +157,16 @@ class Planner:
         estimate = course.head + after.tokens
         prompt = calibration.real_tokens(estimate)
         return Outcome(plan=after.plan, decisions=(decision,), estimate=estimate, prompt_tokens=prompt)
+
+    def read_ahead(self) -> None:
+        """Do now what planning the next request would else begin with, as far as it follows from the last one.
+
+        It changes nothing but when that is done: reading a long result takes milliseconds, and while the model answers
+        nobody waits for them.
+        """
+        if self._shown is not None:
+            self._course.read_ahead(self._shown)
+            self._once.read_ahead(self._shown)
 
     def _decide(self, now: Moment, limit: int, *, refused: bool) -> tuple[Decision, Live] | None:
         """The decision and the view that it leads to; None to leave things as they are."""
@@ -251,7 +262,7 @@ class Planner:
     def _overdue(self, now: Moment) -> Sequence[Edit]:
         """Results that expired a window ago: an explicit expiration waits that long for a cheap moment, no longer."""
         late = now.iteration - self._course.policy.window
-        return self._course.editor.expire(now.live, now.snapshot, late, 0) if self._expires else []
+        return self._course.editor.expire(now.live, now.snapshot, late, 0)
 
     def _fitted(
         self, now: Moment, limit: int, kind: str, reason: str, due: Sequence[Edit]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import is_not
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -230,7 +232,8 @@ def equal_items(old: tuple[Any, ...], new: tuple[Any, ...]) -> int:
     count = min(len(old), len(new))
     if old[:count] == new[:count]:
         return count
-    return next(at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one is not other and one != other)
+    others = compress(range(count), map(is_not, old, new))  # there may be thousands that are identical
+    return next(at for at in others if old[at] != new[at])
 
 
 _json = msgspec.json.Encoder(order="sorted")

@@ -234,6 +234,8 @@ class Loop:
         while True:
             async with self.view.show(iteration) as shown:
                 self._room, begun = shown.room, anyio.current_time()
+                if self._live.actor is not None:
+                    self._live.actor.start_soon(self.view.read_ahead)
                 try:
                     response = await self._complete(shown.request)
                 except ModelError as error:

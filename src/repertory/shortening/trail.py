@@ -8,10 +8,12 @@ Complexity Trap, arXiv 2508.21433.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Reversible, Sequence
 from copy import copy
 from itertools import chain
+from typing import Protocol
 
 from repertory._cutting import clip, first_chars
 from repertory.llm.messages import Block, Text, ToolUse, canonical_json, equal_items, text_of
@@ -50,21 +52,32 @@ def argument_room(length: int) -> int:
     return max(_ARGUMENT, int(min(length, MOST_READ) * SHARE))
 
 
+class Stretch(Protocol):
+    """What stands for a stretch of a run."""
+
+    @property
+    def content(self) -> tuple[Block, ...]:
+        """Its text."""
+        ...
+
+
 class Trail:
     """Writes the trail of one run, turn by turn, as turns leave the window.
 
-    What is written of a turn follows from the record up to ``window`` iterations later, and from the trail before it:
-    neither from when it is asked for, nor from the order in which results came in.
+    What is written of a turn follows from the record to the end of its window, and from the trail before it: neither
+    from when it is asked for, nor from the order in which results came in.
 
     Attributes:
         position: Entries below have been written.
+        known: Entries below count for what a name tells. That is what the model had seen when it last answered, so all
+            of it can be read, and written, while it answers.
     """
 
     def __init__(self, window: int = WINDOW, rules: Callable[[str | None], ResultRules] = _built_in) -> None:
         """Begin at the beginning of a record.
 
         Args:
-            window: Iterations that stand as they arrived; so many later what they held is known.
+            window: Iterations that stand as they arrived.
             rules: What holds for the results of a tool.
         """
         self._window = window
@@ -80,10 +93,12 @@ class Trail:
         self._sizes: list[int] = [0]  # characters of so many texts
         self._result_summaries: Mapping[int, str] = {}
         self._summary_positions = frozenset[int]()  # the mapping may grow
-        self._front: tuple[tuple[Block, ...], ...] = ()
+        self._front: tuple[Stretch, ...] = ()
+        self._chosen: dict[tuple[int, int], tuple[list[str], int]] = {}  # see ``lines_of``
         self.position = 0
+        self.known = sys.maxsize
 
-    def follow(self, front: tuple[tuple[Block, ...], ...], start: int, snapshot: Sequence[Entry]) -> None:
+    def follow(self, front: tuple[Stretch, ...], start: int, snapshot: Sequence[Entry]) -> None:
         """Take up the trail behind what stands for the entries below ``start``. If that changed, what was written
         behind it is written again: other lines stand in view now.
         """
@@ -91,8 +106,8 @@ class Trail:
             same = equal_items(self._front, front)
             if same < len(self._front):
                 self._covered, same = set(), 0
-            for content in front[same:]:
-                self._covered.update(map(str.strip, text_of(content).splitlines()[1:]))
+            for stretch in front[same:]:
+                self._covered.update(map(str.strip, text_of(stretch.content).splitlines()[1:]))
             self._front = front
             self._begin(start, snapshot)
 
@@ -119,7 +134,7 @@ class Trail:
     def _begin(self, start: int, snapshot: Sequence[Entry]) -> None:
         """Begin behind the covers, knowing what is known there."""
         if self.position > start:
-            self._vocabulary, self._read = Vocabulary(), 0
+            self._vocabulary, self._read, self._chosen = Vocabulary(), 0, {}
         self._standing = set()
         self._starts, self._texts, self._talk, self._sizes = [], [], [], [0]
         self.position = start
@@ -146,7 +161,7 @@ class Trail:
             answers = [entry for entry in snapshot[first:last] if entry.tool_call_id is not None]
             for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results come in
                 if entry.tool_call_id is None:
-                    self._read_on(snapshot, entry.iteration + self._window)
+                    self._read_on(snapshot, entry.iteration + self._window - 1)
                     talk = entry.role if is_talk(entry) else ""
                     self._add(at, self._turn(entry, answers), talk=talk)
             self.position = last
@@ -161,11 +176,13 @@ class Trail:
             self._standing.update(map(str.strip, text.splitlines()))
 
     def _read_on(self, snapshot: Sequence[Entry], iteration: int) -> None:
-        """Let the vocabulary take in everything up to an iteration."""
-        while self._read < len(snapshot) and snapshot[self._read].iteration <= iteration:
+        """Let the vocabulary take in everything up to an iteration, as far as it is known."""
+        end = min(len(snapshot), self.known)
+        while self._read < end and snapshot[self._read].iteration <= iteration:
             first, now = self._read, snapshot[self._read].iteration
-            while self._read < len(snapshot) and snapshot[self._read].iteration == now:
+            while self._read < end and snapshot[self._read].iteration == now:
                 self._read += 1
+            self._chosen.clear()
             entries = snapshot[first : self._read]
             results = [text_of(entry.content) for entry in entries if entry.tool_call_id is not None]
             self._vocabulary.read(now, results)
@@ -184,10 +201,16 @@ class Trail:
         )
 
     def lines_of(self, entry: Entry, snapshot: Sequence[Entry], room: int) -> tuple[list[str], int]:
-        """Choose lines of a result that leaves view now, and say how many it has."""
+        """Choose lines of a result that leaves view now, and say how many it has.
+
+        It is asked for ahead of time, and by each step that tries to make a prompt fit; so it is kept.
+        """
         self._read_on(snapshot, snapshot[-1].iteration)
-        lines = source_lines(tool_text(entry))
-        return choose_lines(lines, room, self._vocabulary), len(lines)
+        key = entry.position, room
+        if key not in self._chosen:
+            lines = source_lines(tool_text(entry))
+            self._chosen[key] = choose_lines(lines, room, self._vocabulary), len(lines)
+        return self._chosen[key]
 
     # --- one turn -----------------------------------------------------------------------------------------
 

@@ -297,6 +297,11 @@ class ContextView:
             await ticket.wait()  # else a crash could forget a call that is billed
         # Else it need not be durable before the call: it is before the answer, which is all that acts on it.
 
+    async def read_ahead(self) -> None:
+        """While the model answers, do what planning the next request would else begin with."""
+        if self._planner is not None:
+            self._planner.read_ahead()
+
     def _cache_is_cold(self) -> bool:
         """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
         rules, at = self._profile.cache, self._answered_at
