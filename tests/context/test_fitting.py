@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from frames import unsaid
 
 from context_histories import Story, long_story, plan_afresh, planned, profile
-from repertory.context import ContextPolicy, Planner
+from repertory.context import ContextPolicy, Planner, project
 from repertory.context.plan import CoverRange
 from repertory.errors import ContextOverflow
 
@@ -88,3 +89,15 @@ def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:
         held = outcome.plan.held if outcome.decisions else 0
         shown_once = {entry.position for entry in snapshot[held:] if entry.tool_call_id} if held else set[int]()
     assert kinds >= {"once", "comfort"}
+
+
+def test_a_long_talk_leaves_the_trail_within_its_share_and_every_word_of_it_in_view() -> None:
+    """A line between every two remarks would be more than there is room for: the view would grow without end."""
+    story, policy = Story(), ContextPolicy(comfort_tokens=12_000)
+    for number in range(1, 301):
+        story.turn(f"def handler_{number}(request): return {number}\n" * 40)
+        story.say(f"remark {number}")
+    for snapshot, outcome in planned(story, policy, profile())[50::50]:
+        assert outcome.prompt_tokens < 12_000
+        assert len(outcome.plan.covers) < 150
+        assert unsaid(project(snapshot, outcome.plan, profile=profile()), snapshot, users=True) == []

@@ -80,22 +80,26 @@ class Editor:
     def condense(self, live: Live, snapshot: Sequence[Entry], most: int) -> list[CoverRange]:
         """Leave of the older three quarters of the trail its calls, so that all of it has about so many tokens.
 
-        The newest of them stay as far as there is room. What was said stays.
+        The newest of them stay as far as there is room. What was said stays where it was said, as long as there is room
+        for a line between all of it; else in front of the calls.
         """
         older = _older(live.plan)
         size = _tokens(older)
         room = max(0, most - _tokens(_trail(live.plan)) + size)
         groups = _groups(older) if room < size else []
+        if len(groups) * LEAST_SAVED > room:
+            groups = _groups(older, across=True)
         edits = (self.calls_alone(live, snapshot, group, room * _tokens(group) // size) for group in groups)
         return [edit for edit in edits if edit.tokens < edit.was_tokens]
 
     def calls_alone(
         self, live: Live, snapshot: Sequence[Entry], covers: Sequence[CoverRange], tokens: int
     ) -> CoverRange:
-        """Leave of some neighbouring covers, of which only the first keeps anything, their calls, in so many tokens."""
-        first, last, kept = covers[0].first, covers[-1].last, covers[0].kept
+        """Leave of some neighbouring covers their calls, in so many tokens, behind all that they keep."""
+        first, last = covers[0].first, covers[-1].last
+        kept = [position for cover in covers for position in cover.kept]
         text = log_of_calls(
-            _Turns(snapshot, first, last, without=kept),
+            _Turns(snapshot, first, last, without=frozenset(kept)),
             chars=4 * max(LEAST_SAVED, tokens),
             retrieval=live.policy.retrieval,
         )
@@ -267,11 +271,11 @@ def _older(plan: Plan) -> list[CoverRange]:
     return [cover for cover, so_far in zip(covers, sizes, strict=True) if so_far <= most]
 
 
-def _groups(covers: Sequence[CoverRange]) -> list[list[CoverRange]]:
-    """Neighbouring covers that may become one: only the first of them keeps something in view."""
+def _groups(covers: Sequence[CoverRange], *, across: bool = False) -> list[list[CoverRange]]:
+    """Neighbouring covers that may become one: only the first of them keeps something in view, or all may (across)."""
     groups: list[list[CoverRange]] = []
     for cover in covers:
-        if groups and not cover.kept and groups[-1][-1].last + 1 == cover.first:
+        if groups and (across or not cover.kept) and groups[-1][-1].last + 1 == cover.first:
             groups[-1].append(cover)
         else:
             groups.append([cover])
