@@ -4,8 +4,8 @@ Run it with ``python benchmarks/context.py``. The ledger is made to look like a 
 some long ones (log-normal, median 700 tokens) of lines that differ, two parallel calls now and then, a user who speaks
 every 50 iterations. The policy is the default one. Timed is the CPU, of each iteration the best of ``--rounds``.
 Promised: p99 under 1 ms, and at most 1.3 times what it takes at 100 iterations, here and with ``--iterations 100000
---alike --rounds 1``, which takes some minutes. To read a long result takes milliseconds, once, however long the record
-is; that is done while the model answers, and told by itself, as is writing the request down for the journal.
+--alike``, which takes some minutes. To read a long result takes milliseconds, once, however long the record is; that is
+done while the model answers, and told by itself, as is writing the request down for the journal.
 """
 
 from __future__ import annotations
