@@ -28,6 +28,7 @@ from repertory.record.postgres_search import PostgresTables
 from repertory.record.postgres_sql import connect
 from repertory.record.removal import remove_slice
 from repertory.supervisor import Supervisor
+from repertory.supervisor.claims import LEFT
 from repertory.testing import FunctionModel, call
 from repertory.tools import tool
 from repertory.torture.team import expected_answer
@@ -144,6 +145,28 @@ def test_a_machine_leaves_what_it_cannot_run(postgres: PostgresServer, run_async
                 assert await unknown.wait_result() == DONE  # where it was begun its agent is known
 
     run_async(main)
+
+
+async def test_what_is_left_to_others_is_forgotten_once_they_have_it(postgres: PostgresServer) -> None:
+    """Else a machine would name every run that it ever left, each time it looks who waits."""
+    uri = postgres.emptied_journal()
+    gate, agent = Gate(), rp.Agent("other", context=None)
+    async with supervisor_at(uri, max_runs=1, labels=None, model=FunctionModel(gate.answer)) as first:
+        await first.spawn(rp.Agent("busy", context=None), "Wait.")
+        async with supervisor_at(uri) as second:
+            claims = second._runtime.claims  # pyright: ignore[reportPrivateUsage]
+            assert claims is not None
+            left = claims._left  # pyright: ignore[reportPrivateUsage]
+            runs = [await first.spawn(agent, "Work.", agent_ref="nowhere:agent") for _ in range(LEFT + 1)]
+            with anyio.fail_after(PATIENCE):
+                while len(left) <= LEFT:
+                    await anyio.sleep(0.02)
+                first.change_bounds(max_runs=None, quotas=None)
+                gate.open.set()
+                for run in runs:
+                    await run.wait_result()
+                while len(left) > LEFT:
+                    await anyio.sleep(0.02)
 
 
 def test_who_drains_hands_its_runs_over(postgres: PostgresServer, run_async: RunAsync, effects: Path) -> None:

@@ -31,6 +31,7 @@ KeepRoom: TypeAlias = Callable[[], AbstractContextManager[bool]]
 
 _POLL: Final = 1.0
 """Seconds between two looks at the queue and at other machines; a notification that got lost costs as much."""
+LEFT: Final = 20  # runs left to others; where there are more it is looked which of them still wait
 _RENEWAL: Final = 4  # looks in the time of a short lease
 
 
@@ -297,6 +298,7 @@ class Claims:
                     await self.machines.take_over()
                     await self._find_lost_claims()
                     await self._find_lost_places()
+                    await self._forget_left()
                     await self._follow()
                 except JournalError as error:
                     # The server is away; whoever writes hears of it, and the lease says what else there is to say.
@@ -318,6 +320,13 @@ class Claims:
             for run_id in await self.machines.places():
                 if run_id not in self._entering:
                     await self.machines.give_place_back(run_id)
+
+    async def _forget_left(self) -> None:
+        """Let go of those that were left to others and wait no more, as each look at the queue names all of them."""
+        if len(self._left) > LEFT:
+            left = {each: each.split()[0] for each in self._left}
+            standing = await self.machines.standing([*left.values()])
+            self._left.difference_update(each for each, run_id in left.items() if not standing[run_id].waits)
 
     async def _follow(self) -> None:
         standing = await self.machines.standing([*self._held]) if self._held else {}
