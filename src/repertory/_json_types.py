@@ -19,6 +19,7 @@ import msgspec
 
 from repertory._choices import show
 from repertory._constraints import is_pydantic_model, read_constraints
+from repertory._error_texts import name_error
 from repertory.errors import ConfigurationError
 
 Json: TypeAlias = dict[str, Any]
@@ -163,6 +164,10 @@ def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = Fal
         raise msgspec.ValidationError(
             f"Expected something else than {show(error.object)}, half of a character"
         ) from None
+    except msgspec.ValidationError:
+        raise
+    except Exception as error:  # a type of the application's may say so by any error
+        raise msgspec.ValidationError(name_error(error)) from error
 
 
 def decode_text(text: str) -> Any:

@@ -227,6 +227,19 @@ def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer
     run_async(main)
 
 
+async def test_a_command_that_cannot_be_read_ends_no_machine(postgres: PostgresServer) -> None:
+    """Of a machine with another version, say: it would be asked of the next owner too, and of the one after that."""
+    uri = postgres.emptied_journal()
+    async with rp.open_supervisor(uri, labels=(), name="one", model=_waits()) as supervisor:
+        run = await supervisor.spawn(PATIENT, "Wait.")
+        await _begun(run)
+        commands = supervisor._runtime.commands  # pyright: ignore[reportPrivateUsage]
+        assert commands is not None
+        with anyio.fail_after(PATIENCE), pytest.raises(RunError, match="memory could not be carried out: Error: "):
+            await commands.ask(Command("c-1", run.id, "memory", {"request": "x"}))
+        assert supervisor.run(run.id).state == "running"
+
+
 async def _begun(run: rp.Run[Any]) -> None:
     """Where a machine is just looking at the queue, a new run waits a moment for its turn."""
     with anyio.fail_after(PATIENCE):

@@ -40,6 +40,30 @@ async def look(
     return repr((path, limit, tags, place, anything))
 
 
+class Odd(msgspec.Struct):
+    """A type that says what is wrong by an error of its own."""
+
+    value: int
+
+    def __post_init__(self) -> None:
+        if self.value > 10:
+            raise LookupError(f"no such value: {self.value}")
+
+
+async def test_whatever_error_a_type_raises_is_told_to_the_model() -> None:
+    """It is its arguments that are wrong; neither the run nor the machine is to end over them."""
+
+    @tool(effect="unsafe")
+    def pay(amount: Odd) -> str:
+        """Pay."""
+        return f"paid {amount.value}"
+
+    assert (await call_tool(pay, {"amount": {"value": 5}})).text == "paid 5"
+    refused = await call_tool(pay, {"amount": {"value": 20}})
+    assert refused.is_error
+    assert refused.text.startswith("invalid arguments: LookupError: no such value: 20")
+
+
 @pytest.mark.parametrize(
     ("sent", "read"),
     [

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from repertory._choices import check_text
+from repertory._error_texts import name_error
 from repertory._ids import new_id, unit_of
 from repertory.errors import (
     ConfigurationError,
@@ -221,4 +222,7 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
         if isinstance(error, JournalError) and not isinstance(error, RecordRefused | JournalUnreadable):
             raise  # the journal may be back when it is asked for again
         refused = error
+    except Exception as error:  # noqa: BLE001 - another version asked: one command must not end machine after machine
+        log(logging.ERROR, "command.failed", run=command.run_id, verb=command.verb, exc_info=error)
+        refused = RunError(f"{command.verb} could not be carried out: {name_error(error)}")
     await commands.answer(command, refused, result)
