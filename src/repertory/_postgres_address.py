@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 _SCHEMES: Final = ("postgresql://", "postgres://")
 # https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
@@ -24,17 +25,18 @@ class PostgresAddress:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         scheme, _, rest = uri.partition("://")
-        split = urlsplit(f"//{rest}")
-        # The last "@" ends the user: a password may hold one that was not escaped.
-        user, at, hosts = split.netloc.rpartition("@")
+        # Not by urlsplit: a password may hold "#" and "?", which libpq takes as they are, and "@" and "/" by mistake.
+        query_at = rest.find("?", max(0, rest.partition("/")[0].find("@")))
+        place, query = (rest, "") if query_at < 0 else (rest[:query_at], rest[query_at + 1 :])
+        user, at, hosts = place.rpartition("@")
         name, _, password = user.partition(":")
-        options = [pair for pair in split.query.split("&") if pair]
+        options = [pair for pair in query.split("&") if pair]
         kept = [pair for pair in options if pair.partition("=")[0].lower() not in _SECRET]
-        found = {value for key, value in parse_qsl(split.query) if key.lower() in _SECRET} | {password}
-        found |= {_unquoted(each) for each in found}
+        found = {value for key, value in parse_qsl(query) if key.lower() in _SECRET}
+        found |= {password, *re.split("[@/?#]", password)}  # where it was cut by mistake, errors show its pieces
+        found |= {unquote(each) for each in found}
         self._secrets = sorted((each for each in found if len(each) >= _SHORTEST), key=len, reverse=True)
-        query = f"?{'&'.join(kept)}" if kept else ""
-        self._shown = f"{scheme}://{name}{at}{hosts}{split.path}{query}"
+        self._shown = f"{scheme}://{name}{at}{hosts}{'?' * bool(kept)}{'&'.join(kept)}"
 
     def without_secrets(self, text: object) -> str:
         """A text of somebody else's, such as an error of the driver, without what may not be shown."""
@@ -58,12 +60,6 @@ class PostgresAddress:
 
 Place: TypeAlias = str | os.PathLike[str] | PostgresAddress
 """Where a journal is: a file, or a database of a PostgreSQL server."""
-
-
-def _unquoted(text: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(text)
 
 
 def postgres_address(place: object) -> PostgresAddress | None:

@@ -139,6 +139,11 @@ SECRET = "s3cr@t:/pass"
         f"postgresql://me:{SECRET}@db.example:5432/x?sslmode=require",
         f"postgres://me@db.example/x?password={SECRET}",
         "postgresql://me:s3cr%40t%3A%2Fpass@db.example/x",
+        "postgresql://me:s3cr#t@db.example/x",
+        "postgresql://me:s3cr?t@db.example/x?sslmode=require",
+        "postgresql://me:p/s3cr@db.example/x",
+        "postgresql://me:p@s3cr@db.example/x",
+        "postgresql://me:s3cr@[::1,db.example/x",
     ],
 )
 def test_the_password_is_never_shown(uri: str) -> None:
