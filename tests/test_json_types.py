@@ -193,6 +193,19 @@ def test_whatever_comes_is_taken_or_told(value: Any) -> None:
             JsonType(kind, "it").read(value)
 
 
+def test_what_is_nested_too_deep_is_told_like_any_misfit() -> None:
+    """Readers and writers of JSON take a frame of Python's for each level, and there are a thousand."""
+    kind = JsonType(Node, "it")
+    deep: Any = {"name": "a"}
+    for _ in range(3_000):
+        deep = {"name": "a", "below": [deep]}
+    for read in (kind.read, kind.read_exactly):
+        with pytest.raises(ValueError, match="nested less deep"):
+            read(deep)
+    with pytest.raises(TypeError, match="nested too deep"):
+        kind.write(deep)
+
+
 @pytest.mark.parametrize("kind", [int, list[int], Literal["a", "b"], datetime.datetime, Place])
 @pytest.mark.parametrize(
     "value", ["\ud800", "[\ud800]", ' {"a": "\udfff"', ["\ud800"], {"path": "a", "line": "\ud800"}]

@@ -41,6 +41,7 @@ def endless() -> list[Any]:
 
 Call = Callable[[rp.Supervisor, "rp.Run[Any]", Any], Awaitable[object]]
 AGENT = rp.Agent("clerk", payload=Notes)
+LISTER = rp.Agent("lister", input=list[Any])
 
 
 @pytest.mark.parametrize("value", [nested(3_000), nested(100_000), endless()], ids=["deep", "deeper", "endless"])
@@ -49,6 +50,7 @@ AGENT = rp.Agent("clerk", payload=Notes)
     [
         ("options", lambda supervisor, _, value: supervisor.spawn(AGENT, "Go.", options={"a": value})),
         ("task", lambda supervisor, _, value: supervisor.spawn(AGENT, value)),
+        ("a task of agent lister", lambda supervisor, _, value: supervisor.spawn(LISTER, value)),
         ("run_id", lambda supervisor, _, value: supervisor.spawn(AGENT, "Go.", run_id=value)),
         ("payload", lambda supervisor, _, value: supervisor.spawn(AGENT, "Go.", payload=value)),
         ("lines", lambda _, run, value: run.change_payload({"lines": value})),

@@ -125,6 +125,8 @@ class JsonType:
         except UnicodeEncodeError:  # lone surrogates, which JSON from a model may carry, are escaped
             plain = msgspec.to_builtins(value, enc_hook=encode_other, order="deterministic", str_keys=True)
             return json.dumps(plain, separators=(",", ":"))
+        except RecursionError:
+            raise TypeError("it is nested too deep") from None
 
     def _likeliest(self, value: Any) -> list[tuple[Json, Any]]:
         """The types to try, with their schemas: of several objects first the one that knows most of its fields."""
@@ -164,6 +166,8 @@ def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = Fal
         raise msgspec.ValidationError(
             f"Expected something else than {show(error.object)}, half of a character"
         ) from None
+    except RecursionError:
+        raise msgspec.ValidationError("Expected something that is nested less deep") from None
     except msgspec.ValidationError:
         raise
     except Exception as error:  # a type of the application's may say so by any error
