@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ def root(tmp_path: Path) -> Path:
         ('It says "return lock.acquire(timeout=timeout)" (a.py:2)', ""),
         ("It says “def wait(timeout)… lock.acquire” (a.py:1–2)", ""),
         ("`wait`: waits. (a.py:3)", ""),
-        ("It waits (a.py:9).", "the file has 4 lines"),
-        ("It waits (a.py:0).", "the file has 4 lines"),
+        ("It waits (a.py:9).", "the file has 3 lines"),
+        ("It waits (a.py:0).", "the file has 3 lines"),
         ("It waits (b.py:1).", "no such file"),
         ("It waits (../secret.py:1).", "outside of the folder"),
         ("It waits (/etc/passwd:1).", "outside of the folder"),
@@ -55,9 +56,51 @@ def test_what_is_no_citation_is_not_counted(text: str, root: Path) -> None:
     assert check_citations(text, root) == []
 
 
-def test_a_file_that_cannot_be_read_is_a_problem_and_no_crash(root: Path) -> None:
-    """A link in a circle stands for whatever the operating system may refuse."""
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("loop.py", "'loop.py' is a symbolic link, and links are not followed"),
+        ("link.py", "'link.py' is a symbolic link, and links are not followed"),
+        ("linked/__init__.py", "'linked' is a symbolic link, and links are not followed"),
+        (".env", "'.env' is by its name a place for secrets and is not read; the user can allow it"),
+        ("runs.db", "'runs.db' is a database, not text"),
+        ("./pkg", "no such file"),
+        ("queue.py", "'queue.py' is not a regular file"),
+        (f"{'x' * 300}.py", "no such file"),
+    ],
+)
+def test_a_file_that_is_not_read_is_a_problem_and_no_crash(path: str, problem: str, root: Path) -> None:
+    """What the tools that look at files would not show is no proof, and is not opened for an answer's sake."""
     (root / "loop.py").symlink_to("loop.py")
-    for path in ("loop.py", f"{'x' * 300}.py"):
-        (citation,) = check_citations(f"{path}:1", root)
-        assert not citation.resolved
+    (root / "link.py").symlink_to("a.py")
+    (root / "linked").symlink_to("pkg")
+    (root / ".env").write_text("KEY=1\n")
+    (root / "runs.db").write_text("1\n")
+    os.mkfifo(root / "queue.py")
+    assert _problem(f"{path}:1", root) == problem
+
+
+def test_a_large_file_is_read_as_far_as_it_can_be_viewed(root: Path) -> None:
+    """An answer that names a file without an end does not fill the memory."""
+    with (root / "large.py").open("wb") as file:
+        file.write(b"x = 1\n")
+        file.truncate(1 << 36)  # takes no room on the disk
+    assert _problem("large.py:1", root) == ""
+    assert _problem("large.py:2", root) == "the file has more than 10,000,000 bytes, and is not looked at beyond these"
+
+
+def test_lines_are_counted_as_they_are_shown(root: Path) -> None:
+    """The number that an answer gives is the one that the tools gave it."""
+    (root / "lines.py").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\r\n")
+    assert _problem("lines.py:2", root) == ""
+    assert _problem("lines.py:3", root) == "the file has 2 lines"
+
+
+def test_a_folder_that_is_gone_is_a_problem_and_no_crash(root: Path) -> None:
+    """An answer that cost an hour is shown all the same."""
+    assert _problem("a.py:1", root / "gone") == "there is no such folder any more"
+
+
+def _problem(answer: str, root: Path) -> str:
+    (citation,) = check_citations(answer, root)
+    return citation.problem

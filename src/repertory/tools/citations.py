@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from repertory.errors import ToolFailed, ToolRetry
+from repertory.tools.confined import Folder, read_all
+from repertory.tools.files import MAX_VIEW, split_lines
 
 _CITATION = re.compile(
     r"(?<![\w/.:@-])(?P<path>[\w./+@~-]*[\w+@~-]):(?P<first>\d{1,7})(?:\s?[-–]\s?(?P<last>\d{1,7}))?(?![\w:])"
@@ -44,9 +47,10 @@ def check_citations(answer: str, root: Path) -> list[Citation]:
 
     Args:
         answer: The text.
-        root: The folder that the paths are relative to; nothing outside of it counts.
+        root: The folder that the paths are relative to; nothing outside of it counts, and no file that
+            ``view_file`` would not show.
     """
-    folder = root.resolve()
+    folder = Folder(root) if root.is_dir() else None
     return [
         Citation(path=path, first=first, last=last, quote=quote, problem=_problem(folder, path, first, last, quote))
         for path, first, last, quote in dict.fromkeys(_citations(answer))
@@ -73,16 +77,23 @@ def _quote(before: str) -> str:
     return telling[-1] if telling else ""
 
 
-def _problem(folder: Path, path: str, first: int, last: int, quote: str) -> str:
+def _problem(folder: Folder | None, path: str, first: int, last: int, quote: str) -> str:
+    if folder is None:
+        return "there is no such folder any more"
     try:
-        file = Path(os.path.realpath(folder / path))  # unlike resolve(), no error of its own for links in a circle
-        if not file.is_relative_to(folder):
-            return "outside of the folder"
-        if not file.is_file():
-            return "no such file"
-        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        return error.strerror or "cannot be read"
+        parts = folder.parts_of(path)
+    except ToolRetry:
+        return "outside of the folder"
+    try:
+        with folder.open_file(parts) as fd:
+            data, more = read_all(fd, MAX_VIEW)
+    except ToolRetry:
+        return "no such file"
+    except ToolFailed as error:
+        return str(error)
+    lines = split_lines(data)
+    if more and last >= len(lines):  # the last line of what was read may be half of one
+        return f"the file has more than {MAX_VIEW:,} bytes, and is not looked at beyond these"
     if not 1 <= first <= last <= len(lines):
         return f"the file has {len(lines)} lines"
     if quote and not _contains(" ".join(lines[first - 1 : last]), quote):

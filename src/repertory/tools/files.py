@@ -141,7 +141,7 @@ def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> T
     name = FoundFile(parts, -1).path
     if _is_binary(data):
         raise ToolFailed(f"{name!r} is a binary file of {len(data):,} bytes{' or more' * more}, not text")
-    lines = _split(data)
+    lines = split_lines(data)
     extent = f"{len(lines)}{' and more, the rest is too large to view' * more}"
     if start_line > max(1, len(lines)):
         raise ToolRetry(f"{name!r} has {extent} lines; start_line {start_line} is beyond them")
@@ -223,7 +223,7 @@ def _find(folder: Folder, wanted: _Wanted, seconds: float, skipped: Counter[str]
             if hit:
                 yield hit
             continue
-        batch.append((found.path, "\n".join(_split(data))))
+        batch.append((found.path, "\n".join(split_lines(data))))
         waiting += len(data)
         if waiting >= _BATCH:
             yield from _search_batch(wanted, batch)
@@ -254,10 +254,10 @@ def _read(folder: Folder, found: FoundFile, skipped: Counter[str]) -> bytes | No
 def _search_text(wanted: _Wanted, found: FoundFile, data: bytes) -> _Hit | None:
     pattern = wanted.pattern
     if wanted.ignore_case:
-        pattern, lines = pattern.lower(), _split(data)
+        pattern, lines = pattern.lower(), split_lines(data)
         compared = [line.lower() for line in lines]
     elif pattern.encode("utf-8", "surrogatepass") in data:
-        compared = lines = _split(data)
+        compared = lines = split_lines(data)
     else:  # most files hold no match, and their bytes tell so without being decoded
         return None
     places = [(index, line.index(pattern)) for index, line in enumerate(compared) if pattern in line]
@@ -304,7 +304,7 @@ def _is_binary(data: bytes) -> bool:
     return b"\0" in data[:8192]
 
 
-def _split(data: bytes) -> list[str]:
+def split_lines(data: bytes) -> list[str]:
     """The lines of a file, without their ends; bytes that are not UTF-8 become U+FFFD."""
     lines = data.decode("utf-8-sig", "replace").split("\n")
     if lines[-1] == "":
