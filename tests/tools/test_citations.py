@@ -56,6 +56,12 @@ def test_what_is_no_citation_is_not_counted(text: str, root: Path) -> None:
     assert check_citations(text, root) == []
 
 
+@pytest.mark.parametrize("piece", ["~", "+", ".", "a+", "a:", "“", '"', "`", ":1"])
+def test_no_answer_keeps_the_search_busy(piece: str, root: Path) -> None:
+    """A path is looked for once in a run of letters: from each letter again, it would not end within the test."""
+    assert check_citations(piece * 300_000, root) == []
+
+
 @pytest.mark.parametrize(
     ("path", "problem"),
     [

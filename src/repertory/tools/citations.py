@@ -12,7 +12,7 @@ from repertory.tools.confined import Folder, read_all
 from repertory.tools.files import MAX_VIEW, split_lines
 
 _CITATION = re.compile(
-    r"(?<![\w/.:@-])(?P<path>[\w./+@~-]*[\w+@~-]):(?P<first>\d{1,7})(?:\s?[-–]\s?(?P<last>\d{1,7}))?(?![\w:])"
+    r"(?<![\w/.:@+~-])(?P<path>[\w./+@~-]*[\w+@~-]):(?P<first>\d{1,7})(?:\s?[-–]\s?(?P<last>\d{1,7}))?(?![\w:])"
 )
 _QUOTE = re.compile(r'“([^“”]+)”|"([^"]+)"|`([^`]+)`')
 _SHORTEST = 8  # characters of a quote; shorter ones are names and words, not passages
