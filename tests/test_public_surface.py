@@ -70,6 +70,12 @@ def test_every_public_thing_has_a_docstring(surface: str) -> None:
     assert [name for name in module.__all__ if not is_documented(getattr(module, name))] == []
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_few_public_names(room: str) -> None:
+    """A newcomer reads them all. What only other rooms of the package need is imported from where it is defined."""
+    assert len(import_module(f"repertory.{room}").__all__) <= 20
+
+
 @pytest.mark.parametrize("surface", SURFACES)
 def test_nothing_else_is_exported(surface: str) -> None:
     """What is not listed is not there to be relied on."""

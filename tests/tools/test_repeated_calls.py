@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from repertory.tools import EarlierCall, ToolCallCache, arguments_digest, tool
+from repertory.tools import tool
+from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
 
 
 def _read(key: str) -> str:

@@ -16,8 +16,10 @@ from repertory.record import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.record.entries import Retrieved
 from repertory.record.ledger import Snapshot
 from repertory.record.records import ContentStored, SearchHit
-from repertory.tools import ToolContext, ToolOutput, arguments_digest, context_tools, execute
+from repertory.tools import ToolContext, ToolOutput, context_tools
+from repertory.tools.execution import execute
 from repertory.tools.pages import PAGE, page_bounds, page_note, take_page
+from repertory.tools.repeats import arguments_digest
 
 RETRIEVE, CONTENT = context_tools()
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from repertory.errors import ConfigurationError, ToolAbort, ToolFailed, ToolRetry
 from repertory.llm.messages import Image, RawBlock, Text
 from repertory.record.records import EventLogged
-from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, execute, tool, unknown_tool
+from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, tool
+from repertory.tools.execution import execute, unknown_tool
 from repertory.tools.output import one_line, redact, to_output
 
 

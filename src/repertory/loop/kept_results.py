@@ -38,9 +38,7 @@ from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.payloads import changes_of
 from repertory.shortening.shaping import Shaped, shape_result
-from repertory.tools import (
-    ToolOutput,
-)
+from repertory.tools import ToolOutput
 from repertory.tools.media import without_documents
 from repertory.tools.threads import MAX_ON_LOOP, compute
 

@@ -14,7 +14,7 @@ from repertory.record.records import (
     ToolFinished,
     ToolIntended,
 )
-from repertory.tools import arguments_digest
+from repertory.tools.repeats import arguments_digest
 
 Fate: TypeAlias = Literal["run", "interrupted"]
 

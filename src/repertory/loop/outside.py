@@ -31,9 +31,9 @@ from repertory.runs.events import (
 )
 from repertory.runs.live import LiveRun
 from repertory.runs.waiting_calls import waiting_id
-from repertory.tools import arguments_digest
 from repertory.tools.media import too_large
 from repertory.tools.output import blocks_of, to_output
+from repertory.tools.repeats import arguments_digest
 from repertory.tools.schema import check_by_schema
 
 T = TypeVar("T")

@@ -19,9 +19,10 @@ from repertory.loop.outside import wait_for_decision
 from repertory.runs.events import ApprovalDecided, ApprovalRequested
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
-from repertory.tools import Approvals, ProposedCall, Tool, arguments_digest
+from repertory.tools import Approvals, ProposedCall, Tool
 from repertory.tools.approvals import STRICTEST_FIRST, Verdict, strictest
 from repertory.tools.arguments import proposed_arguments
+from repertory.tools.repeats import arguments_digest
 
 
 class Refused(Exception):

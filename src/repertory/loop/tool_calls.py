@@ -43,18 +43,12 @@ from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
 from repertory.runs.waiting_calls import waiting_id
 from repertory.shortening.shaping import whole_of
-from repertory.tools import (
-    EarlierCall,
-    Tool,
-    ToolContext,
-    ToolOutput,
-    arguments_digest,
-    execute,
-    unknown_tool,
-)
+from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
 from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
+from repertory.tools.execution import execute, unknown_tool
 from repertory.tools.output import to_output
+from repertory.tools.repeats import EarlierCall, arguments_digest
 from repertory.views.answers import Answer
 from repertory.views.policies import enabled, layered_policy, tools_of
 from repertory.views.results import result_form

@@ -13,8 +13,8 @@ import msgspec
 from repertory._version import __version__
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Image, Text
-from repertory.tools import Tool, ToolContext, ToolOutput, unknown_tool
-from repertory.tools.execution import execute
+from repertory.tools import Tool, ToolContext, ToolOutput
+from repertory.tools.execution import execute, unknown_tool
 
 if TYPE_CHECKING:
     import mcp_types as types

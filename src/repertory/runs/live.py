@@ -48,7 +48,8 @@ from repertory.runs.shared import Shared
 from repertory.runs.streaming import Stream
 from repertory.runs.telemetry import Trace
 from repertory.runs.waiting_calls import WaitingCalls
-from repertory.tools import Approvals, Tool, ToolCallCache
+from repertory.tools import Approvals, Tool
+from repertory.tools.repeats import ToolCallCache
 
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
 

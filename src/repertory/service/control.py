@@ -36,7 +36,7 @@ from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
-from repertory.tools import arguments_digest
+from repertory.tools.repeats import arguments_digest
 
 _LOOK: Final = 1.0  # seconds between two looks at what other machines do
 _UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused", "queued")

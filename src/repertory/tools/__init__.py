@@ -3,13 +3,12 @@
 from repertory.tools.approvals import Approvals, CallRule, ProposedCall
 from repertory.tools.context import ContentReader, RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
-from repertory.tools.execution import call_tool, execute, unknown_tool
+from repertory.tools.execution import call_tool
 from repertory.tools.files import file_tools
 from repertory.tools.media import media_block
 from repertory.tools.memory_files import memory_files_tool
 from repertory.tools.output import ErrorDetail, ResultLater, ToolOutput
 from repertory.tools.over_memory import memory_tools
-from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
 from repertory.tools.retrieval import context_tools
 from repertory.tools.skills import skill_tool
 from repertory.tools.threads import is_left_behind
@@ -18,19 +17,15 @@ __all__ = [
     "Approvals",
     "CallRule",
     "ContentReader",
-    "EarlierCall",
     "ErrorDetail",
     "ProposedCall",
     "ResultLater",
     "RunRecord",
     "Tool",
-    "ToolCallCache",
     "ToolContext",
     "ToolOutput",
-    "arguments_digest",
     "call_tool",
     "context_tools",
-    "execute",
     "file_tools",
     "is_left_behind",
     "media_block",
@@ -38,5 +33,4 @@ __all__ = [
     "memory_tools",
     "skill_tool",
     "tool",
-    "unknown_tool",
 ]

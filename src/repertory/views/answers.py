@@ -33,7 +33,7 @@ from repertory.llm.messages import (
 from repertory.llm.model import ModelResponse
 from repertory.llm.validation import CALL_ID, TOOL_NAME
 from repertory.record import Entry
-from repertory.tools import unknown_tool
+from repertory.tools.execution import unknown_tool
 
 REFUSAL: Final = "refusal"
 PAUSED: Final = "pause_turn"
