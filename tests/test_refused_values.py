@@ -115,7 +115,7 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
         ),
         *((rp.ToolContext, {name: 5}) for name in ("answer", "progress", "record", "contents", "memory", "staged")),
         (rp.ToolContext, {"payload": {}}),
-        (rp.ToolContext, {"iteration": -1}),
+        (rp.ToolContext, {"iteration": "first"}),
         (rp.ToolContext, {"expires_at": "soon"}),
         *(
             (rp.ToolOutput, {name: 5})

@@ -6,11 +6,14 @@ import math
 import re
 import reprlib
 from functools import cache
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
 from repertory.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _MOST_WHOLE = 2**63 - 1  # of a whole number in the journal
 
@@ -57,6 +60,17 @@ def check_type(where: str, value: object, kinds: Any, words: str) -> None:
     """
     if not isinstance(value, kinds):
         raise ConfigurationError(f"{where} must be {words}, got {show(value)}")
+
+
+def check_types(where: str, made: object, fields: Iterable[tuple[str, Any, str]]) -> None:
+    """See that attributes are instances of their types: each by its name, its types, and words for these.
+
+    Raises:
+        ConfigurationError: One is not.
+    """
+    for name, kinds, words in fields:
+        if not isinstance(value := getattr(made, name), kinds):
+            raise ConfigurationError(f"{where}{name} must be {words}, got {show(value)}")
 
 
 def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str) -> None:

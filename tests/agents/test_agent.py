@@ -38,7 +38,7 @@ def look() -> str:
         ({"name": "a", "tools": [str]}, r"tools\[0\] is <class 'str'>; name a function or a Tool"),
         (
             {"name": "a", "tools": [look, lambda: None]},
-            "tool name '<lambda>' must be 1 to 128",
+            "a tool's name must be 1 to 128 .*, got '<lambda>'",
         ),
         ({"name": "a", "tools": [rp.context_tools()]}, r"tools\[0\] is \[<Tool .*; unpack it with \*"),
         ({"name": "a", "tools": [rp.memory_tools]}, r"tools\[0\] is <function memory_tools .*; call it, and list"),

@@ -69,7 +69,7 @@ def cites_a_number(ran: list[str], effect: Any) -> rp.Tool:
     ("make", "words"),
     [
         (enormous, f"read ran, but its result cannot be shown: ValueError: it has {MAX_TEXT + 1:,} characters"),
-        (cites_a_number, "read ran, but its result cannot be shown: TypeError"),
+        (cites_a_number, "ConfigurationError: ToolOutput.url must be a text, got 5"),
         (commits_a_run, "read ran, but commits a RunStarted, which the runtime alone writes"),
         (commits_nonsense, "read ran, but its result cannot be kept: cannot keep this EventLogged: nan is not"),
     ],

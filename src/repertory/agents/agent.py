@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 import msgspec
 
-from repertory._choices import check_choice, check_labels, check_number, check_pattern, check_type, show
+from repertory._choices import check_choice, check_labels, check_number, check_pattern, check_type, check_types, show
 from repertory._frozen import EMPTY_DICT, freeze_fields, thaw
 from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
@@ -158,8 +158,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
         check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
         where = f"agent {self.name}"
         # msgspec does not look at what is passed in code.
-        for field, kinds, words in _FIELDS:
-            check_type(f"{where}: {field}", getattr(self, field), kinds, words)
+        check_types(f"{where}: ", self, _FIELDS)
         freeze_fields(self, "options", sequences=("tools", "team", "disabled_tools", "placement"))
         self._check_options(where)
         self._make_tools()

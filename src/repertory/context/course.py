@@ -168,7 +168,6 @@ class Course:
         assert live is not None
         if self.profile.target == "binding":
             return compactable(live, answer.position, self.log_tokens(live, snapshot, answer.position))
-        self.write(live, snapshot, answer.iteration)
         old, size = self.editor.foldable(live, self.edge(live, answer.iteration))
         return max(0, old - size) if old >= LEAST_CLEARED else 0
 

@@ -33,6 +33,7 @@ class Live:
         """Count a view; ``like`` is one of the same policy from which unchanged figures are taken."""
         self.plan = plan
         self.policy = policy
+        self._expires = policy.expires
         same = 0 if like is None else plan.covers_shared(like.plan)
         self._ends: list[tuple[int, int]] = (
             [(0, 0)] if like is None else like._ends[: same + 1]
@@ -161,7 +162,7 @@ class Live:
 
         Results of one turn expire together, under the most aggressive of their settings.
         """
-        if not self.policy.expires:
+        if not self._expires:
             return []
         turns: dict[int, list[Entry]] = {}
         for entry in (*self.results, *self.stubs):

@@ -143,6 +143,7 @@ class Planner:
         calibration = calibration or Calibration()
         estimate = course.head + live.tokens
         limit = self._limit if shrink_to is None else min(shrink_to, self._limit)
+        course.write(live, snapshot, iteration)
         course.count(live, snapshot)
         now = Moment(live, snapshot, iteration, calibration, calibration.real_tokens(estimate), cold, summaries)
         decided = self._decide(now, limit, refused=shrink_to is not None)
@@ -173,7 +174,6 @@ class Planner:
         course, live, fits = self._course, now.live, now.size <= limit
         if fits and course.thrifty and course.is_bound(live) and not now.cold:
             return None  # the server would refuse the reasoning behind the edit
-        course.write(live, now.snapshot, now.iteration)
         due = self._due(now)
         if not fits:
             kind = "recovery" if refused else "forced"

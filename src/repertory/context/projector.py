@@ -242,7 +242,7 @@ class Projector:
         if sum([len(message.content) for message in messages[ended + 1 :]]) >= self._cache.lookback_blocks - 1:
             wanted.append(ended)
         places = list(dict.fromkeys([place for place in wanted if place is None or place >= 0]))[:room]
-        return tuple(Breakpoint(place) for place in sorted(places, key=lambda p: -1 if p is None else p))
+        return tuple(map(Breakpoint, sorted(places, key=lambda p: -1 if p is None else p)))
 
     def _message_before(self, edge: int, plan: Plan) -> int:
         """Index of the last message that ends before a position; -1 for none."""

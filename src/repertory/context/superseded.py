@@ -36,7 +36,7 @@ class Superseded:
             )
             self._reads = {kind: reads for kind, reads in left if reads}
         for entry in snapshot[self._position :]:
-            for use in tool_uses(entry.content):
+            for use in tool_uses(entry.content) if entry.role == "assistant" else ():
                 self._calls[use.id] = _hashes_of(use)
             call = self._calls.pop(entry.tool_call_id or "", None)
             # A result that failed, or that only points at the first, supersedes nothing.

@@ -64,8 +64,10 @@ class Inserter:
     def statements(self, batches: Sequence[Batch]) -> list[tuple[str, Sequence[Value]]]:
         """Give every record its number; the statements, with their values, that write them all."""
         values: dict[str, list[Value]] = {}
+        emptied: list[int] = []
         number = self.sequence
         for batch in batches:
+            emptied += batch.emptied
             for record in batch.rows:
                 number += 1
                 for table, row, checksum in record:
@@ -82,14 +84,15 @@ class Inserter:
                     end = start + length * width
                     statements.append((sql, flat[start:end]))
                     start = end
-        if emptied := [number for batch in batches for number in batch.emptied]:
+        if emptied:
             sql = "DELETE FROM content_bodies WHERE seq IN (SELECT value FROM json_each(?))"
             statements.append((sql, [encode_json(emptied)]))
         return statements
 
     def written(self, batches: Sequence[Batch]) -> None:
         """Give out the numbers of these batches no more."""
-        self.sequence += sum(len(batch.rows) for batch in batches)
+        for batch in batches:
+            self.sequence += len(batch.rows)
 
 
 class Job(Answer[T]):
@@ -156,7 +159,9 @@ class SqliteWriter(Writer):
         failure: Failure | None = None
         if self._failure is None:
             try:
-                self._transact(lambda: job.give(job.work(self._connection)))
+                self._patiently("BEGIN IMMEDIATE")
+                job.give(job.work(self._connection))
+                self._commit()
             except BaseException as error:  # noqa: BLE001 - a job's own mistake is its asker's; the journal goes on
                 mistake = error
                 if isinstance(error, JournalWriteFailed) or is_of_the_disk(error):
@@ -168,7 +173,10 @@ class SqliteWriter(Writer):
     def _write(self, group: Sequence[Batch]) -> None:
         statements = self._inserter.statements(group)
         if len(statements) > 1:
-            self._transact(lambda: [self._connection.execute(sql, values) for sql, values in statements])
+            self._patiently("BEGIN IMMEDIATE")
+            for sql, values in statements:
+                self._connection.execute(sql, values)
+            self._commit()
         elif statements:
             # A statement by itself is a transaction. Two calls into SQLite less are four times less that this
             # thread gives the GIL away and must win it back from a busy event loop.
@@ -176,9 +184,7 @@ class SqliteWriter(Writer):
             self._committed()
         self._inserter.written(group)
 
-    def _transact(self, work: Callable[[], object]) -> None:
-        self._patiently("BEGIN IMMEDIATE")
-        work()
+    def _commit(self) -> None:
         self._connection.execute("COMMIT")
         self._committed()
 

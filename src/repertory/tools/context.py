@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, runtime_c
 
 import msgspec
 
-from repertory._choices import check_number, check_type
+from repertory._choices import check_type, check_types
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
@@ -57,9 +57,6 @@ class ContentReader(Protocol):
         ...
 
 
-_TEXTS: Final = ("run_id", "agent", "call_id", "idempotency_key", "arguments_digest")
-
-
 def _say_nothing(text: str) -> None:
     """Nobody listens to progress."""
 
@@ -81,6 +78,21 @@ class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "state")
+
+
+# What a tool or its caller puts in a context. A value of another type would crash the tool, or what it asks.
+_FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
+    *((name, str, "a text") for name in ("run_id", "agent", "call_id", "idempotency_key", "arguments_digest")),
+    ("iteration", int, "a whole number"),
+    ("expires_at", int | float | None, "a number, or None"),
+    ("answer", GivenAnswer | None, "a GivenAnswer, or None"),
+    ("progress", Callable, "a function of one text"),
+    ("record", RunRecord | None, "the record of a run, or None"),
+    ("contents", ContentReader | None, "a content store to read, or None"),
+    ("memory", Memory | None, "a Memory, such as run.memory, or None"),
+    ("payload", Payload, "a Payload(…)"),
+    ("staged", list, "a list of records"),
+)
 
 
 class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, eq=False):
@@ -128,17 +140,7 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
     staged: list[Record] = msgspec.field(default_factory=list[Record])
 
     def __post_init__(self) -> None:
-        for name in _TEXTS:
-            check_type(f"ToolContext.{name}", getattr(self, name), str, "a text")
-        check_number("ToolContext.iteration", self.iteration, int, least=0)
-        check_number("ToolContext.expires_at", self.expires_at, int | float, least=0, none=True)
-        check_type("ToolContext.answer", self.answer, GivenAnswer | None, "a GivenAnswer, or None")
-        check_type("ToolContext.progress", self.progress, Callable, "a function of one text")
-        check_type("ToolContext.record", self.record, RunRecord | None, "the record of a run, or None")
-        check_type("ToolContext.contents", self.contents, ContentReader | None, "a content store to read, or None")
-        check_type("ToolContext.memory", self.memory, Memory | None, "a Memory, such as run.memory, or None")
-        check_type("ToolContext.payload", self.payload, Payload, "a Payload(…)")
-        check_type("ToolContext.staged", self.staged, list, "a list of records")
+        check_types("ToolContext.", self, _FIELDS)
 
     def __repr__(self) -> str:
         # Not its fields: the application's context must not come into a message or a log by accident.

@@ -143,7 +143,7 @@ def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
     if own is not None:  # of these there is one of each id or position, and the journal refuses a second one
         text = f"{tool.name} ran, but commits a {type(own).__name__}, which the runtime alone writes; nothing was kept"
         return _failure(tool, text, "result", None)
-    return msgspec.structs.replace(output, records=records)
+    return msgspec.structs.replace(output, records=records) if records != output.records else output
 
 
 def _rank(error: BaseException) -> int:

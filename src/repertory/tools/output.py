@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from repertory._choices import check_choice, check_number, check_struct, check_type
+from repertory._choices import check_choice, check_number, check_struct, check_type, check_types
 from repertory._error_texts import safe_str
 from repertory._frozen import freeze_fields
 from repertory._json_types import encode_other
@@ -134,8 +134,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_choice("ToolOutput.status", self.status, OutcomeStatus)
-        for name, kinds, words in _FIELDS:
-            check_type(f"ToolOutput.{name}", getattr(self, name), kinds, words)
+        check_types("ToolOutput.", self, _FIELDS)
         if not isinstance(self.content, str):
             for index, block in enumerate(self.content):
                 check_type(
