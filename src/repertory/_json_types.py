@@ -278,7 +278,8 @@ def inner_schemas(schema: Json) -> Iterator[tuple[Json | list[Any], Any, Json]]:
             yield schema, key, schema[key]
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
         for index, inner in enumerate(schema.get(key) or ()):
-            yield schema[key], index, inner
+            if isinstance(inner, dict):
+                yield schema[key], index, inner
 
 
 def inlined(schema: Json) -> Json:

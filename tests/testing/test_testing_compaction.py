@@ -392,8 +392,13 @@ def test_old_thinking_is_cleared_by_turns_and_signatures_stay_valid() -> None:
 )
 def test_edits_that_make_no_sense_are_refused(edits: Any) -> None:
     """Unknown strategies, fields and numbers, repeats, and thinking that is not first."""
-    with pytest.raises(Refusal, match="context_management"):
-        check_editing({"context_management": {"edits": edits}, "messages": []}, BINDING)
+    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+    with pytest.raises(Refusal, match=r"context_management\.edits"):
+        check_body(
+            {**body, "context_management": {"edits": edits}},
+            profile=BINDING,
+            betas=frozenset({"context-management-2025-06-27"}),
+        )
 
 
 def test_clearing_thinking_needs_thinking() -> None:

@@ -15,7 +15,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Text, canonical_json, decode_block
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.prefix_cache import CacheUse, PrefixCache
-from repertory.testing.wire import blocks_of, unmarked
+from repertory.testing.wire import blocks_of, unmarked, walk
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -78,17 +78,15 @@ def _message_settings(body: Json) -> list[Any]:
         block.get("type") == "image"
         for message in body["messages"]
         for outer in blocks_of(message["content"])
-        for block in (outer, *(outer["content"] if isinstance(outer.get("content"), list) else ()))
+        for _, block in walk(outer)
     )
     return [body.get("tool_choice"), body.get("thinking"), has_images]
 
 
 def _ttl_of(block: Json) -> str | None:
     """The TTL of a block's marker, or of the first on its parts; None where there is none."""
-    if marker := block.get("cache_control"):
-        return marker.get("ttl", "5m")  # type: ignore[no-any-return]
-    parts = block["content"] if isinstance(block.get("content"), list) else []
-    return next((ttl for part in parts if (ttl := _ttl_of(part))), None)
+    markers = (marker for _, part in walk(block) if (marker := part.get("cache_control")))
+    return next((marker.get("ttl", "5m") for marker in markers), None)
 
 
 def block_tokens(block: Json) -> int:

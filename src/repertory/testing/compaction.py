@@ -12,6 +12,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Json, RawBlock, Text, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, StopReason
 from repertory.testing.refusal import refuse
+from repertory.testing.shape import check_kind
 
 BETA = "compact-2026-09-04"
 MOST_INSTRUCTIONS = 16_384  # characters
@@ -40,13 +41,13 @@ def check_compaction(body: Json, betas: frozenset[str], *, counting: bool) -> No
         if field not in ("type", "instructions"):
             refuse(f"compaction.summarize.{field}: Extra inputs are not permitted")
     instructions = wanted.get("instructions")
-    if instructions is not None and not isinstance(instructions, str):
-        refuse("compaction.summarize.instructions: Input should be a valid string")
-    if instructions is not None and len(instructions) > MOST_INSTRUCTIONS:
-        refuse(
-            f"compaction.summarize.instructions: String should have at most {MOST_INSTRUCTIONS} characters, "
-            f"got {len(instructions)}"
-        )
+    if instructions is not None:
+        check_kind(instructions, str, "compaction.summarize.instructions")
+        if len(instructions) > MOST_INSTRUCTIONS:
+            refuse(
+                f"compaction.summarize.instructions: String should have at most {MOST_INSTRUCTIONS} characters, "
+                f"got {len(instructions)}"
+            )
     if body.get("context_management") is not None:
         refuse("compaction: cannot be combined with `context_management`")
     if counting:
@@ -143,8 +144,9 @@ def _check_fields(block: Json, path: str) -> None:
                 code="compaction_tool_changes_mismatch",
             )
         refuse(f"{path}.compaction.{field}: Extra inputs are not permitted")
-    if block.get("content") is not None and not isinstance(block["content"], str):
-        refuse(f"{path}.compaction.content: Input should be a valid string")
+    for field in ("content", "signature"):
+        if block.get(field) is not None:
+            check_kind(block[field], str, f"{path}.compaction.{field}")
     if block.get("content") == "":
         refuse(f"{path}.compaction.content: String should have at least 1 character")
 

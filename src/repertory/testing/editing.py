@@ -28,16 +28,10 @@ _LAST_TURN_ONLY = ("haiku", "sonnet-4-5")  # models that keep the thinking of th
 
 def check_editing(body: Json, profile: ModelProfile) -> None:
     """Check the ``context_management`` parameter."""
-    wanted = body.get("context_management")
-    if wanted is None:
-        return
-    edits = wanted.get("edits", []) if isinstance(wanted, dict) else None
-    if not isinstance(edits, list):
-        refuse("context_management.edits: Input should be a valid list")
     seen: set[str] = set()
-    for index, edit in enumerate(edits):
+    for index, edit in enumerate((body.get("context_management") or {}).get("edits", [])):
         where = f"context_management.edits.{index}"
-        kind = edit.get("type") if isinstance(edit, dict) else None
+        kind = edit.get("type")
         if kind not in _FIELDS:
             refuse(f"{where}.type: Input should be '{_TOOLS}' or '{_THINKING}'")
         if kind in seen:

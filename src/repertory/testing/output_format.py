@@ -10,6 +10,7 @@ from repertory.llm.json_outputs import FORMATS, MOST_OPTIONAL, MOST_UNIONS, cont
 from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.refusal import refuse
+from repertory.testing.shape import check_schema
 from repertory.testing.transcript import is_paused
 
 _WHERE = "output_config.format.schema"
@@ -25,8 +26,7 @@ _OF: dict[str, frozenset[str]] = {
 
 def check_output_format(body: Json, profile: ModelProfile) -> None:
     """Check ``output_config.format``."""
-    config = body.get("output_config")
-    wanted = config.get("format") if isinstance(config, dict) else None
+    wanted = (body.get("output_config") or {}).get("format")
     if wanted is None:
         return
     if not profile.json_outputs:
@@ -36,11 +36,15 @@ def check_output_format(body: Json, profile: ModelProfile) -> None:
     schema = wanted.get("schema")
     if not isinstance(schema, dict):
         refuse(f"{_WHERE}: Field required")
+    check_schema(schema, _WHERE)
     if body["messages"][-1]["role"] == "assistant" and not is_paused(body["messages"]):
         refuse("output_config.format: cannot be combined with a prefilled assistant message")
     parts = list(_parts(schema))
+    defined = [f"#/$defs/{name}" for name, inner in schema.get("$defs", {}).items() if isinstance(inner, dict)]
     for part in parts:
         _check_part(part)
+        if "$ref" in part and part["$ref"] not in defined:
+            refuse(f"{_WHERE}: $ref {part['$ref']!r} is not supported, as it is not among the schema's own '$defs'")
     if contains_itself(schema):
         refuse(f"{_WHERE}: Recursive schemas are not supported")
     optional = sum(len(part.get("properties", {}).keys() - part.get("required", ())) for part in parts)

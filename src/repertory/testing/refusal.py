@@ -28,6 +28,11 @@ class Refusal(Exception):
         self.code = code
 
 
+def malformed(message: str, *, code: str = "") -> Refusal:
+    """The refusal of a malformed request."""
+    return Refusal(400, "invalid_request_error", message, code=code)
+
+
 def refuse(message: str, *, code: str = "") -> NoReturn:
     """Refuse a request as malformed."""
-    raise Refusal(400, "invalid_request_error", message, code=code)
+    raise malformed(message, code=code)

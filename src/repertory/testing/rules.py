@@ -11,7 +11,9 @@ from repertory.testing.compaction import check_blocks, check_compaction
 from repertory.testing.editing import check_editing
 from repertory.testing.output_format import check_output_format
 from repertory.testing.refusal import Refusal, refuse
+from repertory.testing.shape import check_kind, check_schema, check_shape
 from repertory.testing.transcript import TOOL_NAME, check_messages, check_system
+from repertory.testing.wire import CLIENT_TYPES, blocks_of, walk
 
 _MAX_BREAKPOINTS = 4
 
@@ -60,6 +62,7 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
         allowed = needs is None or (needs and any(beta.startswith(needs) for beta in betas))
         if not allowed or (counting and field in _COUNT_REFUSES):
             refuse(f"{field}: Extra inputs are not permitted")
+    check_shape(body)
     if not counting:
         _check_max_tokens(body, profile)
     tools = body.get("tools", [])
@@ -79,8 +82,6 @@ def _check_max_tokens(body: Json, profile: ModelProfile) -> None:
     limit = body.get("max_tokens")
     if limit is None:
         refuse("max_tokens: Field required")
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        refuse("max_tokens: Input should be a valid integer")
     if limit < 1:
         refuse("max_tokens: Input should be greater than or equal to 1")
     if limit > profile.max_output:
@@ -90,20 +91,16 @@ def _check_max_tokens(body: Json, profile: ModelProfile) -> None:
         )
 
 
-def _check_tools(tools: Any) -> None:
-    if not isinstance(tools, list):
-        refuse("tools: Input should be a valid list")
+def _check_tools(tools: list[Json]) -> None:
     names: set[str] = set()
     for index, tool in enumerate(tools):
-        where = f"tools.{index}"
-        if not isinstance(tool, dict):
-            refuse(f"{where}: Input should be a valid dictionary")
-        if tool.get("type", "custom") != "custom":
-            continue  # a server tool: its schema is the server's business
-        where = f"{where}.custom"
-        name = tool.get("name")
-        if not isinstance(name, str):
+        kind = tool.get("type") or "custom"
+        where = f"tools.{index}.{kind}"
+        if tool.get("name") is None and kind in ("custom", *CLIENT_TYPES):
             refuse(f"{where}.name: Field required")
+        if kind != "custom":
+            continue  # a server tool: its schema is the server's business
+        name: str = tool["name"]
         if not TOOL_NAME.fullmatch(name):
             refuse(f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
         if name in names:
@@ -112,20 +109,13 @@ def _check_tools(tools: Any) -> None:
         schema = tool.get("input_schema")
         if schema is None:
             refuse(f"{where}.input_schema: Field required")
-        if not isinstance(schema, dict):
-            refuse(f"{where}.input_schema: Input should be a valid dictionary")
+        check_kind(schema, dict, f"{where}.input_schema")
         if "type" not in schema:
             refuse(f"{where}.input_schema.type: Field required")
         if schema["type"] != "object":
             refuse(f"{where}.input_schema.type: Input should be 'object'")
-        properties = schema.get("properties", {})
-        if not isinstance(properties, dict) or not all(isinstance(p, dict | bool) for p in properties.values()):
-            refuse(
-                f"{where}.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12 "
-                "(https://json-schema.org/draft/2020-12)."
-            )
-        if not isinstance(tool.get("description", ""), str):
-            refuse(f"{where}.description: Input should be a valid string")
+        check_schema(schema, f"{where}.input_schema")
+        check_kind(tool.get("description", ""), str, f"{where}.description")
 
 
 def _check_choice(choice: Any, tools: list[Json]) -> None:
@@ -139,7 +129,7 @@ def _check_choice(choice: Any, tools: list[Json]) -> None:
         )
     if kind in ("any", "tool") and not tools:
         refuse("tool_choice: may only be specified while providing tools")
-    if kind == "tool" and choice.get("name") not in {tool.get("name") for tool in tools}:
+    if kind == "tool" and choice.get("name") not in [tool.get("name") for tool in tools]:
         refuse(f"Tool '{choice.get('name')}' not found in provided tools")
 
 
@@ -147,7 +137,7 @@ def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool) ->
     thinking = body.get("thinking")
     if thinking is None:
         return
-    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    kind = thinking.get("type")
     if kind not in ("enabled", "disabled", "adaptive"):
         refuse("thinking.type: Input should be 'enabled', 'disabled' or 'adaptive'")
     if "block_binding" in thinking:
@@ -168,21 +158,11 @@ def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool) ->
 
 def marked_blocks(body: Json) -> Iterator[tuple[str, Json]]:
     """Everything that may carry a cache marker, with its path, in the order in which the API reads it."""
-    for index, tool in enumerate(body.get("tools") or ()):
-        yield f"tools.{index}", tool
-    system = body.get("system") or ()
-    if not isinstance(system, str):
-        for index, block in enumerate(system):
-            yield f"system.{index}", block
-    for number, message in enumerate(body["messages"]):
-        if isinstance(message["content"], str):
-            continue
-        for index, block in enumerate(message["content"]):
-            yield f"messages.{number}.content.{index}", block
-            inner = block.get("content") if block["type"] == "tool_result" else None
-            if isinstance(inner, list):
-                for position, part in enumerate(inner):
-                    yield f"messages.{number}.content.{index}.content.{position}", part
+    places = [("tools", body.get("tools") or []), ("system", blocks_of(body.get("system") or []))]
+    places += [(f"messages.{n}.content", blocks_of(message["content"])) for n, message in enumerate(body["messages"])]
+    for where, blocks in places:
+        for index, block in enumerate(blocks):
+            yield from walk(block, f"{where}.{index}")
 
 
 def _check_breakpoints(body: Json) -> None:

@@ -27,7 +27,7 @@ from repertory.testing.editing import edit_context
 from repertory.testing.faults import Break, Drip, Fault, Garbage, Raw, Refuse, Reset, Stall, Truncate
 from repertory.testing.http import Gone, HttpRequest, Reply, serve_connection
 from repertory.testing.models import Answer, FunctionModel
-from repertory.testing.refusal import Refusal, refuse
+from repertory.testing.refusal import Refusal, malformed, refuse
 from repertory.testing.rules import check_body, check_headers, check_length
 from repertory.testing.wire import decode_request, encode_event, encode_response, error_body, events_of
 
@@ -141,7 +141,7 @@ class MessagesServer:
                 raise Refusal(404, "not_found_error", f"Not found: {request.method} {path}")
             try:
                 body = msgspec.json.decode(request.body, type=dict[str, Any])
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 refuse(f"The request body is not valid JSON: {error}")
             if isinstance(fault, Refuse):
                 raise Refusal(fault.status, fault.kind, fault.message, fault.headers)
@@ -168,14 +168,15 @@ class MessagesServer:
                 return
             compaction = body.get("compaction") is not None
             check_length(prompt_tokens(shown), body, profile, answered=not compaction)
-        except Refusal as refusal:
+            sent = decode_request(shown, betas)
+        except (Refusal, RecursionError) as error:
+            refusal = error if isinstance(error, Refusal) else malformed("The request body is nested too deep")
             record(refusal.status, refusal.message)
             said = error_body(refusal.kind, refusal.message, request_id, code=refusal.code)
             await reply.json(refusal.status, said, {"request-id": request_id, **refusal.headers})
             return
 
         use = self._cache.use(shown, profile)
-        sent = decode_request(shown, betas)
         if compaction:
             response = await self._compact(sent, body, dropped, use.usage, profile)
         else:

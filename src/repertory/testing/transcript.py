@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from repertory.llm.messages import Json
+from repertory.llm.messages import Json, broken_field
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.compaction import begins_with_summary
 from repertory.testing.refusal import refuse
+from repertory.testing.shape import check_kind
 from repertory.testing.wire import blocks_of
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -49,7 +50,7 @@ def check_system(system: Any) -> None:
             refuse("system: text content blocks must be non-empty")
 
 
-def check_messages(messages: Any, profile: ModelProfile, *, prefilled: bool = False) -> None:
+def check_messages(messages: list[Any] | None, profile: ModelProfile, *, prefilled: bool = False) -> None:
     """Check the turns: their roles and content, and that every call has its result.
 
     Args:
@@ -59,14 +60,10 @@ def check_messages(messages: Any, profile: ModelProfile, *, prefilled: bool = Fa
     """
     if messages is None:
         refuse("messages: Field required")
-    if not isinstance(messages, list):
-        refuse("messages: Input should be a valid list")
     if not messages:
         refuse("messages: at least one message is required")
     for index, message in enumerate(messages):
         where = f"messages.{index}"
-        if not isinstance(message, dict):
-            refuse(f"{where}: Input should be a valid dictionary")
         if message.get("role") not in ("user", "assistant"):
             refuse(f"{where}.role: Input should be 'user' or 'assistant'")
         for field in message:
@@ -115,27 +112,25 @@ def _check_block(block: Json, where: str, role: str) -> None:
     if known is None:
         return  # a block of a kind that this server does not speak about; the real one may
     for field in _REQUIRED[kind]:
-        if field not in block:
+        if block.get(field) is None:
             refuse(f"{where}.{kind}.{field}: Field required")
+    if broken := broken_field(block):
+        field, wanted = broken
+        check_kind(block[field], wanted, f"{where}.{kind}.{field}")
     for field in block:
         if field != "type" and field not in known:
             refuse(f"{where}.{kind}.{field}: Extra inputs are not permitted")
     if _ROLE_OF.get(kind, role) != role:
         refuse(f"{where}: `{kind}` blocks can only be specified in `{_ROLE_OF[kind]}` messages")
-    if kind == "text" and not isinstance(block["text"], str):
-        refuse(f"{where}.text.text: Input should be a valid string")
     if kind == "text" and not block["text"] and block.get("cache_control"):
         refuse(f"{where}.text: cache_control cannot be set for empty text blocks")
     if kind == "tool_use":
-        if not isinstance(block["input"], dict):
-            refuse(f"{where}.tool_use.input: Input should be a valid dictionary")
-        if not isinstance(block["id"], str) or not _TOOL_USE_ID.fullmatch(block["id"]):
+        if not _TOOL_USE_ID.fullmatch(block["id"]):
             refuse(f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
-        if not isinstance(block["name"], str) or not TOOL_NAME.fullmatch(block["name"]):
+        if not TOOL_NAME.fullmatch(block["name"]):
             refuse(f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
     if kind == "tool_result" and not isinstance(block.get("content", ""), str):
-        if not isinstance(block["content"], list):
-            refuse(f"{where}.tool_result.content: Input should be a valid list")
+        check_kind(block["content"], list, f"{where}.tool_result.content")
         for index, inner in enumerate(block["content"]):
             place = f"{where}.tool_result.content.{index}"
             if not isinstance(inner, dict) or not isinstance(inner.get("type"), str):

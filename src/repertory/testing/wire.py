@@ -11,7 +11,7 @@ from repertory.llm.messages import Json, Text, Thinking, ToolUse, decode_content
 from repertory.llm.model import ModelRequest, ModelResponse, ToolSchema, Usage
 
 _OWN = frozenset({"model", "messages", "max_tokens", "system", "tools", "stream"})
-_CLIENT_TYPES = ("memory_20250818",)  # tools that the provider describes and the client runs
+CLIENT_TYPES = ("memory_20250818",)  # tools that the provider describes and the client runs
 _PIECE = 48  # characters of one delta: small enough that even a short answer comes in several
 
 
@@ -22,11 +22,11 @@ def decode_request(body: Json, betas: tuple[str, ...] = ()) -> ModelRequest:
         messages=tuple(decode_message(message) for message in body["messages"]),
         system=decode_content(body.get("system") or ()),
         tools=tuple(
-            ToolSchema(tool["name"], tool.get("description", ""), tool["input_schema"])
-            if "input_schema" in tool
-            else ToolSchema(tool["name"], "", {"type": "object"}, tool["type"])
+            ToolSchema(tool["name"], "", {"type": "object"}, tool["type"])
+            if tool.get("type") in CLIENT_TYPES
+            else ToolSchema(tool["name"], tool.get("description", ""), tool["input_schema"])
             for tool in body.get("tools") or ()
-            if "input_schema" in tool or tool["type"] in _CLIENT_TYPES
+            if tool.get("type") in (None, "custom", *CLIENT_TYPES)
         ),
         max_tokens=body.get("max_tokens", 8192),
         options={name: value for name, value in body.items() if name not in _OWN},
@@ -39,11 +39,21 @@ def blocks_of(content: Any) -> list[Json]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def walk(block: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """A block with its path, and the blocks within it; a type that is unknown here may hold other values as well."""
+    yield path, block
+    parts: list[Any] = block["content"] if isinstance(block.get("content"), list) else []
+    for index, part in enumerate(parts):
+        if isinstance(part, dict):
+            yield from walk(part, f"{path}.content.{index}")
+
+
 def unmarked(block: Json) -> Json:
     """A block without its cache marker, and without those of its parts."""
     plain = {name: value for name, value in block.items() if name != "cache_control"}
     if isinstance(plain.get("content"), list):
-        plain["content"] = [unmarked(part) for part in plain["content"]]
+        parts: list[Any] = plain["content"]
+        plain["content"] = [unmarked(part) if isinstance(part, dict) else part for part in parts]
     return plain
 
 
