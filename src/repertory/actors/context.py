@@ -141,5 +141,5 @@ async def _run_task(
     finally:
         if node.tasks is not None:
             node.tasks.discard(scope)
-        box = node.mailbox
-        box.runtime.scheduler.unpark(box)  # a graceful stop waits for its tasks
+        if node.state == "stopping":  # which waits for its tasks
+            node.mailbox.runtime.scheduler.unpark(node.mailbox)

@@ -191,7 +191,7 @@ def decode_message(raw: Mapping[str, Any]) -> Message:
 
 def encode_message(message: Message) -> Json:
     """Write one message as the API's JSON object."""
-    return {"role": message.role, "content": [encode_block(block) for block in message.content]}
+    return {"role": message.role, "content": [*map(encode_block, message.content)]}
 
 
 def text_of(content: Block | str | Sequence[Block]) -> str:

@@ -123,7 +123,7 @@ def _encode_column(value: object, kind: type[Any]) -> Value:
 
 
 def _encode_blocks(content: Any) -> str:
-    return encode_json([encode_block(block) for block in content])
+    return encode_json([*map(encode_block, content)])
 
 
 def _decode_blocks(text: Value) -> Any:

@@ -114,9 +114,10 @@ class MemoryJournal(Journal):
         try:
             with self._connection:
                 self._connection.execute("BEGIN")
-                for sql, values in self._inserter.statements([batch]):
+                statements, sequence = self._inserter.statements([batch])
+                for sql, values in statements:
                     self._connection.execute(sql, values)
-            self._inserter.written([batch])
+            self._inserter.sequence = sequence
         except REFUSED as error:
             batch.refuse(error)
 

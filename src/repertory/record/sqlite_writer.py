@@ -47,7 +47,6 @@ class Inserter:
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
         newest = [f"SELECT coalesce(max(seq), 0) AS seq FROM {table.name}" for table in TABLES.values()]
         newest.append("SELECT coalesce(max(newest), 0) AS seq FROM removals")
         (self.sequence,) = connection.execute(f"SELECT max(seq) FROM ({' UNION ALL '.join(newest)})").fetchone()
@@ -61,8 +60,12 @@ class Inserter:
                 lengths = [length for length in _LENGTHS if length * width <= most]
                 self._tables[name] = width, [(length, head + ", ".join([row] * length)) for length in lengths]
 
-    def statements(self, batches: Sequence[Batch]) -> list[tuple[str, Sequence[Value]]]:
-        """Give every record its number; the statements, with their values, that write them all."""
+    def statements(self, batches: Sequence[Batch]) -> tuple[list[tuple[str, Sequence[Value]]], int]:
+        """Give every record its number.
+
+        Returns:
+            The statements, with their values, that write them all; and what ``sequence`` is once they have.
+        """
         values: dict[str, list[Value]] = {}
         emptied: list[int] = []
         number = self.sequence
@@ -87,12 +90,7 @@ class Inserter:
         if emptied:
             sql = "DELETE FROM content_bodies WHERE seq IN (SELECT value FROM json_each(?))"
             statements.append((sql, [encode_json(emptied)]))
-        return statements
-
-    def written(self, batches: Sequence[Batch]) -> None:
-        """Give out the numbers of these batches no more."""
-        for batch in batches:
-            self.sequence += len(batch.rows)
+        return statements, number
 
 
 class Job(Answer[T]):
@@ -171,7 +169,7 @@ class SqliteWriter(Writer):
         wake_all(job.finish(self._failed if self._failure is not None else failure))
 
     def _write(self, group: Sequence[Batch]) -> None:
-        statements = self._inserter.statements(group)
+        statements, sequence = self._inserter.statements(group)
         if len(statements) > 1:
             self._patiently("BEGIN IMMEDIATE")
             for sql, values in statements:
@@ -182,7 +180,7 @@ class SqliteWriter(Writer):
             # thread gives the GIL away and must win it back from a busy event loop.
             self._patiently(*statements[0])
             self._committed()
-        self._inserter.written(group)
+        self._inserter.sequence = sequence
 
     def _commit(self) -> None:
         self._connection.execute("COMMIT")

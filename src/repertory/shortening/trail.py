@@ -279,7 +279,7 @@ class Trail:
         if not (marks or chosen):
             return "\n→ [nothing]"
         head = f"\n→ {', '.join(marks)}" if marks else ""
-        return head + "".join(f"\n{_INDENT}{line}" for line in chosen)
+        return head + "".join([f"\n{_INDENT}{line}" for line in chosen])
 
     def _choose(self, lines: Sequence[str], room: int) -> list[str]:
         """Choose lines that do not stand in the trail yet; from now on they do."""
@@ -379,4 +379,4 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"{_INDENT}{line}" for line in text.splitlines())
+    return "\n".join([f"{_INDENT}{line}" for line in text.splitlines()])

@@ -135,7 +135,7 @@ class _Reader:
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
         came = [(block, _json_of(block)) for block in content]
         said = [(place, raw) for place, (_, raw) in enumerate(came) if raw]
-        last = max((place for place, raw in said if not _blank(raw)), default=-1)
+        last = max([place for place, raw in said if not _blank(raw)], default=-1)
         self._results = [raw["tool_use_id"] for _, raw in said if "tool_use_id" in raw]
         kept: list[Block] = []
         for place, (block, raw) in enumerate(came):
