@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
@@ -290,6 +294,70 @@ def test_a_server_that_says_too_much_is_heard_in_part(run_async: RunAsync) -> No
                 assert (await call_tool(tools["t1"])).content == "heard"
 
     run_async(main)
+
+
+class Endless(BaseHTTPRequestHandler):
+    """A server whose answers to calls have more bytes than may be read; one tool's have many, but not so many."""
+
+    def do_POST(self) -> None:
+        """Answer."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "id" not in asked:
+            self.send_response(202)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        answer: dict[str, object] = {"error": {"code": -32601, "message": "no"}}
+        called = ""
+        if asked["method"] == "initialize":
+            info = {"name": "endless", "version": "1"}
+            version = asked["params"]["protocolVersion"]
+            answer = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
+        if asked["method"] == "tools/list":
+            names = ("plain", "packed", "event", "large_event")
+            answer = {"result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}}
+        if asked["method"] == "tools/call":
+            called = asked["params"]["name"]
+            answer = {"result": {"content": [{"type": "text", "text": "x" * 1_900_000}]}}
+        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream" if "event" in called else "application/json")
+        if called == "packed":
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        with suppress(ConnectionError):
+            if called == "packed":
+                self.wfile.write(gzip.compress(b" " * 100_000_000) + body)
+            elif called == "plain":
+                for _ in range(100):
+                    self.wfile.write(b" " * 1_000_000)
+            elif called == "event":
+                for _ in range(100):
+                    self.wfile.write(b"data:" + b" " * 1_000_000)
+            else:
+                self.wfile.write(b"data: %b\n\n" % body if called else body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
+        """Say nothing."""
+
+
+def test_an_answer_over_http_without_an_end_is_not_read_to_its_end(run_async: RunAsync) -> None:
+    """Plain, packed small, or as an event: each is an error of its call. What a model can be shown is read whole."""
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+
+    async def main() -> None:
+        async with opened(McpServer("endless", f"http://127.0.0.1:{web.server_port}/mcp")) as tools:
+            for name in ("plain", "packed"):
+                assert "the answer has more than 32,000,000 bytes" in (await call_tool(tools[name])).text
+            assert "was lost during this call" in (await call_tool(tools["event"])).text
+            assert (await call_tool(tools["large_event"])).content == "x" * 1_900_000
+
+    try:
+        run_async(main)
+    finally:
+        web.shutdown()
+        web.server_close()
 
 
 def test_what_a_process_says_without_an_end_is_kept_in_pieces() -> None:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MOST_SAID: Final = 500  # characters of a line that a server says beside its answers
 _LAST_WORDS = 20  # lines that a server process said last, told where it does not start
+# Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
+# that nothing longer could be shown to a model.
+_LONGEST_ANSWER: Final = 32_000_000
 
 
 @asynccontextmanager
@@ -73,10 +76,10 @@ async def open_client(
                 httpx2.AsyncClient(
                     headers=headers,
                     timeout=httpx2.Timeout(30.0, read=300.0),
-                    event_hooks={"response": [partial(_note_refusal, words)]},
+                    event_hooks={"response": [partial(_note_refusal, words), _bound_reading]},
                 )
             )
-            transport = streamable_http_client(target, http_client=http)
+            transport = streamable_http_client(target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
         else:
             command, *arguments = target
             errlog = stack.enter_context(last_words(words))
@@ -152,6 +155,25 @@ async def _note_refusal(words: deque[str], response: Any) -> None:
     """Remember the status of an answer that is an error, which the SDK does not tell."""
     if response.is_error:
         words.append(f"HTTP {response.status_code} {response.reason_phrase}")
+
+
+async def _bound_reading(response: Any) -> None:
+    """See that an answer which is read as a whole, as the SDK does with JSON, does not fill the memory.
+
+    It is counted as it is unpacked: a small compressed one can be a bomb.
+    """
+    import httpx2
+
+    async def read() -> bytes:
+        body = bytearray()
+        async with aclosing(response.aiter_bytes()) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > _LONGEST_ANSWER:
+                    raise httpx2.StreamError(f"the answer has more than {_LONGEST_ANSWER:,} bytes")
+        return bytes(body)
+
+    response.aread = read
 
 
 @contextmanager
