@@ -15,6 +15,7 @@ from repertory.errors import ConfigurationError
 from repertory.llm.messages import canonical_json
 from repertory.tools import Tool, ToolContext, call_tool, tool
 from repertory.tools.docstrings import read_docstring
+from repertory.tools.schema import foreign_definition
 
 
 class Color(enum.Enum):
@@ -384,3 +385,11 @@ def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Tool], fact
 def test_the_longest_legal_name_is_taken() -> None:
     """The bound is the API's: 128."""
     assert tool(_sketch, name="a-Z_9" + "x" * 123).name.endswith("x")
+
+
+def test_a_schema_of_an_older_draft_is_taken_only_where_it_is_one_of_the_newest_too() -> None:
+    """Claude's API asks for draft 2020-12, in which a list of schemas is ``prefixItems``."""
+    pair = [{"type": "number"}, {"type": "number"}]
+    foreign_definition("move", "", {"properties": {"to": {"type": "array", "prefixItems": pair}}})
+    with pytest.raises(ConfigurationError, match="tool 'move' cannot be checked, as its schema is none"):
+        foreign_definition("move", "", {"properties": {"to": {"type": "array", "items": pair}}})

@@ -98,7 +98,8 @@ def foreign_definition(name: str, description: str, input_schema: Json) -> Defin
     Its function takes ``arguments``, all of them as they came, and ``context``.
 
     Raises:
-        ConfigurationError: The schema is none. A request with it would be refused, whatever else is in it.
+        ConfigurationError: The schema is none of draft 2020-12. A request with it may be refused, whatever else is in
+            it.
     """
     _checker(input_schema, f"tool {name!r}", formats=False)  # its patterns are JavaScript's as often as Python's
     schema = {"properties": {}, "required": [], **input_schema, "type": "object"}
