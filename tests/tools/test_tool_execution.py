@@ -212,6 +212,29 @@ def test_credentials_in_foreign_errors_are_blanked_out(text: str, kept: str) -> 
     assert redact(text) == kept
 
 
+PIECES = ["a-", "a_", "a.", "sk-", "token", "token-", "api_key ", "Bearer ", "db://", "://a:", ":", "@", "=", "'", " "]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_no_text_keeps_the_blanking_out_busy(piece: str) -> None:
+    """Each pattern passes over a text about once: to search it again from each piece would not end within the test."""
+    for start in ("", "token", "token=", "://", "://bob:"):
+        assert "hunter2" not in redact(f"{start}{piece * 100_000} token=hunter2")
+
+
+@pytest.mark.parametrize("between", [" ", ",", ";", "'", '"'])
+def test_of_a_long_error_the_beginning_is_looked_through(between: str) -> None:
+    """What is not shown costs nothing, and a credential that is cut off at the end is not shown by half."""
+    credentials = [f"token={'x' * 990}"] * 4
+    error = RuntimeError(between.join([*credentials, f"https://bob:hunter2{'2' * 1_000}@db/x"]))
+    assert one_line(error) == f"RuntimeError: {between.join(['token=[redacted]'] * 4)}"
+
+
+def test_a_long_error_of_a_single_word_is_shown() -> None:
+    """There is no place to cut it at."""
+    assert one_line(RuntimeError("a-" * 10_000_000)) == f"RuntimeError: {'a-' * 243}"
+
+
 def test_an_error_whose_text_fails_is_still_told() -> None:
     """A broken ``__str__`` does not hide the error it belongs to."""
 

@@ -317,13 +317,17 @@ _SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"(://[^/\s:@]*:)[^@/\s]+(@)"), r"\1[redacted]\2"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 [redacted]"),
     (re.compile(r"\b(?:sk|pk|ghp|gho|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}"), "[redacted]"),
+    # A name is looked through once, from its beginning, and taken whole: one of many hyphens or keywords without a
+    # value behind it would else be searched again from each of them.
     (
         re.compile(
-            r"(?i)\b([\w-]*(?:password|passwd|secret|token|api[_-]?key)[\w-]*[\"']?\s*[=:]\s*)[\"']?[^\s\"',;&]+"
+            r"(?i)(?<![\w-])((?=[\w-]*?(?:password|passwd|secret|token|api[_-]?key))[\w-]++"
+            r"[\"']?\s*[=:]\s*)[\"']?[^\s\"',;&]+"
         ),
         r"\1[redacted]",
     ),
 )
+_LOOKED_THROUGH: Final = 8  # times what is shown of an error's text: blanking out makes it shorter
 
 
 def redact(text: str) -> str:
@@ -335,5 +339,9 @@ def redact(text: str) -> str:
 
 def one_line(error: BaseException, *, limit: int = 500) -> str:
     """``TypeName: message`` in one line, without a traceback, bounded and with credentials blanked out."""
-    message = redact(" ".join(clean_text(safe_str(error))[0].split()))
+    whole = safe_str(error)
+    text = " ".join(clean_text(whole[: _LOOKED_THROUGH * limit])[0].split())
+    if len(whole) > _LOOKED_THROUGH * limit:  # half a credential would not be known for one; a single word stays
+        text = text[: max(text.rfind(mark) for mark in " \"',;&")]
+    message = redact(text)
     return f"{type(error).__name__}: {message}"[:limit] if message else type(error).__name__
