@@ -508,3 +508,10 @@ def test_an_unknown_tool_is_answered_with_names_close_to_it() -> None:
     assert output.error is not None
     assert (output.status, output.error.cause) == ("error", "unknown-tool")
     assert unknown_tool("x", []).text == "there is no tool named 'x'. Available: none."
+
+
+def test_of_an_unknown_name_only_what_a_name_can_have_is_compared() -> None:
+    """A model that wrote on and on after the name is still told which it may have meant, and costs nothing more."""
+    name = "search_files_in_the_archive_of_all_departments_by_their_contents"
+    text = unknown_tool(f"{name}{'_' * 1_000_000}", [name]).text
+    assert text == f"there is no tool named '{name:_<128}'. Did you mean {name}? Available: {name}."

@@ -27,6 +27,7 @@ from repertory.tools.decorator import Tool
 from repertory.tools.event_loops import wrong_event_loop
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, to_output
 from repertory.tools.repeats import arguments_digest
+from repertory.tools.schema import LONGEST_NAME
 from repertory.tools.threads import compute, run_in_thread, turn_to_compute
 
 log = Log("repertory.tools")
@@ -86,10 +87,10 @@ async def call_tool(tool: Tool, arguments: Any = None, *, context: ToolContext |
 
 def unknown_tool(name: str, available: Iterable[str]) -> ToolOutput:
     """The outcome of a call to a tool that does not exist: what the model is told, with names close to it."""
-    names = sorted(available)
+    names, name = sorted(available), name[:LONGEST_NAME]  # a model may have written on and on
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    text = f"there is no tool named {name[:128]!r}.{hint} Available: {', '.join(names) or 'none'}."
+    text = f"there is no tool named {name!r}.{hint} Available: {', '.join(names) or 'none'}."
     return ToolOutput(text, status="error", error=ErrorDetail(cause="unknown-tool", message=text))
 
 
