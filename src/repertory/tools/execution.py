@@ -78,7 +78,7 @@ async def call_tool(tool: Tool, arguments: Any = None, *, context: ToolContext |
 
     Raises:
         ConfigurationError: There is no tool, or no context.
-        ToolAbort: As ``execute``.
+        ToolAbort: The tool ends the run.
     """
     check_type("call_tool: tool", tool, Tool, "a Tool, such as tool(function) makes")
     check_type("call_tool: context", context, ToolContext | None, "a ToolContext(…), or None")
