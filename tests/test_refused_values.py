@@ -91,6 +91,17 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
         assert await run.memory.query(ItemQuery(limit=2**70)) == []
 
 
+@pytest.mark.parametrize("wrong", [range(3), range(0), [], (), "", 0, [("a", 1)], re.match("a", "a")])
+async def test_metadata_of_an_item_is_a_dict(wrong: Any) -> None:
+    """Neither something empty of another type, nor what can be indexed as a dict can, is taken for one."""
+    async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
+        run = await supervisor.spawn(AGENT, "Go.")
+        with pytest.raises(ConfigurationError, match=r"StoreItem: .*metadata"):
+            await run.memory.store("a", metadata=wrong)
+        assert (await run.memory.store("a", metadata={})).metadata == {}
+        assert await run.wait_result() == "Done."
+
+
 @pytest.mark.parametrize(
     ("made", "wrong"),
     [
@@ -108,6 +119,7 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
         (rp.ResultLater, {"timeout": -1.0}),
         (rp.ResultLater, {"timeout": float("inf")}),
         (rp.ResultLater, {"schema": "object"}),
+        (rp.ResultLater, {"schema": range(3)}),
         (rp.ResultLater, {"state": [1]}),
         *(
             (rp.ToolContext, {name: 5})
@@ -122,6 +134,7 @@ async def test_labels_of_an_item_are_lists(wrong: dict[str, Any]) -> None:
             for name in ("content", "status", "source_type", "url", "format", "facts", "metadata")
         ),
         *((rp.ToolOutput, {name: 5}) for name in ("records", "as_is", "retrieved", "pin", "error", "later")),
+        *((rp.ToolOutput, {name: range(3)}) for name in ("facts", "metadata")),
         (rp.ToolOutput, {"content": b"raw"}),
         (rp.ToolOutput, {"content": ["text"]}),
     ],

@@ -114,7 +114,7 @@ def check_value(where: str, value: object, kind: Any) -> None:
     """
     try:
         msgspec.convert(value, kind)
-    except (msgspec.ValidationError, ValueError) as error:
+    except (ValueError, AttributeError) as error:  # msgspec's own are ValueErrors
         raise ConfigurationError(f"{where}: {misfit(error, value)}") from error
 
 
@@ -125,16 +125,18 @@ def check_fields(where: str, message: msgspec.Struct) -> None:
         ConfigurationError: It does not.
     """
     fields = msgspec.structs.asdict(message)
-    for field in fields.values():
-        if isinstance(field, msgspec.Struct):
-            check_fields(where, field)
+    for name, kind in _fields_of(type(message)):
+        if isinstance(fields[name], msgspec.Struct):
+            check_fields(where, fields[name])
+        elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):  # msgspec would make one of a dict
+            raise ConfigurationError(f"{where}: Expected `{kind.__name__}`, got {show(fields[name])} - at `$.{name}`")
     try:
         msgspec.convert(fields, type(message))
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
-    except UnicodeError:
-        for field in msgspec.structs.fields(message):
-            check_value(f"{where}: {field.name}", fields[field.name], field.type)
+    except (UnicodeError, AttributeError):  # which do not say where
+        for name, kind in _fields_of(type(message)):
+            check_value(f"{where}: {name}", fields[name], kind)
 
 
 def check_struct(made: msgspec.Struct) -> None:
@@ -153,5 +155,9 @@ def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
 
 
 def misfit(error: Exception, value: object) -> str:
-    """Why msgspec does not take a value: it stumbles where half a character stands in place of a number."""
-    return f"got {show(value)}" if isinstance(error, UnicodeError) else str(error)
+    """Why msgspec does not take a value.
+
+    It stumbles where half a character stands in place of a number, and where something that is no dict has an index,
+    as a range does: it takes that for a mapping, and asks for its keys.
+    """
+    return f"got {show(value)}" if isinstance(error, UnicodeError | AttributeError) else str(error)

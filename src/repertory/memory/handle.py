@@ -119,7 +119,7 @@ class Memory:
             source=source,
             tags=_several("tags", tags),
             related_to=_several("related_to", related_to),
-            metadata=metadata or {},
+            metadata={} if metadata is None else metadata,
             if_position=if_position,
             write=write,
             by=self.owner,
