@@ -392,7 +392,7 @@ async def test_an_argument_of_another_type_is_refused_to_its_caller_and_costs_no
 
 
 async def test_what_cannot_be_kept_exactly_is_refused_and_named() -> None:
-    """A content that JSON does not have, an id that cannot be written; the next one is stored."""
+    """A content that JSON does not have, an id by which nothing would be found again; the next one is stored."""
     async with open_journal() as journal, open_system() as system:
         memory = await Memory.open(spawn(system, journal), "run-1")
         refused: list[Callable[[Any], Awaitable[object]]] = [
@@ -400,9 +400,14 @@ async def test_what_cannot_be_kept_exactly_is_refused_and_named() -> None:
             lambda memory: memory.store([float("nan")]),
             lambda memory: memory.store("x", item_id="x" * 1_001),
             lambda memory: memory.store("x", item_id="a\ud800"),
+            lambda memory: memory.fork("run-1.a", scope_id="a\ud800"),
+            lambda memory: memory.fork("run-1.a", scope_id="x" * 1_001),
+            lambda memory: memory.fork("run-1.\ud800"),
+            lambda memory: Memory.open(memory.ref, "run-1", scope_id="a\0b"),
+            lambda memory: Memory.open(memory.ref, "\ud800"),
         ]
         for store in refused:
-            with pytest.raises(RecordRefused, match=r"content must be|item_id must be"):
+            with pytest.raises(RecordRefused, match=r"(content|item_id|scope_id|owner) must be"):
                 await store(memory)
         assert (await memory.store("x", item_id="/a/b.md")).position == 1
 

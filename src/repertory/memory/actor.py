@@ -206,6 +206,8 @@ class MemoryActor:
         return _writable(self._scope(scope_id, by, read=True))
 
     def _open(self, message: OpenScope, *, read: bool) -> Pending[ScopeOpened]:
+        _check_id("scope_id", message.scope_id)
+        _check_id("owner", message.owner)
         known = self._scopes.get(message.scope_id)
         if known is not None:
             if root_of(known.opened.owner) != root_of(message.owner):
@@ -263,11 +265,7 @@ class MemoryActor:
         """Write an item in place of the one that is ``there``, by its id; None where the file was not read."""
         read = there is not None
         scope = _writable(self._scope(message.scope_id, message.by, read=read))
-        if len(message.item_id) > _LONGEST_ID or indexable(message.item_id) != message.item_id:
-            raise RecordRefused(
-                f"item_id must be at most {_LONGEST_ID:,} characters that can be written, got "
-                f"{message.item_id[:100]!r}; nothing was written"
-            )
+        _check_id("item_id", message.item_id)
         if message.if_position is not None and not read:
             raise _Unread
         shape, content = encode_content(self._journal.redact(message.content))
@@ -462,6 +460,15 @@ async def _ask_again(ref: MemoryRef, message: ReadFirst) -> Any:
 
 
 # --- small words ----------------------------------------------------------------------------------------------
+
+
+def _check_id(name: str, value: str) -> None:
+    """Refuse an id by which nothing would be found again: SQL reads half a character, or a NUL, as something else."""
+    if len(value) > _LONGEST_ID or indexable(value) != value:
+        raise RecordRefused(
+            f"{name} must be at most {_LONGEST_ID:,} characters that can be written, got {value[:100]!r}; nothing was "
+            "written"
+        )
 
 
 def _writable(scope: Scope) -> Scope:

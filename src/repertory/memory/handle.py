@@ -54,7 +54,11 @@ class Memory:
 
     @classmethod
     async def open(cls, ref: AsksMemory, owner: str, *, scope_id: str = "") -> Memory:
-        """Open an empty scope of its own, or the one that has this id already."""
+        """Open an empty scope of its own, or the one that has this id already.
+
+        Raises:
+            RecordRefused: The owner or the id is longer than 1,000 characters, or cannot be written.
+        """
         opened: Pending[ScopeOpened] = await ref.ask(OpenScope(owner=owner, scope_id=scope_id))
         return cls(ref, (await opened.result()).scope_id, owner)
 
