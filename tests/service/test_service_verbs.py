@@ -193,7 +193,7 @@ def test_a_verb_beside_a_service(verb: str, served: Served) -> None:
         served.ask("POST", f"/runs/{run_id}/kill", {})
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "resume"])
+@pytest.mark.parametrize("verb", [verb for verb, each in VERBS.items() if each.line != "resume RUN"])
 def test_a_verb_without_a_service(verb: str, alone: Path, tmp_path: Path) -> None:
     """The socket of the killed one is there, and so is what it said beside its database: neither is believed."""
     listed = json.loads(invoke("ps --json", alone, "").stdout)

@@ -53,11 +53,11 @@ _NOTICED: Final = 2.0  # seconds until whoever reads along has noticed that a se
 
 @partial(command, backend="trio")
 async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: At) -> None:
-    """Follow a run of the service as it works, and say something to it.
+    """Follow a run of the service, and send it messages.
 
-    At a terminal, a line that is typed is said to the run; where a call waits for an approval, y allows it and n REASON
-    denies it. Ctrl-C or Ctrl-D leaves, and the run goes on; several may be attached. Elsewhere it ends with the run.
-    Where the service is restarted, it goes on with the next one.
+    At a terminal, each line you type is sent to the run; if a call waits for approval, y allows it and n REASON denies
+    it. Ctrl-C or Ctrl-D leaves, and the run continues; several may be attached. Without a terminal the command ends
+    with the run. If the service is restarted, it reconnects.
     """
     with terminal_kept():
         async with open_source_of(run_id, at) as (source, found):

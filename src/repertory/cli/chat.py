@@ -48,10 +48,10 @@ def chat(
     how: How,
     as_json: bool = option("--json", "Write one JSON object to standard output for each answer.", False),
 ) -> None:
-    """Talk with an agent: a run that is asked again after each answer.
+    """Chat with an agent.
 
-    That is the research team on a folder, or an agent of your own. Ctrl-C stops the answer under way; a second one, or
-    Ctrl-D, ends the chat, and `repertory chat RUN` goes on with it. Through a pipe, each line is a question.
+    The agent is the research team on a folder, or your own. Ctrl-C stops the current answer; a second one, or Ctrl-D,
+    ends the chat, and `repertory chat RUN` continues it. If the input is piped, each line is a question.
     """
     from repertory.agents.loading import lasting_reference
 

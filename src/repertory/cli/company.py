@@ -36,7 +36,7 @@ async def up(
 ) -> None:
     """Start a company: agents, limits, quotas and models, from its file.
 
-    What an earlier process left unfinished goes on. SIGTERM and Ctrl-C bring the runs to their next boundary.
+    Runs that an earlier process left unfinished continue. On SIGTERM or Ctrl-C the runs stop at their next boundary.
     """
     _need(file, is_new=True)
     company = service.read_company(file)
@@ -59,7 +59,7 @@ def down(
 ) -> None:
     """End a company's service.
 
-    Its runs go to their next boundary, from where the next up goes on.
+    Its runs stop at their next boundary, and continue from there at the next up.
     """
     anchor, database = _database(file)
     owner = owner_of(anchor)
@@ -83,9 +83,9 @@ def down(
 
 @command
 async def reload(file: Path = _FILE) -> None:
-    """Have a running company read its file again. A file with an error changes nothing, and says where it is.
+    """Make a running company read its file again. A file with an error changes nothing; the error says where.
 
-    Runs that are under way keep the definitions they began with.
+    Runs that have begun keep their definitions.
     """
     anchor, database = _database(file)
     place = service_of(anchor)

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from repertory.record import ContentStored, Journal
     from repertory.record.contents import StoredBody
 
-content = typer.Typer(help="Show what runs have stored whole, and let go of it.")
+content = typer.Typer(help="Show what runs have stored whole, and delete it.")
 
 
 @content.command()
 @command
 async def ls(run_id: str | None = RUN, *, db: str | None = DATABASE) -> Answer:
-    """List what a run and those below it have stored.
+    """List what a run and its sub-agents have stored.
 
-    KEPT says where the whole stands: in the content store, in the ledger (from which it is read), or nowhere any more.
+    KEPT says where the whole is: in the content store, in the ledger (from which it is read), or gone.
     """
     from repertory.service.reports import read_contents
 
@@ -97,15 +97,15 @@ async def gc(
         "--retention SECONDS", "How long after its run a second copy of what the ledger holds is kept.", 3600.0, min=0
     ),
     run_id: str | None = option(
-        "--run RUN", "Let go of all that is stored of this run and those below it, also what is held nowhere else."
+        "--run RUN", "Delete all that is stored of this run and its sub-agents, also what is kept nowhere else."
     ),
-    dry_run: bool = option("--dry-run", "Only say what would go.", False),
+    dry_run: bool = option("--dry-run", "Only say what would be deleted.", False),
     db: str | None = DATABASE,
 ) -> Answer:
-    """Let go of stored contents whose time is over.
+    """Delete stored contents whose time is over.
 
-    A supervisor does that by itself. What is held nowhere else and was given no time stays, and so does what is pinned.
-    The file does not shrink; what is free in it is used again.
+    A supervisor does this by itself. What is kept nowhere else and was given no time stays, and so does what is pinned.
+    The file does not shrink; its free space is used again.
     """
     path, bodies = await _collect(db, retention, run_id, dry_run=dry_run)
     names = ("content_id", "run_id", "source", "length")

@@ -72,7 +72,7 @@ def _model(name: str | None) -> Model:
 @command
 def demo(
     question: str | None = argument(
-        "QUESTION", "What to find out. Default: what is deprecated in five modules; of another folder, what is in it."
+        "QUESTION", "The question. Default: what is deprecated in five modules; for another folder, what is in it."
     ),
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
@@ -82,9 +82,9 @@ def demo(
 ) -> Answer:
     """Watch a team of agents answer a question.
 
-    They read source code on this machine, the standard library's unless told otherwise, and answer with citations,
-    which are looked up. Without a key or a server the offline model plays, a small set of rules: everything but the
-    intelligence is real.
+    They read source code on this machine, the standard library by default, and answer with citations, which are then
+    checked. Without a key or a server the offline model answers, a small set of rules: everything but the intelligence
+    is real.
     """
     from repertory.agents.loading import with_limits
 

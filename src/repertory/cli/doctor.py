@@ -60,8 +60,8 @@ async def doctor(
 ) -> Answer:
     """Check this machine and its settings.
 
-    The versions of what is installed are among what it shows. With a company file it looks whether its agents load, its
-    secrets are there, and when its schedules are due next; nothing is started.
+    It also shows the versions of what is installed. With a company file it checks that its agents load and its secrets
+    are there, and says when its schedules are due next; nothing is started.
     """
     findings = await _look(company, db, model, llm, deep)
     problems = [finding for finding in findings if finding.verdict == "problem"]

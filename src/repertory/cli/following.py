@@ -35,7 +35,11 @@ _RECONNECT: Final = 60.0
 _AGAIN: Final = 0.5  # seconds between two attempts
 
 RECONNECT = option(
-    "--reconnect SECONDS", "How long to wait for a service that went away; 0 not at all.", _RECONNECT, min=0, max=86_400
+    "--reconnect SECONDS",
+    "How long to wait for a service that went away; 0 for not at all.",
+    _RECONNECT,
+    min=0,
+    max=86_400,
 )
 
 
@@ -44,15 +48,15 @@ async def logs(
     run_id: str | None = RUN,
     *,
     follow: bool = option("-f, --follow", "Wait for more, until the run ends.", False),
-    everything: bool = option("-a, --all", "What happened in all runs.", False),
-    lines: int = option("-n, --lines N", "Only the last of what has happened; 0 for all.", 0, min=0),
+    everything: bool = option("-a, --all", "Show what happened in all runs.", False),
+    lines: int = option("-n, --lines N", "Only the last N events so far; 0 for all.", 0, min=0),
     reconnect: float = RECONNECT,
     at: At,
     as_json: bool = option("--json", "Write one JSON object a line: an event.", False),
 ) -> None:
-    """Show what happened in a run and those below it, event by event.
+    """Show what happened in a run and its sub-agents, event by event.
 
-    Where the service that is followed goes away, the next one is asked for what came behind the last line.
+    If the service is restarted meanwhile, the log continues behind the last line.
     """
     write = _write_json if as_json else write_line
     told: list[tuple[EventView, str, str]] = []

@@ -10,7 +10,7 @@ from repertory.cli.databases import databases_to_read, find_run, find_served, no
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.steering import new_run
 
-_TEXT = option("--text TEXT", "What to say to the new run.")
+_TEXT = option("--text TEXT", "A message to the new run.")
 
 
 @command
@@ -19,15 +19,15 @@ async def fork(
     *,
     iteration: int | None = option(
         "--iteration N",
-        "The last that is the same; 0 for the task alone. Default: the last whole one.",
+        "The last iteration to take over; 0 for the task alone. Default: the last complete one.",
         min=0,
     ),
     text: str | None = _TEXT,
     at: At,
 ) -> Answer:
-    """Begin a run that is as another was up to an iteration, beside it. Its id goes to standard output.
+    """Start a new run from an iteration of another one. Its id goes to standard output.
 
-    The service goes on with it; without one it waits in the database for `repertory resume`.
+    The service continues it; without one it waits in the database for `repertory resume`.
     """
     return await _fork(run_id, at, iteration, text)
 
@@ -40,15 +40,15 @@ async def rewind(
     text: str | None = _TEXT,
     at: At,
 ) -> Answer:
-    """End a run, and begin it again from one of its iterations. The record keeps all of both."""
+    """End a run and start it again from one of its iterations. The record keeps both."""
     return await _fork(run_id, at, iteration, text, rewind=True)
 
 
 @command
 async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At) -> None:
-    """Remove a run that has ended, and all below it, for good.
+    """Remove a run that has ended, and its sub-agents, for good.
 
-    Its record, memory and contents go; what others have copies of stays theirs. Its id cannot be used again.
+    Its record, memory and contents are deleted; copies that other runs have stay. Its id cannot be used again.
     """
     from repertory.record import open_journal
     from repertory.supervisor.forking import check_removable

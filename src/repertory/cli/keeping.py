@@ -29,14 +29,14 @@ NOTE = ".backup"  # beside a database: what the last backup of it was
 
 @command
 def backup(
-    file: str = argument("FILE", "Where to; in a folder the file is named after the database and the time.", ...),
+    file: str = argument("FILE", "The file to write; in a folder it is named after the database and the time.", ...),
     *,
     db: str | None = DATABASE,
 ) -> Answer:
-    """Copy a database into one file, also while it is written to.
+    """Copy a database into one file, even while it is written to.
 
-    The copy is the database as it was at one instant. It is read back whole, each record compared with its checksum,
-    and synced, before it gets its name; nothing is ever written over.
+    The copy is the database as it was at one instant. Before it gets its name it is read back, every record checked
+    against its checksum, and synced; nothing is ever overwritten.
     """
     from repertory.record.backup import back_up
 
@@ -54,10 +54,10 @@ def backup(
 
 @command
 def restore(file: Path = argument("FILE", "The backup.", ...), *, db: str | None = OWN_DATABASE) -> Answer:
-    """Make a database of a backup, where there is none yet.
+    """Make a database from a backup, where there is none yet.
 
-    The database is read whole before it has its name. To put it in the place of one that is there, end what uses
-    that and move it away first, its -wal and -shm files with it.
+    The database is read back before it gets its name. To replace an existing one, first end what uses it and move it
+    away, with its -wal and -shm files.
     """
     from repertory.record.backup import restore as restore_file
 
@@ -79,8 +79,8 @@ def _copied(places: dict[str, str], copied: Copied, words: str) -> Answer:
 async def vacuum(*, at: At) -> Answer:
     """Give the space of removed runs and contents back to the disk.
 
-    A running service does it bit by bit beside its work. Without one the file is written anew, which takes as much room
-    again meanwhile.
+    A running service does it in small steps beside its work. Without one the file is rewritten, which needs as much
+    free space again.
     """
     from repertory.record.backup import vacuum_file
 
@@ -115,9 +115,8 @@ def migrate(
 ) -> Answer:
     """Move a database from a file to PostgreSQL, or back.
 
-    All of it or nothing: every row is compared with its checksum, and read again from where it was written, before it
-    is kept there. The old database stays as it is. No service and no run may use either meanwhile; after an
-    interruption begin again.
+    All or nothing: every row is compared with its checksum and read back before the new database is kept. The old one
+    stays as it is. No service and no run may use either meanwhile; after an interruption start again.
     """
     from repertory.record.moving import move_journal
 

@@ -38,7 +38,7 @@ def drain(
     *,
     db: str | None = DATABASE,
 ) -> None:
-    """Have a machine take no more runs, and hand its own over to others.
+    """Make a machine take no more runs and hand its own over to others.
 
     Each run moves at its next boundary. End the process when repertory machines shows that it has no runs any more.
     """

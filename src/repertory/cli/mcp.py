@@ -23,9 +23,9 @@ async def mcp(
 ) -> None:
     """Serve agents and their runs over MCP, to a client such as an editor.
 
-    The client starts it, and talks to it on the standard streams. Each agent is a tool that takes a task and gives
-    the answer; others start, follow and steer runs. What is under way when the client leaves goes to its next
-    boundary, from where it can be resumed.
+    The client starts this command and talks to it over standard input and output. Each agent is a tool that takes a
+    task and gives the answer; other tools start, follow and steer runs. When the client leaves, its runs stop at their
+    next boundary and can be resumed.
     """
     from repertory.mcp.server import serve_over_stdio
     from repertory.service.control import Control

@@ -33,12 +33,10 @@ if TYPE_CHECKING:
 
 Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
 
-memory = typer.Typer(help="Show what agents have kept, and bring one's memory into another's.")
+memory = typer.Typer(help="Show what agents have kept, and merge one's memory into another's.")
 
-SCOPE = argument(
-    "RUN", "A run whose memory it is, or a scope: its id, or any part that fits one only. Default: the newest run."
-)
-CHILD = argument("RUN", "The run that has a snapshot, or its scope: its id, or any part that fits one only.", ...)
+SCOPE = argument("RUN", "A run or a memory scope: its id, or any part that fits only one. Default: the newest run.")
+CHILD = argument("RUN", "The run that has a snapshot, or its scope: its id, or any part that fits only one.", ...)
 _SIDES = (("before", "base"), ("parent", "parent"), ("child", "child"))
 _LINES = 8  # of one side, or of one item's changes, where not everything is to be shown
 
@@ -91,10 +89,10 @@ async def ls(
     limit: int = option("--limit N", "How many items, the newest first.", 50, min=1),
     db: str | None = DATABASE,
 ) -> Answer:
-    """List the scopes of a run and those below it, and what it sees.
+    """List the memory scopes of a run and its sub-agents, and the items it sees.
 
-    ITEMS and BYTES are what was written in a scope. What it sees of others is counted there: a shared scope is its
-    parent by another name, a snapshot is its parent as it was when it was taken, and its own writes.
+    ITEMS and BYTES count what was written in each scope; what it sees of another one is counted there. A shared scope
+    is its parent's under another name; a snapshot shows its parent as it was at that time, and its own writes.
     """
     from repertory.service.memories import read_memory, read_scopes
 
@@ -167,13 +165,13 @@ async def show(
     item_id: str = argument("ITEM", "The item's id, as memory ls names it.", ...),
     run_id: str | None = SCOPE,
     *,
-    raw: bool = option("--raw", "Write the content as it is, bytes too: into a file or a pipe.", False),
+    raw: bool = option("--raw", "Write the raw content, also bytes, into a file or a pipe.", False),
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> Answer:
     """Show an item of memory.
 
-    Text as it is, data as JSON, of images and other bytes what they are.
+    Text is shown as it is, data as JSON; of images and other bytes, what they are.
     """
     from repertory.service.memories import read_item
 
@@ -218,13 +216,13 @@ def _heading(item: ItemInfo) -> Text:
 @memory.command()
 @command
 async def search(
-    words: str = argument("WORDS", "Words that must all be there, in any form; in double quotes a phrase.", ...),
+    words: str = argument("WORDS", "Words that must all be there, in any form; a phrase in double quotes.", ...),
     run_id: str | None = SCOPE,
     *,
     limit: int = option("--limit N", "How many at most.", 20, min=1),
     db: str | None = DATABASE,
 ) -> Answer:
-    """Find items that a run sees by their words, the best first."""
+    """Search the items that a run sees by their words, the best first."""
     from repertory._choices import check_text
     from repertory.service.memories import read_memory
 
@@ -252,7 +250,7 @@ async def search(
 async def diff(run_id: str = CHILD, *, full: bool = FULL, db: str | None = DATABASE) -> Answer:
     """Show what a merge of a snapshot into its parent would do.
 
-    A conflict is an item that both sides have changed, differently, since they last said the same.
+    A conflict is an item that both sides have changed differently since they last agreed.
     """
     from repertory.service.memories import read_changes
 
@@ -325,11 +323,11 @@ async def merge(
     full: bool = FULL,
     db: str | None = DATABASE,
 ) -> Answer:
-    """Bring what a snapshot has changed into its parent.
+    """Merge a snapshot's changes into its parent.
 
     With neither, the default, the parent keeps its own and the conflict stays open; both writes the child's beside it.
-    Quotas, which a program sets, do not bound it. What a merge has settled, a later one leaves alone. Where a conflict
-    stays open, the exit code is 1.
+    Quotas that a program sets do not apply. What one merge has settled, a later one leaves alone. If a conflict stays
+    open, the exit code is 1.
     """
     async with _open_scope(run_id, db) as (path, _, scope_id):
         pass

@@ -26,15 +26,17 @@ def option(spelled: str, text: str, default: Any = None, **bounds: Any) -> Any:
     return typer.Option(default, *names, metavar=last, help=text, **bounds)
 
 
-DATABASE = option("--db FILE", "The database, also postgresql://…. Default: $REPERTORY_DB, else the newest kept.")
-OWN_DATABASE = option(
-    "--db FILE", "The database, also postgresql://…. Default: $REPERTORY_DB, else runs.db of the data folder."
+DATABASE = option(
+    "--db FILE", "The database: a file, or postgresql://…. Default: $REPERTORY_DB, else the newest in the data folder."
 )
-SOCKET = option("--socket PATH", "The unix socket of a service. Default: that of the service of the database.")
-PORT = option("--port N", "Its port of 127.0.0.1 instead.", min=1, max=65535)
+OWN_DATABASE = option(
+    "--db FILE", "The database: a file, or postgresql://…. Default: $REPERTORY_DB, else runs.db in the data folder."
+)
+SOCKET = option("--socket PATH", "The service's unix socket. Default: that of the service that has the database.")
+PORT = option("--port N", "The service's port on 127.0.0.1, instead of a socket.", min=1, max=65535)
 AS_JSON = option("--json", "Write one JSON object to standard output, and nothing else.", False)
-PLAIN = option("--plain", "Write plain lines instead of a live picture.", False)
-QUIET = option("--quiet", "Show nothing of what goes on; only the answer, and what went wrong.", False)
+PLAIN = option("--plain", "Write plain lines instead of a live display.", False)
+QUIET = option("--quiet", "Show no progress, only the answer and errors.", False)
 FULL = option("--full", "Show everything whole.", False)
 MODEL = option(
     "--model NAME", "The model. Default: $REPERTORY_MODEL, else Claude if a key or server is set, else offline."
@@ -45,12 +47,12 @@ SUMMARY_MODEL = option(
 )
 LIMIT = option(
     "--limit NAME=VALUE",
-    "A limit on the whole run, as cost=2, tokens=500000, seconds=600, runs=5; none lifts it. May be repeated.",
+    "A limit on the whole run, such as cost=2, tokens=500000, seconds=600 or runs=5; none removes it. May be repeated.",
     (),
 )
 BACKEND = option("--backend trio|asyncio", "The event loop.", "trio")
 AGENT = option(
-    "--agent AGENT", "An agent of yours: module:name, also of a function that makes one, or its file or folder."
+    "--agent AGENT", "Your own agent: module:name of an Agent or of a function that makes one, or a file or folder."
 )
 CONTEXT = option(
     "--context MODULE:NAME", "What your tools find in ToolContext.context: an object, or a function that makes one."

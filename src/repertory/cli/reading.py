@@ -36,9 +36,9 @@ async def inspect(
     full: bool = FULL,
     at: At,
 ) -> Answer:
-    """Show how a run stands, and what its model saw at an iteration.
+    """Show the state of a run, and what its model saw at an iteration.
 
-    Beside it stands the record: how each entry was shown, and the decisions that made it so.
+    Beside it is the record: how each entry was shown, and which decisions made it so.
     """
     async with open_source_of(run_id, at) as (source, found):
         detail, shown = await source.read_run(found), await source.read_inspection(found, iteration)

@@ -35,12 +35,12 @@ _Line = tuple[str, Callable[[dict[str, Any]], str]]
 
 @command
 def replay(
-    files: list[Path] = argument("FILE", "Recorded runs: JSON or JSONL, maybe gzipped.", ...),
+    files: list[Path] = argument("FILE", "Recorded runs: JSON or JSONL, also gzipped.", ...),
     *,
     policy: str = option("--policy NAME", "thrifty, strict, plain, or a policy of yours as module:name.", "thrifty"),
     model: list[str] | None = option(
         "--model NAME",
-        "Whose prices and rules hold: a Claude model, or r=N for a cache read at N times the input price; "
+        "The model whose prices and rules apply: a Claude model, or r=N for a cache read at N times the input price; "
         "NAME+binding binds its thinking to the history, as the newest do. May be repeated. Default: r=0.1, "
         "r=0.05, r=0.025, r=0.05+binding and r=0.025+binding.",
     ),
@@ -49,21 +49,21 @@ def replay(
     ),
     agree: int | None = option(
         "--agree N",
-        "Ask the one --model for its next step at N turns, from the view and twice from the full record, and "
-        "say how often the answers agree. It costs money, and says how much first.",
+        "Ask the one --model for its next step at N turns, from the view and twice from the full record, and report "
+        "how often the answers agree. This costs money; it says how much first.",
         min=1,
     ),
-    seed: int = option("--seed N", "Decides which turns --agree draws.", 0),
-    yes: bool = option("--yes", "Let --agree spend what it says without being asked.", False),
+    seed: int = option("--seed N", "The seed for the turns that --agree picks.", 0),
+    yes: bool = option("--yes", "Let --agree spend that without asking.", False),
     jobs: int | None = option(
-        "--jobs N", "Processes that play, each a run at a time. Default: one for each CPU.", min=1
+        "--jobs N", "How many runs to play at once, each in its own process. Default: one per CPU.", min=1
     ),
 ) -> Answer:
-    """Say what recorded runs would have cost and shown, had they run here.
+    """Work out what recorded runs would have cost and shown here.
 
-    Sessions of Claude Code, conversations of the Messages API or of OpenAI's chat API, and collections of these are
-    read. They are played through the agent loop. Without --agree nothing is sent anywhere: the model says what it
-    said then, and every tool answers what it answered then.
+    Reads sessions of Claude Code, conversations of the Messages API or of OpenAI's chat API, and collections of these,
+    and plays them through the agent loop. Without --agree nothing is sent anywhere: the model and the tools answer as
+    they did then.
     """
     from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report, write_chart
     from repertory.replay.chart import check_target

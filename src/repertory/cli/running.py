@@ -50,8 +50,8 @@ def run(
 ) -> Answer:
     """Run an agent on a task.
 
-    That is the research team on a folder, or an agent of your own. The answer goes to standard output. Ctrl-C ends
-    the run at its next boundary, a second one at once; either way `repertory resume` goes on from there.
+    The agent is the research team on a folder, or your own. The answer goes to standard output. Ctrl-C stops the run
+    after its current model call or tool calls, a second one at once; either way `repertory resume` continues it.
     """
     from repertory.agents.loading import lasting_reference
 
@@ -72,15 +72,15 @@ def resume(
     *,
     agent: str | None = AGENT,
     context: str | None = CONTEXT,
-    root: Path | None = option("--root DIR", "Another folder than before."),
+    root: Path | None = option("--root DIR", "A different folder than before."),
     at: At,
     how: How,
     shown: Shown,
 ) -> Answer:
-    """Go on with a run that did not finish.
+    """Continue a run that did not finish.
 
-    It may have been interrupted, paused, stopped or failed. No tool call with an unknown effect is made twice. Where a
-    service has the database it goes on there, and the command returns at once; else it goes on here.
+    It may have been interrupted, paused, stopped or failed. No tool call with an unknown effect is made twice. If a
+    service has the database, the run continues there and the command returns at once; otherwise it continues here.
     """
     from repertory.agents.loading import lasting_reference
 

@@ -72,9 +72,10 @@ async def ps(
     at: At,
     as_json: bool = AS_JSON,
 ) -> Answer:
-    """List runs as a tree: those of the service, where one runs.
+    """List runs as a tree; those of the service, if one is running.
 
-    Tokens are those of all prompts together. A run that no process works on any more is interrupted: resume it.
+    Tokens are summed over all prompts. A run that no process works on any more is shown as interrupted; resume it to
+    continue.
     """
     named = named_database(at.db) is not None
     try:
@@ -166,10 +167,10 @@ def _about(run: RunView) -> str:
 
 @command
 async def tree(run_id: str | None = RUN, *, at: At) -> Answer:
-    """Show a run and those below it, with what they spent and remember.
+    """Show a run and its sub-agents, with what they spent and remember.
 
-    MEMORY is root for a memory of its own from the start; for a sub-agent it is what it was given of the one above:
-    shared, a snapshot, or isolated from it. Tokens are those of all prompts together.
+    MEMORY says what a sub-agent was given of the memory above it: shared, a snapshot, or isolated from it; root is a
+    memory of its own from the start. Tokens are summed over all prompts.
     """
     async with open_source_of(run_id, at) as (source, found):
         detail = await source.read_run(found)

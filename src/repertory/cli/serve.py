@@ -23,27 +23,29 @@ async def serve(
     context: str | None = CONTEXT,
     root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
     how: HowServed,
-    resume: bool = option("--resume", "Go on with what an earlier process left unfinished.", False),
-    read_only: bool = option("--read-only", "Refuse everything that changes something: look, do not touch.", False),
+    resume: bool = option("--resume", "Continue what an earlier process left unfinished.", False),
+    read_only: bool = option("--read-only", "Refuse everything that changes something.", False),
     redact: list[str] = option(
         "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
     ),
     keep_finished: float | None = option(
-        "--keep-finished DAYS", "Remove runs that ended so many days ago, for good. Default: keep all.", min=0
+        "--keep-finished DAYS", "Remove runs for good once they ended so many days ago. Default: keep all.", min=0
     ),
     label: list[str] = option(
         "--label LABEL", "On PostgreSQL: what this machine offers to runs that ask for it. May be repeated.", ()
     ),
     name: str | None = option("--name NAME", "On PostgreSQL: what this machine is called. Default: host and pid."),
     lease: float | None = option(
-        "--lease SECONDS", "On PostgreSQL: after so long without a word others take its runs. Default: 30.", min=0.5
+        "--lease SECONDS",
+        "On PostgreSQL: if it is silent for so long, others take over its runs. Default: 30.",
+        min=0.5,
     ),
-    log: Path | None = option("--log FILE", "Where to write what is said, instead of standard error."),
+    log: Path | None = option("--log FILE", "Write the log to this file instead of standard error."),
 ) -> None:
     """Keep a supervisor running, with an HTTP interface and a page.
 
-    SIGTERM and Ctrl-C bring the runs to their next boundary, from where they can be resumed; a second one kills.
-    SIGHUP opens the log file again. Sockets that systemd passes take the place of --socket and --port.
+    On SIGTERM or Ctrl-C the runs stop at their next boundary and can be resumed; a second one kills them. SIGHUP
+    reopens the log file. Sockets that systemd passes replace --socket and --port.
     """
     from repertory.service import Options, run_service
 

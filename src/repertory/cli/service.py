@@ -29,7 +29,7 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 def print_units(words: list[str] = _WORDS, *, name: str = _NAME, socket_activation: bool = _ACTIVATED) -> None:
     """Show the units.
 
-    Options of the unit stand before the command, the command's own behind it, as in
+    Options of the unit come before the command, the command's own after it, as in
     service print --name clerks serve --agent my_agents:clerk --resume.
     """
     for file, text in _units(words, name, activated=socket_activation).items():
@@ -42,7 +42,7 @@ def install(
     *,
     name: str = _NAME,
     socket_activation: bool = _ACTIVATED,
-    force: bool = option("--force", "Replace units that are there and say something else.", False),
+    force: bool = option("--force", "Replace existing units that differ.", False),
 ) -> None:
     """Write the units into your systemd folder.
 

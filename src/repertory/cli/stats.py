@@ -27,11 +27,11 @@ _HEIGHT = 8  # lines of the chart
 
 @command
 async def stats(
-    run_id: str | None = RUN, *, tree: bool = option("--tree", "Add the runs below it.", False), at: At
+    run_id: str | None = RUN, *, tree: bool = option("--tree", "Include its sub-agents.", False), at: At
 ) -> Answer:
     """Show what a run saw and cost, beside what a plain loop would send.
 
-    That is, iteration by iteration: its context, the prompt cache, the cost by purpose, tools and retrievals,
+    Iteration by iteration: its context, the prompt cache, the cost by purpose, tools and retrievals,
     summaries, the decisions with what they saved, how good the token estimate was, and alerts.
     """
     async with open_source_of(run_id, at) as (source, found):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from repertory.runs.waiting_calls import WaitingCall
 
 _CALL = argument("CALL", "The call's id, or its beginning, as approvals lists it.", ...)
-_OF_RUN = option("--run RUN", "The run, where several have a call of this id.")
+_OF_RUN = option("--run RUN", "The run, if several have a call with this id.")
 _BY = option("--by NAME", "Who decides, for the record. Default: the user's name.")
 
 
@@ -38,10 +38,10 @@ async def start(
     agent: str = argument("AGENT", "The agent, by its name in the service.", ...),
     task: str = argument("TASK", "What to do.", ...),
     *,
-    root: str | None = option("--root DIR", "The folder to read, in that of the service."),
+    root: str | None = option("--root DIR", "The folder to read, within the service's folder."),
     at: At,
 ) -> Answer:
-    """Begin a run in the service, and return at once. Its id goes to standard output."""
+    """Start a run in the service and return at once. Its id goes to standard output."""
     async with ask_service(at) as client:
         return new_run(await client.start(agent, task, root=root), "follow it with: repertory attach")
 
@@ -60,13 +60,13 @@ def new_run(run_id: str, hint: str) -> Answer:
 @command
 async def send(
     run_id: str = ONE_RUN,
-    text: str = argument("TEXT", "What to say; - reads it from standard input.", ...),
+    text: str = argument("TEXT", "The message; - reads it from standard input.", ...),
     *,
     at: At,
 ) -> None:
-    """Say something to a run of the service.
+    """Send a message to a run of the service.
 
-    Its model reads it at its next iteration; a run that has ended or was interrupted goes on with it. It is durable
+    Its model reads it at its next iteration; a run that has ended or was interrupted continues with it. It is durable
     when the command returns.
     """
     words = sys.stdin.read() if text == "-" else text
@@ -82,22 +82,22 @@ async def _steer(run_id: str, at: At, verb: str) -> str:
 
 @command
 async def pause(run_id: str = ONE_RUN, *, at: At) -> None:
-    """Hold a run of the service at its next boundary, until resume."""
+    """Pause a run of the service at its next boundary, until resume."""
     await _steer(run_id, at, "pause")
 
 
 @command
 async def stop(run_id: str = ONE_RUN, *, at: At) -> None:
-    """End a run of the service at its next boundary.
+    """Stop a run of the service at its next boundary.
 
-    That is after the model call or the tools that are under way.
+    That is after its current model call or tool calls.
     """
     await _steer(run_id, at, "stop")
 
 
 @command
 async def kill(run_id: str = ONE_RUN, *, at: At) -> None:
-    """End a run of the service at once. What is in its record stays; what is under way is left as it is."""
+    """Kill a run of the service at once. Its record stays; calls in progress are abandoned."""
     await _steer(run_id, at, "kill")
 
 
@@ -123,7 +123,7 @@ async def resume_in_service(run_id: str | None, at: At) -> Answer:
 async def approvals(*, at: At) -> Answer:
     """List the tool calls that wait for a person, or for their result.
 
-    Without a service those of interrupted runs are listed, which wait again once their run is resumed.
+    Without a service it lists those of interrupted runs, which wait again once the run is resumed.
     """
     async with open_source(at) as source:
         database, is_served, waiting = source.database, source.place is not None, await source.waiting()
@@ -155,7 +155,7 @@ async def approve(
     by: str | None = _BY,
     at: At,
 ) -> None:
-    """Have a call made that waits. It is durable when the command returns."""
+    """Allow a tool call that waits. The decision is durable when the command returns."""
     body: Json = {}
     if arguments is not None:
         try:
@@ -174,7 +174,7 @@ async def deny(
     by: str | None = _BY,
     at: At,
 ) -> None:
-    """Deny a call that waits. The model is told why."""
+    """Deny a tool call that waits. The model is told why."""
     await _decide("deny", call_id, run=run, by=by, at=at, reason=reason)
 
 

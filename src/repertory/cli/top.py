@@ -62,14 +62,14 @@ class Glance:
 @command
 async def top(
     *,
-    interval: float = option("--interval SECONDS", "How long between two looks.", 1.0, min=0.1, max=3600),
-    once: bool = option("--once", "Look once, and end.", False),
+    interval: float = option("--interval SECONDS", "How long between two updates.", 1.0, min=0.1, max=3600),
+    once: bool = option("--once", "Show it once and exit.", False),
     at: At,
-    as_json: bool = option("--json", "Look once, and write one JSON object.", False),
+    as_json: bool = option("--json", "Write one JSON object and exit.", False),
 ) -> None:
-    """Show what is under way, what waits, and all costs, until Ctrl-C.
+    """Show what is running, what waits, and all costs, until Ctrl-C.
 
-    Where there is no terminal it is a line for each look.
+    Without a terminal it writes one line each time.
     """
     async with open_source(at, quiet=as_json) as source:
         glance = await _look(source)

@@ -40,11 +40,13 @@ def stress(
     writers: int = option("--writers N", "How many append at once.", 50, min=1, max=10_000),
     appends: int = option("--appends N", "Appends of each writer.", 2000, min=1, max=1_000_000),
     threads: int = option("--threads N", "How many of the writers are OS threads.", 8, min=0, max=1000),
-    durable: bool = option("--durable", "Acknowledge what survives a loss of power, not just of the process.", False),
-    db: str | None = option("--db FILE", "The database. Default: one that is thrown away."),
+    durable: bool = option(
+        "--durable", "Acknowledge what survives a power failure, not just a crash of the process.", False
+    ),
+    db: str | None = option("--db FILE", "The database. Default: a temporary one."),
     backend: Backend = BACKEND,
 ) -> Answer:
-    """Append from many tasks at once, and check.
+    """Append from many tasks at once, and check what was written.
 
     Nothing may be lost, doubled or out of order, and no snapshot may show what came after it.
     """
@@ -86,17 +88,17 @@ def torture(
         "--profile short|full", "A minute, or half an hour on two cores.", "short"
     ),
     only: list[str] = option("--only NAME", "Play this scenario only. May be repeated.", ()),
-    seed: int | None = option("--seed N", "Decides every case. Default: a new one.", min=0),
+    seed: int | None = option("--seed N", "The seed of every case. Default: a new one.", min=0),
     case: int | None = option("--case N", "Play this case alone, and no controls.", min=0),
     traces: Path | None = option("--traces DIR", "Look again at what a failed case of power cuts left."),
-    workers: int = option("--workers N", "Processes that play.", 2, min=1),
-    db: str | None = option("--db ADDRESS", "Kill on databases of a PostgreSQL server: the address of one there."),
+    workers: int = option("--workers N", "How many processes to use.", 2, min=1),
+    db: str | None = option("--db ADDRESS", "Kill on databases of a PostgreSQL server: the address of one of them."),
 ) -> Answer:
-    """Try to make it lose something.
+    """Try to make repertory lose data.
 
     Power cuts, kills, storms of cancellation and mutated answers, drawn from a seed. Nothing may be lost, doubled or
     damaged, and each scenario's negative controls, which break a promise on purpose, must be caught. What failed is
-    listed with the command that plays it again.
+    listed with the command that repeats it.
     """
     from platformdirs import user_cache_path
 

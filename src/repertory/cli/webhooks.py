@@ -17,7 +17,7 @@ from repertory.cli.options import DATABASE, At, argument, option
 if TYPE_CHECKING:
     from repertory.record.records import WebhookTried
 
-webhooks = typer.Typer(help="Look at what webhooks were told of, and tell them again.")
+webhooks = typer.Typer(help="Look at deliveries to webhooks, and repeat them.")
 
 
 @webhooks.command("ls")
@@ -25,7 +25,7 @@ webhooks = typer.Typer(help="Look at what webhooks were told of, and tell them a
 async def list_attempts(
     *, limit: int = option("--limit N", "How many at most.", 50, min=1, max=100_000), db: str | None = DATABASE
 ) -> Answer:
-    """List the newest attempts to tell webhooks of changes of state."""
+    """List the newest deliveries of changes of state to webhooks."""
     path = databases_to_read(db)[0]
     async with open_to_read(path) as journal:
         found = await journal.read_webhooks(limit=limit)
@@ -55,12 +55,12 @@ def _print(screen: Console, found: list[tuple[int, WebhookTried]]) -> None:
 @webhooks.command()
 @command
 async def redeliver(
-    change: int = argument("CHANGE", "The number of a change of state, as webhooks ls has it.", ...),
+    change: int = argument("CHANGE", "The number of a change of state, as webhooks ls shows it.", ...),
     *,
-    url: str | None = option("--url URL", "The webhook. May be left out where there is only one."),
+    url: str | None = option("--url URL", "The webhook. May be left out if there is only one."),
     at: At,
 ) -> Answer:
-    """Have the service tell a webhook of a change again, now. Fails where the webhook does not take it."""
+    """Deliver a change to a webhook again, now. Fails if the webhook does not take it."""
     async with ask_service(at) as client:
         tried = await client.redeliver(change, url)
 
