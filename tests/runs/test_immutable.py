@@ -271,9 +271,8 @@ def leaks(source: str) -> set[str]:
     return found
 
 
-# A tool's own until it is kept; what a run hands to its tools to be filled; read anew each time, or thrown away.
-ITS_OWN = {"ToolOutput.facts", "ToolOutput.metadata", "ToolContext.staged", "Call.input", "_Hit.lines", "_Hit.places"}
-ITS_OWN |= {"ModelCalled.body", "_Answer.lines"}
+# A tool's own until it is kept; what a run hands to its tools to be filled; thrown away once it is shown.
+ITS_OWN = {"ToolOutput.facts", "ToolOutput.metadata", "ToolContext.staged", "_Hit.lines"}
 
 
 @pytest.mark.parametrize(

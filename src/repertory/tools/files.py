@@ -260,7 +260,7 @@ def _search_text(wanted: _Wanted, found: FoundFile, data: bytes) -> _Hit | None:
         compared = lines = split_lines(data)
     else:  # most files hold no match, and their bytes tell so without being decoded
         return None
-    places = [(index, line.index(pattern)) for index, line in enumerate(compared) if pattern in line]
+    places = tuple((index, line.index(pattern)) for index, line in enumerate(compared) if pattern in line)
     return _Hit(found.path, lines, Matches(len(places), places)) if places else None
 
 

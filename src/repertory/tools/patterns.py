@@ -44,12 +44,12 @@ class Matches(msgspec.Struct, array_like=True):
     """How often a pattern occurs in a text, and of the first of these places the line and the offset in it, from 0."""
 
     total: int
-    places: list[tuple[int, int]]
+    places: tuple[tuple[int, int], ...]
 
 
 def search_lines(
     pattern: str, texts: Sequence[str], *, ignore_case: bool = False, every: bool = False, seconds: float = SECONDS
-) -> list[Matches]:
+) -> Sequence[Matches]:
     """Find a pattern in the lines of texts. Blocks; call it in a thread.
 
     Args:
@@ -94,7 +94,7 @@ def search_lines(
 
 class _Answer(msgspec.Struct):
     error: str = ""
-    found: list[Matches] = []
+    found: tuple[Matches, ...] = ()
 
 
 def _reason(stderr: bytes) -> str:
