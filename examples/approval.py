@@ -1,4 +1,4 @@
-"""A refund that a person allows, with less than the model asked for; it would wait over a crash, too."""
+"""A refund that a person approves, for less than the model asked; the waiting call would survive a crash, too."""
 
 import repertory as rp
 from repertory.runs.events import ApprovalRequested
@@ -15,7 +15,7 @@ model = ScriptedModel([call("refund", order="A7", euros=90), "They get 40 euros 
 
 
 async def main() -> None:
-    """Decide what waits, as it comes."""
+    """Decide each waiting call as it arrives."""
     async with rp.open_supervisor("refunds.db", model=model) as supervisor:
         run = await supervisor.spawn(rp.Agent("clerk", tools=[refund]), "The shoes of order A7 are worn out.")
         async for event in run.events():

@@ -1,4 +1,4 @@
-"""Two tools, a budget, a result of a type, and what the model says while it says it."""
+"""Two tools, a budget, a typed result, and the model's text as it streams in."""
 
 from dataclasses import dataclass
 
@@ -32,11 +32,11 @@ limits = rp.Limits(iterations=10, tokens=50_000, seconds=60)
 clerk = rp.Agent("clerk", tools=[fares, hold], output=Trip, limits=limits)
 held = (Text("I hold the cheap one."), call("hold", town="Lund", train="evening"))
 final = call("final_result", town="Lund", euros=19.0)
-model = ScriptedModel([call("fares", town="Lund"), held, final])  # leave it out, and Claude plays
+model = ScriptedModel([call("fares", town="Lund"), held, final])  # leave it out for Claude
 
 
 async def main() -> None:
-    """Read along, then take the result."""
+    """Print the stream, then the result."""
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(clerk, "A cheap seat to Lund, please.")
         async for piece in run.stream():

@@ -1,4 +1,4 @@
-"""A talk: a run that is asked again, read along while it speaks, and goes on in the next process."""
+"""A chat: a run that gets further questions, streams its answers, and continues in the next process."""
 
 import repertory as rp
 from repertory.runs.streaming import TextStreamed
@@ -16,7 +16,7 @@ clerk = rp.Agent("clerk", tools=[tides], model=ScriptedModel([lagos, "At 06:12."
 
 
 async def main() -> None:
-    """Ask, ask on and read along, close everything, and ask again."""
+    """Ask, ask again and print the stream, close everything, and ask once more."""
     async with rp.open_supervisor("talk.db") as supervisor:
         run = await supervisor.spawn(clerk, "When does the tide turn in Lagos?", run_id="tides")
         print(await run.wait_result())

@@ -1,4 +1,4 @@
-"""How an old result of a kind of your own is shortened: a till's receipt, to its total."""
+"""A custom rule for shortening old results: a till's receipt is reduced to its total."""
 
 import repertory as rp
 from repertory.llm import text_of
@@ -7,16 +7,16 @@ from repertory.testing import ScriptedModel, call
 
 
 class Receipt:
-    """Knows a receipt by its first line, and keeps what was paid."""
+    """Recognizes a receipt by its first line and keeps its total."""
 
     name = "receipt"
 
     def matches(self, text: str, data: object) -> bool:
-        """Whether a result is one."""
+        """Whether a result is a receipt."""
         return text.startswith("RECEIPT")
 
     def compact(self, text: str, data: object, length: int) -> str:
-        """What is left of it."""
+        """Return the shortened receipt."""
         return next(line for line in text.splitlines() if line.startswith("TOTAL"))[:length]
 
 

@@ -1,4 +1,4 @@
-"""A tool that draws: the model is shown the picture, and the record keeps it."""
+"""A tool that draws: the model sees the picture, and the journal keeps it."""
 
 import struct
 import zlib

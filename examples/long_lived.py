@@ -1,4 +1,4 @@
-"""A process that lives on: work comes in from a queue, side by side, and what a crash interrupted goes on first."""
+"""A long-lived process: it resumes the work that a crash interrupted, then handles new orders concurrently."""
 
 import anyio
 
@@ -7,7 +7,7 @@ from repertory.testing import FunctionModel
 
 
 async def work(supervisor: rp.Supervisor, agent: rp.Agent, orders: list[str]) -> None:
-    """Take up what is left of an earlier process, then start what comes; the id makes an order safe to repeat."""
+    """Resume the runs of an earlier process, then start the new ones; its run id makes an order safe to repeat."""
     for row in await supervisor.runs(states=["running", "waiting"]):
         await supervisor.resume(row.started.run_id, agent=agent)
     async with anyio.create_task_group() as tasks:
@@ -17,12 +17,12 @@ async def work(supervisor: rp.Supervisor, agent: rp.Agent, orders: list[str]) ->
 
 
 async def tell(run: rp.Run) -> None:
-    """Say how an order ended."""
+    """Print how an order ended."""
     print(f"{run.id}: {await run.wait_result()}")
 
 
 async def main() -> None:
-    """Twice the same orders, as after a restart: each is done once."""
+    """Send the same orders twice, as after a restart: each is done once."""
     model = FunctionModel(lambda request: f"done at call {len(model.requests)}")
     for _ in range(2):
         async with rp.open_supervisor("orders.db", model=model) as supervisor:

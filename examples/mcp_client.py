@@ -1,4 +1,4 @@
-"""An agent whose tools are those of an MCP server, which is started, kept up and closed with the supervisor."""
+"""An agent with the tools of an MCP server, which is started, restarted if needed and closed with the supervisor."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A tool and an agent for clients of MCP, such as an editor; ``mcp_client.py`` is one that starts this."""
+"""Offers a tool and an agent to MCP clients, such as an editor; ``mcp_client.py`` is a client that starts this."""
 
 import repertory as rp
 from repertory.mcp.server import serve_over_stdio

@@ -1,4 +1,4 @@
-"""Whose memory a sub-agent uses: its parent's, its parent's as it stands now, or its own."""
+"""The memory of a sub-agent: shared with its parent, a snapshot of its parent's, or its own."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ LEAD = rp.Agent("lead", instructions="You lead.", tools=rp.memory_tools(), team=
 
 
 def play(request: ModelRequest) -> str | Block | Sequence[Block]:
-    """What the models of all four runs do, by how many turns they have had."""
+    """Play the models of all four runs, depending on how many turns they have had."""
     turn = sum(message.role == "assistant" for message in request.messages)
     newest = text_of(request.messages[-1].content)
     look = call("memory_query")
-    if request.system:  # the lead stores a fact, delegates, and looks again at the end
+    if request.system:  # the lead stores a fact, delegates, and queries its memory at the end
         delegate = [call("delegate", agent=member.name, task="Look, then store.") for member in MEMBERS]
         return (call("memory_store", content="the plan is green"), delegate, look, newest)[turn]
     return (look, call("memory_store", content="a note of my own"), newest)[turn]

@@ -1,4 +1,4 @@
-"""Talk to a server that speaks the Messages API: here a strict one on this machine, with prompt caching billed."""
+"""Use a server with the Messages API: here a strict local one that also bills prompt caching."""
 
 import repertory as rp
 from repertory.testing import open_messages_server
@@ -13,7 +13,7 @@ def search_log(query: str) -> str:
 
 
 async def main() -> None:
-    """Run an agent against it; any base_url works the same: Ollama, llama.cpp, vLLM, or Anthropic's own."""
+    """Run an agent against it; any other base_url works the same way: Ollama, llama.cpp, vLLM, or Anthropic's own."""
     async with open_messages_server(rp.OfflineModel(), api_key="a-key") as server:
         model = rp.AnthropicModel("claude-sonnet-5-5", api_key="a-key", base_url=server.url)
         agent = rp.Agent("clerk", instructions="Answer from the log.", tools=[search_log])

@@ -1,4 +1,4 @@
-"""The same question under three policies: everything always, edited when it pays, and strict."""
+"""The same question under three context policies: none, edits when they pay off, and strict."""
 
 import sysconfig
 

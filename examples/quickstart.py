@@ -1,4 +1,4 @@
-"""An agent with one tool. Without a key the offline model plays; with ``ANTHROPIC_API_KEY`` set, Claude does."""
+"""An agent with one tool. It uses Claude if ``ANTHROPIC_API_KEY`` is set, and the offline model if not."""
 
 import repertory as rp
 
@@ -19,7 +19,7 @@ clerk = rp.Agent("clerk", instructions="Answer questions about the canteen.", to
 
 
 async def main() -> None:
-    """Ask one question, and keep the record in a file."""
+    """Ask one question, and keep the journal in a file."""
     async with rp.open_supervisor("canteen.db") as supervisor:
         run = await supervisor.spawn(clerk, "What does the dal cost?")
         print(await run.wait_result())

@@ -1,8 +1,8 @@
 """A research company: a lead, three researchers who share what they find, and a fact checker who only reads it.
 
-The library that they read is the source of Python's standard library: documents of up to 100,000 characters. None of
-them is shown whole: each becomes a citation in the conversation, an entry in the payload's list of sources, and
-passages on demand. Run it as it is, or with ANTHROPIC_API_KEY set.
+They read the source of Python's standard library: documents of up to 100,000 characters. No document is shown whole:
+it becomes a citation in the conversation and an entry in the payload's list of sources, and agents retrieve passages
+of it. Run it as it is, or with ANTHROPIC_API_KEY set.
 """
 
 import sysconfig
@@ -20,7 +20,7 @@ QUESTION = (
 
 @dataclass
 class Research:
-    """The payload: what the company works with beside its conversations."""
+    """The payload: data that the company shares besides its conversations."""
 
     topic: str
     sources: list[rp.SourceRecord] = field(default_factory=list)
@@ -48,7 +48,7 @@ def fetch_document(path: str) -> rp.ToolOutput:
     return rp.ToolOutput(place.read_text("utf-8", "replace"), source_type="file", url=path, format="code")
 
 
-# Every result of more than 1,000 characters arrives as a citation with an excerpt, and every request is kept to about
+# Every result of more than 1,000 characters arrives as a citation with an excerpt. Every request is kept to about
 # 11,000 tokens, which is less than 50 kB.
 CITED = rp.ContextPolicy(window=1, budget_tokens=11_000, results=rp.ResultPolicy(cite_on_arrival=True))
 MEMORY = rp.memory_tools()
@@ -56,7 +56,7 @@ RETRIEVAL = rp.context_tools()
 
 
 def researcher(name: str) -> rp.Agent:
-    """One of the three: they read the same library and the same memory."""
+    """Define one of the three researchers; they share the library and the memory."""
     return rp.Agent(
         name,
         description="Reads documents of the library, stores findings in memory, and reports with path:line sources.",
@@ -106,7 +106,7 @@ lead = rp.Agent(
 
 
 async def main() -> None:
-    """Print the answer, who worked on it, and what was read."""
+    """Print the answer, who worked on it, and which sources were read."""
     async with rp.open_supervisor("research.db") as supervisor:
         run = await supervisor.spawn(lead, QUESTION, payload=Research(topic="waiting in Python's standard library"))
         print(await run.wait_result())

@@ -1,6 +1,6 @@
-"""A process is killed in the middle of two tool calls; the next one goes on from the record.
+"""A process is killed in the middle of two tool calls; the next one continues from the journal.
 
-``book`` runs again, under the same key. ``announce`` does not: nobody knows what it did, and the model is told so."""
+``book`` runs again, under the same key. ``announce`` does not: its effect is unknown, and the model is told so."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ WORLD, FIRST = Path("effects.log"), "first" in sys.argv
 
 
 def act(effect: str) -> None:
-    """Have an effect outside. In the first process that is the end: nobody will learn how the calls ended."""
+    """Have an outside effect. The first process is killed after two of them, before the results are recorded."""
     with WORLD.open("a", encoding="utf-8") as log:
         log.write(effect + "\n")
     while FIRST:

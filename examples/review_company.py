@@ -1,8 +1,8 @@
 """A code review company: three reviewers who do not see each other's work, typed findings, and a merge with a conflict.
 
-Each reviewer has a snapshot of the lead's memory and writes its rating there as a file. Their findings come back as a
-type; their ratings are merged, and where they disagree both are kept, and a person is told. Run it as it is, played
-from a script, or with ANTHROPIC_API_KEY set.
+Each reviewer has a snapshot of the lead's memory and writes its rating there as a file. Findings come back as typed
+results. Ratings are merged; if they disagree, both are kept and printed. Run it as it is, played from a script, or
+with ANTHROPIC_API_KEY set.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def read_code(path: str) -> str:
 
 
 def reviewer(name: str, subject: str) -> rp.Agent[Review]:
-    """One of the three: it reads the lead's memory as it stands, and writes for itself."""
+    """Define one of the three reviewers; it works on its own snapshot of the lead's memory."""
     return rp.Agent(
         name,
         description=f"Reviews a change for {subject}.",
@@ -90,7 +90,7 @@ FOUND = {
 
 
 def play(request: ModelRequest) -> str | Block | Sequence[Block]:
-    """What the models say where there is no key: the lead delegates, a reviewer reads, rates and reports."""
+    """Play the models if there is no key: the lead delegates, and each reviewer reads, rates and reports."""
     turn = sum(message.role == "assistant" for message in request.messages)
     instructions = text_of(request.system)
     name = next((name for name in FOUND if f"for {name}" in instructions), "lead")
@@ -104,7 +104,7 @@ def play(request: ModelRequest) -> str | Block | Sequence[Block]:
 
 
 async def main() -> None:
-    """Print the verdict, and what the reviewers do not agree on."""
+    """Print the verdict, and the ratings that the reviewers disagree on."""
     model = rp.open_model()
     async with rp.open_supervisor(model=FunctionModel(play) if model.name == "offline" else model) as supervisor:
         run = await supervisor.spawn(lead, "Review the change of accounts.py.")

@@ -1,4 +1,4 @@
-"""Test an agent without a model: the script says what the model does, the test what it was shown.
+"""Test an agent without a real model: a script provides the model's answers, and the test checks its requests.
 
 Run it with pytest, or as it is.
 """
@@ -29,7 +29,7 @@ def test_a_wrong_argument_is_told_to_the_model() -> None:
 
 
 def test_the_tool_alone() -> None:
-    """A tool can be called the way an agent calls it, or as the function it is."""
+    """A tool can be called the way an agent calls it, or as a plain function."""
 
     async def main() -> rp.ToolOutput:
         return await rp.call_tool(look_up, {"word": "tide"})

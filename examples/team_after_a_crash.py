@@ -1,4 +1,4 @@
-"""A lead and its two scouts are killed in the middle of their work; the next process goes on with all three."""
+"""A lead and its two scouts are killed in the middle of their work; the next process resumes all three."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def measure(place: str) -> str:
 
 
 def play(request: ModelRequest) -> str | ToolUse | list[ToolUse]:
-    """What Claude would do: a lead sends two scouts, each measures once."""
+    """Do what Claude would do: the lead sends two scouts, and each measures once."""
     last = text_of(request.messages[-1].content)
     if "metres" in last:
         return last
@@ -28,7 +28,7 @@ def play(request: ModelRequest) -> str | ToolUse | list[ToolUse]:
 
 
 async def main() -> None:
-    """The id makes it safe to repeat: the second process finds the run, and takes it up where it was."""
+    """Run the same code in both processes: by the run id, the second finds the run and continues it."""
     lead = rp.Agent("lead", instructions="Lead.", team=[rp.Agent("scout", instructions="Measure.", tools=[measure])])
     async with rp.open_supervisor("depths.db", model=FunctionModel(play)) as supervisor:
         run = await supervisor.spawn(lead, "How deep is the harbour?", run_id="harbour")

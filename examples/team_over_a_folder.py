@@ -1,4 +1,4 @@
-"""A lead splits a question and delegates the parts to researchers, who read the standard library's own source."""
+"""A lead splits a question and delegates the parts to researchers, who read the source of asyncio."""
 
 import sysconfig
 
@@ -22,7 +22,7 @@ lead = rp.Agent(
 
 
 async def main() -> None:
-    """Print the tree of runs, the answer and what it took."""
+    """Print the tree of runs, the answer and its cost in calls and tokens."""
     async with rp.open_supervisor() as supervisor:
         run = await supervisor.spawn(lead, "How do Lock, Semaphore and Queue wake those who wait?")
         answer = await run.wait_result()

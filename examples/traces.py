@@ -1,4 +1,4 @@
-"""What a run did, as spans of OpenTelemetry: here on the terminal, else wherever an exporter sends them."""
+"""Trace a run with OpenTelemetry: spans go to the terminal here, or wherever another exporter sends them."""
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
@@ -14,7 +14,7 @@ def search_dictionary(query: str) -> str:
 
 
 def one_line(span: ReadableSpan) -> str:
-    """A span as a line: its name, and how long it took."""
+    """Format a span as one line: its name and duration."""
     return f"{span.name}: {((span.end_time or 0) - (span.start_time or 0)) / 1e6:.1f} ms\n"
 
 

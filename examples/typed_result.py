@@ -1,4 +1,4 @@
-"""A task and a result of types of your own: what does not fit, the model is told, and gives again."""
+"""A typed task and a typed result: if a result does not fit its type, the model is told and tries again."""
 
 from typing import Literal
 

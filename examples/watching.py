@@ -1,4 +1,4 @@
-"""Watch a run, hold it, and say something to it while it waits."""
+"""Watch a run, pause it, and send it a message while it waits."""
 
 import repertory as rp
 from repertory.runs.events import ModelAnswered, StateChanged, ToolEnded
@@ -20,12 +20,12 @@ async def main() -> None:
     model = ScriptedModel([call("measure", place="harbour"), call("measure", place="hill"), ANSWER])
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(weather, "How warm is it at the harbour?")
-        run.pause()  # takes hold at the next boundary: before a model call, never within one
+        run.pause()  # takes effect at the next boundary: before a model call, never within one
         async for event in run.events():
             match event:
                 case StateChanged(state="paused"):
                     print("paused")
-                    await run.send("The hill as well, please.")  # durable now, read when it goes on
+                    await run.send("The hill as well, please.")  # durable now, read when the run continues
                     run.resume()
                 case ModelAnswered(iteration=iteration, usage=usage, cost=cost):
                     print(f"iteration {iteration}: {usage.prompt_tokens} prompt tokens, ${cost:.6f}")

@@ -1,6 +1,6 @@
-"""Language models: what is said to them, what they answer, what it costs.
+"""Language models: requests, responses, profiles and prices.
 
-Nothing here imports a provider's SDK before the first call to it.
+No provider's SDK is imported before it is first used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "with_prices",
 ]
 
-# The implementations load when first named: most code needs the shapes alone.
+# Imported on first access: most code needs only the data types.
 _LATE = {"AnthropicModel": "anthropic", "RetryPolicy": "retry"}
 
 

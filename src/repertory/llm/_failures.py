@@ -1,4 +1,4 @@
-"""What a failed call means: the one place where a server's or the SDK's errors become ours."""
+"""Turns the errors of a server or of the SDK into repertory's own; no other module does."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Failure(Exception):
     """A failed attempt.
 
     Attributes:
-        error: What the caller would be told.
+        error: The error to raise to the caller.
         passing: Whether another attempt may succeed.
-        asked: Seconds that the server asked us to wait; None where it did not.
-        begun: Whether the server had begun to answer, or may have, so that the attempt is billed as a rule.
+        asked: Seconds that the server asked us to wait; None if it did not.
+        begun: Whether the server had begun to answer, or may have: such an attempt is usually billed.
     """
 
     error: ModelError
@@ -75,7 +75,7 @@ class Failure(Exception):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a call went, for the messages; and what must never stand in them."""
+    """Where a call went, for error messages, and the secrets that must never appear in them."""
 
     url: str
     model: str
@@ -83,8 +83,8 @@ class Place(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
 
     def scrub(self, text: str) -> str:
-        """Take keys out of a text that a server may have echoed them into, and cut it."""
-        text = text[:ERROR_BYTES]  # looking through more of it would take long
+        """Remove keys that a server may have echoed into a text, and cut the text."""
+        text = text[:ERROR_BYTES]  # searching more of it would take long
         for secret in self.secrets:
             text = text.replace(secret, "***")
         text = _SECRET.sub("***", text)
@@ -92,7 +92,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]) -> Failure:
-    """What an HTTP status and an error body mean."""
+    """Translate an HTTP status and an error body."""
     said = place.scrub(_message_in(body)) or "no explanation"
     request_id = place.scrub(headers.get("request-id", ""))[:100]
     told = f"{place.url} answered {status}: {said}" + (f" (request {request_id})" if request_id else "")
@@ -128,7 +128,7 @@ def _meaning(place: Place, status: int, said: str, told: str) -> tuple[ModelErro
 
 
 def redirected(place: Place, status: int, location: str) -> Failure:
-    """The server points somewhere else. Following would send the whole prompt, and perhaps the key, to that place."""
+    """The server redirects. Following it would send the whole prompt, and perhaps the key, to another place."""
     try:
         host = urlsplit(location).hostname or ""
     except ValueError:
@@ -140,14 +140,14 @@ def redirected(place: Place, status: int, location: str) -> Failure:
 
 
 def from_stream_error(place: Place, event: Any) -> Failure:
-    """What an ``error`` event in the middle of a stream means."""
+    """Translate an ``error`` event in the middle of a stream."""
     error = event.get("error") if isinstance(event, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
     return from_status(place, _STATUS_OF_TYPE.get(kind, 500) if isinstance(kind, str) else 500, event, {})
 
 
 def unreadable(place: Place, error: Exception | str) -> Failure:
-    """The answer came, and made no sense. A second one may."""
+    """The answer could not be read. Another attempt may succeed."""
     return Failure(ModelResponseInvalid(place.scrub(f"cannot read the answer of {place.url}: {error}")), True)
 
 
@@ -163,7 +163,7 @@ def unreachable(place: Place, error: BaseException) -> Failure:
 
 
 def silent(place: Place, seconds: float) -> Failure:
-    """Nothing but pings came for too long."""
+    """No content came for too long; pings do not count as content."""
     todo = "a slow local server needs a longer content_idle_timeout"
     return Failure(ModelTimeout(f"{place.url} sent no content for {seconds:g} s; {todo}"), True, begun=True)
 
@@ -175,7 +175,7 @@ def endless(place: Place, seconds: float) -> Failure:
 
 
 def no_key(place: Place, why: str = "") -> Failure:
-    """There is nothing to authenticate with, or what there is cannot be read."""
+    """There are no credentials, or they cannot be read."""
     what = f"no key for {place.url}{f' ({place.scrub(why)})' if why else ''}"
     todo = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a local server that needs none, or use the model 'offline'"
     return Failure(ModelAuthenticationError(f"{what}: {todo}"), False)
@@ -192,5 +192,5 @@ def _message_in(body: Any) -> str:
 
 
 def _words(value: object) -> str:
-    """What is said by a part of an error body, which may be of any type."""
+    """The text of a part of an error body, which may be of any type."""
     return value if isinstance(value, str) else excerpt(value) if value else ""

@@ -1,7 +1,7 @@
-"""Putting an answer together from the events of a stream. Unknown blocks, deltas and fields are carried along.
+"""Assembles an answer from the events of a stream. Unknown blocks, deltas and fields are kept.
 
-What comes over the wire is foreign: it may have any shape. Nothing in this file raises anything but
-``ModelResponseInvalid`` for it, and everything takes time and memory in proportion to what was sent.
+Data from a server is untrusted and may have any shape. If it is bad, this module raises ``ModelResponseInvalid`` and
+nothing else. Time and memory are proportional to what was sent.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingD
 
 T = TypeVar("T")
 _KNOWN = frozenset({"id", "type", "role", "content", "model", "stop_reason", "usage"})
-# The fields of the blocks we know that must be strings; and of the deltas we know the only type of block that can have
-# them, and the field that must be a string.
+# For each known type of block, the fields that must be strings. For each known type of delta, the only type of block
+# that can have it, and the field that must be a string.
 _STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",), "tool_use": ()}
 _DELTAS = {
     "text_delta": ("text", "text"),
@@ -31,13 +31,13 @@ _DELTAS = {
     "input_json_delta": ("tool_use", "partial_json"),
 }
 
-# All that reading decoded JSON can raise, a stack that is too small for it included.
+# Everything that reading decoded JSON can raise, including for a stack that is too small.
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 @contextmanager
 def reading(what: str, value: object) -> Generator[None]:
-    """Make every error of reading something foreign a ``ModelResponseInvalid`` that begins with ``what``."""
+    """Turn every error in reading untrusted data into a ``ModelResponseInvalid`` that begins with ``what``."""
     try:
         yield
     except UNREADABLE as error:
@@ -48,17 +48,18 @@ def reading(what: str, value: object) -> Generator[None]:
 class EventReader:
     """Cuts a response body into server-sent events.
 
-    The SDK has one too, but as nested async generators: leaving these early on trio leaks them. And it knows no bounds.
+    The SDK's own reader consists of nested async generators, which leak on trio if they are left early, and it has no
+    size limits.
     """
 
     def __init__(self) -> None:
         self._taken = 0  # bytes of the whole body
-        self._line: list[bytes] = []  # pieces of a line whose end has not come
-        self._data: list[bytes] = []  # the data lines of an event whose end has not come
+        self._line: list[bytes] = []  # pieces of an unfinished line
+        self._data: list[bytes] = []  # the data lines of an unfinished event
         self._size = 0  # bytes of both
 
     def feed(self, chunk: bytes) -> Iterator[Json]:
-        """Take a piece of the body in, and give the events it completes; pings and comments are left out."""
+        """Add a piece of the body and yield the events that it completes, without pings and comments."""
         self._taken += len(chunk)
         if self._taken > ANSWER_BYTES:
             raise ModelResponseInvalid(f"the answer has more than {ANSWER_BYTES:,} bytes")
@@ -87,14 +88,14 @@ def _event(data: bytes) -> Json | None:
 
 
 class _Open:
-    """A block that is still being written: strings come in pieces, and are put together once."""
+    """A block that is still streaming. Strings arrive in pieces and are joined once."""
 
     def __init__(self, raw: Json) -> None:
         self.raw = raw
         self._pieces: dict[str, list[str]] = {}
 
     def add(self, name: str, value: Any) -> None:
-        """Let a string grow, add a citation, and put anything else in the place of what was there."""
+        """Append to a string, add a citation, or replace any other value."""
         if name == "citation":
             if not isinstance(self.raw.get("citations"), list):
                 self.raw["citations"] = []
@@ -107,7 +108,7 @@ class _Open:
             self.raw[name] = value
 
     def close(self) -> Json:
-        """The whole block. Arguments that are not JSON, as where a limit cut them off, stay the text that they are."""
+        """Return the whole block. Arguments that are not JSON, for example because a limit cut them off, stay text."""
         pieces = self._pieces.pop("partial_json", None)
         self.raw.update((name, "".join(grown)) for name, grown in self._pieces.items())
         if arguments := "".join(pieces or ()).strip():
@@ -125,7 +126,7 @@ class Assembler:
 
     Attributes:
         complete: Whether the stream said that nothing more will come.
-        grown: How many events added something to the answer. The others say nothing about whether one will come.
+        grown: How many events added something to the answer. Other events do not show that an answer is coming.
     """
 
     def __init__(self) -> None:
@@ -135,7 +136,7 @@ class Assembler:
         self.grown = 0
 
     def feed(self, event: Json) -> list[StreamEvent]:
-        """Take one event in, and give what a caller may want to show of it."""
+        """Add one event and return the parts of it that a caller may want to show."""
         with reading("malformed event in the answer's stream", event):
             return self._feed(event)
 
@@ -185,7 +186,7 @@ class Assembler:
             raise ValueError(f"{kind} for a block of type {type_}")
         if words:
             _of(str, delta[words])
-        # What we know, and whatever comes next.
+        # Fields that we know, and those that the API may add.
         said = {name: value for name, value in delta.items() if name != "type" and value is not None}
         for name, value in said.items():
             block.add(name, value)
@@ -200,13 +201,13 @@ class Assembler:
         said.update(_of(dict, event["delta"]))
         usage, earlier = said.pop("usage", None), self._message.get("usage")
         if isinstance(usage, dict):
-            # Cumulative figures; what is not repeated stands as `message_start` gave it.
+            # The figures are cumulative; those that are not repeated keep the value from `message_start`.
             merged = {name: value for name, value in usage.items() if value is not None}
             said["usage"] = {**(earlier if isinstance(earlier, dict) else {}), **merged}
         self._message.update((name, value) for name, value in said.items() if value is not None)
 
     def finish(self) -> ModelResponse:
-        """The whole answer, unless the stream ended early."""
+        """Return the whole answer. Raises ``ModelResponseInvalid`` if the stream ended early."""
         if self._message is None:
             raise ModelResponseInvalid("the answer's stream is empty")
         if not self.complete:
@@ -241,7 +242,7 @@ def _response_of(message: Json) -> ModelResponse:
 
 
 def usage_of(raw: object) -> Usage:
-    """Read the usage of an answer. What is no number of tokens counts as none, and no number is beyond all reason.
+    """Read the usage of an answer. What is not a number of tokens counts as 0; no figure exceeds ``MOST_TOKENS``.
 
     The iterations of a compaction are summed, since the top level omits some.
     """
@@ -284,7 +285,7 @@ def count_of(answer: object) -> int:
 
 
 def _of(kind: type[T], value: object) -> T:
-    """The value, which must be of a type."""
+    """Return the value if it is of a type; raise ``TypeError`` if not."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
     return value
@@ -296,7 +297,7 @@ _short.maxdict = 6
 
 
 def excerpt(value: object) -> str:
-    """The beginning of something foreign, without writing all of it down first."""
+    """Show the beginning of an untrusted value without formatting all of it."""
     try:
         text = _short.repr(value)
     except UNREADABLE:  # an integer of thousands of digits

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _API = "https://api.anthropic.com"
 _WAYS_IN = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
 _MESSAGES, _COUNTING = "/v1/messages", "/v1/messages/count_tokens"
-_COUNT_TIMEOUT = 60.0  # seconds; a count is computed, not written, and the caller can do without
+_COUNT_TIMEOUT = 60.0  # seconds; no model has to write a count, and the caller can do without it
 _Listener: TypeAlias = Callable[[StreamEvent], Any]
 
 
@@ -56,32 +56,32 @@ class AnthropicModel:
         model = AnthropicModel("claude-sonnet-5-5")                          # the key from ANTHROPIC_API_KEY
         local = AnthropicModel("qwen3", base_url="http://localhost:11434")   # Ollama; no key needed
 
-    Every request is streamed, so that a silent server is noticed early. This class alone retries: the SDK's own
-    retries are off. When an attempt fails after it has streamed something, ``on_event`` gets ``Retrying`` and then the
-    new attempt's events from the start; what came before is void.
+    Every request is streamed, so that a silent server is noticed early. Only this class retries: the SDK's own
+    retries are off. If an attempt fails after it has streamed something, ``on_event`` gets ``Retrying`` and then the
+    new attempt's events from the start; discard the earlier ones.
 
-    A server is not trusted to answer well: what it sends is read within bounds, an answer that makes no sense is
+    The server is not trusted: its answers are read up to size limits, an unreadable answer raises
     ``ModelResponseInvalid``, and redirects are not followed.
 
     Attributes:
-        profile: What the planner is told.
+        profile: What the planner knows about the model.
 
     Args:
-        name: The model's name, as the server knows it.
+        name: The model's name on the server.
         api_key: The key; None for ``ANTHROPIC_API_KEY``, or what the SDK finds by itself.
         auth_token: A bearer token instead of a key; None for ``ANTHROPIC_AUTH_TOKEN``.
         base_url: The server, without ``/v1``; None for ``ANTHROPIC_BASE_URL``, or Anthropic's own.
-        profile: What the planner is told, here under ``name``; None looks the name up.
-        retry: When failed calls are made again.
-        content_idle_timeout: Seconds without content after which an attempt is given up (and made again). Pings,
-            events of unknown kinds and empty pieces do not count as content. A model may think for minutes before it
-            shows anything. None waits for ever.
-        request_timeout: Seconds that one attempt may take in all, the answer included; None for no bound.
-        thinking: The ``thinking`` field of requests that have none, or none with a ``type``, in their ``options``;
-            None leaves it out.
-        http_client: Something else than the SDK's own HTTP client: proxies, certificates, a transport for tests.
-            It is not closed by ``aclose``. Redirects are not followed, whatever it says.
-        chance: Gives the random numbers from 0 to 1 that spread out retries.
+        profile: The model's profile, whose name is replaced by ``name``; None looks the name up.
+        retry: When failed calls are retried.
+        content_idle_timeout: Seconds without content after which an attempt is abandoned and retried. Pings, events
+            of unknown types and empty pieces do not count as content. A model may think for minutes before it shows
+            anything. None waits forever.
+        request_timeout: Seconds that one attempt may take in total, including the answer; None for no limit.
+        thinking: The ``thinking`` field for requests whose ``options`` have none, or one without a ``type``; None
+            leaves it out.
+        http_client: Replaces the SDK's own HTTP client, for proxies, certificates or a test transport. ``aclose``
+            does not close it. Redirects are not followed, whatever its settings.
+        chance: Returns the random numbers from 0 to 1 that spread out retries.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class AnthropicModel:
         self._api_key = api_key
         self._auth_token = auth_token
         self._base_url = base_url
-        # Requests carry the profile's name: so it is the one that was asked for, whatever model it describes.
+        # Requests carry the profile's name, so it must be the given name, whichever model the profile describes.
         self.profile = msgspec.structs.replace(profile, name=name) if profile else profile_for(name)
         self._retry = retry
         self._content_idle_timeout = content_idle_timeout
@@ -121,7 +121,7 @@ class AnthropicModel:
 
     @property
     def server(self) -> str:
-        """The server's address, without a user and a password that it may hold."""
+        """The server's address, without any user and password in it."""
         used = self._client and str(self._client.base_url)
         return _public(used or self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or _API)
 
@@ -129,7 +129,7 @@ class AnthropicModel:
         return f"AnthropicModel({self.name!r})"  # never the key
 
     def sibling(self, name: str) -> AnthropicModel:
-        """Another model of the same server, reached in the same way, and closed together with this one."""
+        """Return another model on the same server. It connects in the same way and is closed together with this one."""
         if name == self.name:
             return self
         if name not in self._siblings:
@@ -139,7 +139,7 @@ class AnthropicModel:
         return self._siblings[name]
 
     async def check_key(self) -> None:
-        """See that there is a key, a token, or what else the SDK finds by itself. Nothing is sent.
+        """Check that there is a key, a token, or another credential that the SDK finds by itself. Nothing is sent.
 
         Raises:
             ModelAuthenticationError: There is none, and the server is Anthropic's own, which needs one.
@@ -155,15 +155,15 @@ class AnthropicModel:
     async def complete(self, request: ModelRequest, *, on_event: _Listener | None = None) -> ModelResponse:
         """Answer one request.
 
-        A cancelled call may have been billed. A tool call whose arguments are not a JSON object, as where a limit cut
-        it in half, is no ``ToolUse`` but a ``RawBlock`` that holds what came.
+        A cancelled call may have been billed. A tool call whose arguments are not a JSON object, for example because a
+        limit cut it off, becomes a ``RawBlock`` that holds what came, not a ``ToolUse``.
 
         Args:
             request: What to send.
             on_event: Called with every piece as it streams in, in the caller's task. It must not raise.
 
         Raises:
-            ModelError: One of its kinds, when there is no usable answer after all retries.
+            ModelError: A subclass of it, if there is no usable answer after all retries.
         """
         call = await self._open(request)
         call.body["stream"] = True
@@ -193,11 +193,11 @@ class AnthropicModel:
         """Ask the server how many input tokens a request has. Not retried.
 
         Raises:
-            ModelError: One of its kinds; ``ModelRequestRejected`` or ``UnknownModel`` where the server cannot count.
+            ModelError: A subclass of it; ``ModelRequestRejected`` or ``UnknownModel`` if the server cannot count.
         """
         call = await self._open(request)
         for field in ("max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "metadata"):
-            call.body.pop(field, None)  # the endpoint refuses what does not bear on the count
+            call.body.pop(field, None)  # the endpoint refuses fields that do not affect the count
         try:
             with anyio.move_on_after(_COUNT_TIMEOUT):
                 async with _ask(call, _COUNTING, _COUNT_TIMEOUT) as response:
@@ -207,7 +207,7 @@ class AnthropicModel:
             raise failure.error from failure.__cause__
 
     async def aclose(self) -> None:
-        """Release connections. Safe to call twice; a call after it opens them anew."""
+        """Release connections. Safe to call twice; a later request opens them again."""
         for sibling in self._siblings.values():
             await sibling.aclose()
         client, self._client = self._client, None
@@ -247,9 +247,9 @@ class AnthropicModel:
             if "anthropic" in sys.modules and self._http_client is not None:
                 made = self._make_client()
             else:
-                # The import takes over a second and TLS certificates some more: not on the loop's thread.
+                # The import takes over a second and TLS certificates more: keep both off the event loop's thread.
                 made = await anyio.to_thread.run_sync(self._make_client)
-            # Of tasks that come here at once the first one's client is used; the others have not opened anything.
+            # If several tasks get here at once, the first one's client is used; the others have no open connections.
             if self._client is None or self._client_loop != loop:
                 self._client, self._client_loop = made, loop
         client = self._client
@@ -275,31 +275,31 @@ class AnthropicModel:
                 max_retries=0,  # one owner of retries: this class
                 http_client=self._http_client,
                 middleware=[_unread],
-                open_telemetry=False,  # its spans would stand beside those of repertory.otel, which cover all attempts
+                open_telemetry=False,  # its spans would duplicate those of repertory.otel, which cover all attempts
             )
         except sdk.CredentialsError as error:
             raise _failures.no_key(Place(self._base_url or _API, self.name, False), str(error)).error from error
         has_key = client.api_key or client.auth_token or client.credentials
         if not has_key and str(client.base_url).rstrip("/") != _API:
-            # A local server needs no key, but the SDK will not send a request without saying so explicitly.
+            # A local server needs no key, but the SDK sends no request unless told so explicitly.
             client = client.with_options(default_headers={"Authorization": sdk.Omit()})
         return client
 
 
 async def _unread(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Middleware of the SDK: hand every response on as it is. The SDK would read the whole body of an error."""
+    """SDK middleware that passes every response on unread: the SDK would read the whole body of an error."""
     return (await call_next(request)).http_response
 
 
 @asynccontextmanager
 async def _ask(call: _Call, path: str, timeout: float | None) -> AsyncGenerator[httpx2.Response]:
-    """Send a request, and give the response if it is an answer. What fails here or in the block is a ``Failure``."""
+    """Send a request and yield the response if it is a success. Errors here and in the block become ``Failure``."""
     import anthropic
     import httpx2
 
-    # Compressed events would be held back until a block of them is full.
+    # A compressing server would hold events back until a block of them is full.
     headers = {"accept-encoding": "identity"} | ({"anthropic-beta": ",".join(call.betas)} if call.betas else {})
-    # Our own scopes bound reading and the whole attempt; connecting is bounded here, so that a dead host shows.
+    # Our own cancel scopes limit reading and the whole attempt. This limits connecting, so that a dead host is noticed.
     bounds = httpx2.Timeout(timeout, connect=10.0)
     options: Any = {"headers": headers, "timeout": bounds, "max_retries": 0, "follow_redirects": False}
     with _translated(call.place):
@@ -344,7 +344,7 @@ async def _read_json(response: httpx2.Response, most: int) -> Any:
 
 
 async def _read_body(response: httpx2.Response, most: int) -> bytes:
-    """Read a body that is one document; what has more than ``most`` bytes is not read to its end."""
+    """Read a body that is one document; stop once it has more than ``most`` bytes."""
     body = bytearray()
     async with _open_body(response) as chunks:
         async for chunk in chunks:
@@ -358,14 +358,14 @@ async def _read_body(response: httpx2.Response, most: int) -> bytes:
 async def _open_body(
     response: httpx2.Response, patience: Callable[[], float] = lambda: 0.0
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Give the pieces of a body; when the block ends, what is left of it is waited for by ``patience`` seconds.
+    """Yield the pieces of a body; when the block ends, wait at most ``patience()`` seconds for the rest.
 
-    A body that is compressed, which was not asked for, is not read: a small one can be a bomb.
+    A compressed body, which was not asked for, is not read: a small one can be a bomb.
     """
     import httpx2
 
     if response.is_stream_consumed:
-        chunks = response.aiter_bytes()  # from memory: a transport of the caller's has read it already
+        chunks = response.aiter_bytes()  # from memory: the caller's own transport has read it already
     else:
         coding = response.headers.get("content-encoding", "identity")
         if coding.strip().lower() not in ("identity", ""):
@@ -374,8 +374,8 @@ async def _open_body(
     try:
         yield chunks
     finally:
-        # A connection can be used again once its last bytes are read, but nobody waits long for them. Reading on under
-        # a deadline also ends the HTTP client's nested generators, which closing the outermost would not.
+        # A connection can be reused once its last bytes are read, but that is not worth a long wait. Reading on under a
+        # deadline also ends the HTTP client's nested generators; closing the outermost one would not.
         with anyio.move_on_after(patience(), shield=True), suppress(httpx2.HTTPError):
             async for _ in chunks:
                 pass
@@ -432,6 +432,6 @@ def _check_url(url: str, name: str) -> None:
 
 
 def _public(url: str) -> str:
-    """An address without user and password, as it may stand in a message."""
+    """An address without user and password, safe to show in a message."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")

@@ -1,4 +1,4 @@
-"""How many tokens something will cost in a prompt: guessed from its length, calibrated by what the provider counted."""
+"""Estimates how many tokens something takes in a prompt: from its length, calibrated by the provider's counts."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ IMAGE_TOKENS = 1_600  # a large picture's price at the Messages API; its bytes s
 # A page of a PDF is sent as 1,500 to 3,000 tokens of text and as an image (platform.claude.com/docs, PDF support).
 PAGE_TOKENS = 2_200 + IMAGE_TOKENS
 _PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
-_PAGE_BYTES = 50_000  # of a page where a PDF keeps its list of pages compressed; our own rough guess
+_PAGE_BYTES = 50_000  # of one page, if the PDF's list of pages is compressed; our own rough guess
 
 _LEAST, _MOST = 0.3, 4.0  # beyond these the figures do not describe the same prompt
-_LEAST_FIRST, _MOST_FIRST = 0.8, 1.25  # beyond these a first prompt holds what no estimate sees
-_FORGETS = 0.9  # of what was learned from growth, with each call
-_ENOUGH = 500  # estimated tokens of growth before it says more than the whole prompt does
-_DOUBT, _FIRST_DOUBT = 0.15, 0.3  # of what has changed since the last count; of a prompt before the first
+_LEAST_FIRST, _MOST_FIRST = 0.8, 1.25  # beyond these, a first prompt has parts that no estimate can see
+_FORGETS = 0.9  # share of the learned growth that each further call keeps
+_ENOUGH = 500  # above this many estimated tokens, growth says more than the whole prompt
+_DOUBT, _FIRST_DOUBT = 0.15, 0.3  # share of the change since the last count; of a prompt before the first count
 
 Countable = Block | Message | ToolSchema | ModelRequest | str
 
 
 def estimate_tokens(value: Countable | Iterable[Countable]) -> int:
-    """Guess what a value costs in a prompt.
+    """Estimate how many tokens a value takes in a prompt.
 
-    The guess is additive, so a prefix may be summed up block by block: every block counts a quarter of the bytes of its
-    JSON (text outside ASCII costs more tokens than its characters say), rounded up by itself. An image counts a flat
-    1,600, and each page of a document 3,800.
+    Estimates add up, so a prefix may be summed block by block: each block counts a quarter of the bytes of its JSON,
+    rounded up. Bytes, because text outside ASCII takes more tokens than its number of characters suggests. An image
+    counts a flat 1,600, and each page of a document 3,800.
 
     Args:
-        value: Text, a block, a message, a tool, a whole request, or any series of these.
+        value: Text, a block, a message, a tool, a whole request, or an iterable of these.
 
     Returns:
-        Tokens; 0 only for an empty series.
+        Tokens; 0 only for an empty iterable.
     """
     match value:
         case str():
@@ -86,7 +86,7 @@ def _document_tokens(block: RawBlock) -> int:
     source = block.raw.get("source")
     kind, data = (source.get("type"), source.get("data")) if isinstance(source, dict) else (None, None)
     if kind in ("url", "file"):
-        return PAGE_TOKENS  # nobody here knows how many pages it has; the provider's count will tell
+        return PAGE_TOKENS  # the number of pages is unknown here; the provider's count will tell
     if kind != "base64" or not isinstance(data, str):  # a text
         return _of_bytes(canonical_json(block.raw))
     try:
@@ -96,7 +96,7 @@ def _document_tokens(block: RawBlock) -> int:
 
 
 def text_tokens(text: str) -> int:
-    """Estimate what a text block costs: four characters a token, and the block around them."""
+    """Estimate the tokens of a text block: four characters per token, and the block around them."""
     return len(text) // 4 + 8
 
 
@@ -104,10 +104,10 @@ class Calibration(msgspec.Struct, frozen=True):
     """How far estimates are from what the provider counts.
 
     Attributes:
-        real: What the last prompt really had; 0 before the first call.
-        estimate: What it was estimated at, uncalibrated.
-        factor: Real tokens per estimated token, for what has changed since. It is learned from how prompts grow: what
-            no estimate sees, such as hidden instructions, is the same in each of them.
+        real: The provider's count for the last prompt, in tokens; 0 before the first call.
+        estimate: The uncalibrated estimate of that prompt.
+        factor: Real tokens per estimated token, for what has changed since. It is learned from how prompts grow,
+            because what no estimate can see, such as hidden instructions, is the same in all of them.
         grown_real: Real tokens of that growth, the newest counting most.
         grown_estimate: The same, estimated.
     """
@@ -122,11 +122,11 @@ class Calibration(msgspec.Struct, frozen=True):
         """Learn from one call.
 
         Args:
-            estimate: What its prompt was estimated at, uncalibrated.
+            estimate: The uncalibrated estimate of its prompt.
             real: What the provider counted: ``usage.prompt_tokens``.
 
         Returns:
-            The calibration for the next call; this one where the provider counted nothing.
+            The calibration for the next call; this one if the provider counted nothing.
         """
         if estimate <= 0 or real <= 0:
             return self
@@ -141,11 +141,11 @@ class Calibration(msgspec.Struct, frozen=True):
         return Calibration(real, estimate, factor, grown, estimated)
 
     def real_tokens(self, estimate: int) -> int:
-        """What a prompt of this estimate will have: the last real count and what has changed since."""
+        """Predict the tokens of a prompt from its estimate: the last real count plus what has changed since."""
         return max(1, round(self.real + (estimate - self.estimate) * self.factor))
 
     def doubt(self, estimate: int) -> int:
-        """By how many tokens ``real_tokens`` may well be off."""
+        """How many tokens ``real_tokens`` may be off by."""
         if not self.real:
             return round(estimate * _FIRST_DOUBT)
         return round(abs(estimate - self.estimate) * self.factor * _DOUBT)

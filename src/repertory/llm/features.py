@@ -19,7 +19,7 @@ THINKING_CONTROLS = "thinking-binding-controls-2026-08-01"
 
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")  # blocks that call a tool which the provider runs
 
-# What a summarization call refuses, or what would do nothing on it.
+# Options that a summarization call refuses or ignores.
 _REFUSED = ("context_management", "stop_sequences")
 
 
@@ -35,15 +35,15 @@ def is_server_tool(block: Block) -> bool:
 
 
 def compaction_text(content: Sequence[Block]) -> str:
-    """The words of the provider's summary; "" where there is none."""
+    """The text of the provider's summary; "" if there is none."""
     texts = [block.raw.get("content") for block in content if isinstance(block, RawBlock) and is_compaction(block)]
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def compaction_request(request: ModelRequest, *, instructions: str = "") -> ModelRequest:
-    """Ask for a signed summary of exactly what a request said.
+    """Make a request for a signed summary of an earlier request.
 
-    Everything that is cached stays as it is, so that the call reads what the request before it wrote.
+    Everything that is cached stays unchanged, so that the call reads the cache entries that the earlier request wrote.
 
     Args:
         request: A request that was sent and answered.
@@ -62,18 +62,18 @@ def compaction_request(request: ModelRequest, *, instructions: str = "") -> Mode
 
 
 def dropping_mismatched(options: Json) -> Json:
-    """Options that have the server drop thinking which no longer fits its history, instead of refusing the request.
+    """Options that let the server drop thinking which no longer fits its history, instead of refusing the request.
 
-    Where ``thinking`` is not configured, its type is left to the model: ``AnthropicModel`` puts its own there.
+    If ``thinking`` is not configured, its type is left out: ``AnthropicModel`` adds its own.
     """
     binding = {"prefix_mismatch_behavior": "drop_block"}
     return {**options, "thinking": {**(options.get("thinking") or {}), "block_binding": binding}}
 
 
 def needed_betas(body: Json, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """The ``anthropic-beta`` values that a request's body needs, behind those that are given, each once."""
+    """The ``anthropic-beta`` values that are given, then those that a request's body needs, without duplicates."""
     needed = list(given)
-    # A summary stands first or nowhere, so the rest of a long history need not be looked through.
+    # A summary can only come first, so the rest of a long history need not be searched.
     first = [block for message in body["messages"][:1] for block in message["content"]]
     if body.get("compaction") is not None or any(block.get("type") == "compaction" for block in first):
         needed.append(COMPACT)

@@ -1,7 +1,7 @@
 """JSON outputs of the Messages API: an answer that the provider makes fit a schema (``output_config.format``).
 
-It takes a part of JSON schema only. What it cannot be told is told to the model in words, and checked by us; a schema
-that it would refuse altogether has no such format, and its results come by a final tool instead.
+The provider supports only a part of JSON schema. The rest is told to the model in words and checked by repertory. For
+a schema that the provider would refuse altogether there is no format; its results come from a final tool instead.
 (platform.claude.com/docs, Structured outputs: JSON schema limitations; 2026-11.)
 """
 
@@ -14,30 +14,30 @@ import msgspec
 from repertory._json_types import inner_schemas
 from repertory.llm.messages import Json
 
-FINAL_RESULT: Final = "final_result"  # the tool
+FINAL_RESULT: Final = "final_result"  # the tool's name
 FORMATS: Final = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
-)  # of a string
+)  # of strings
 KEYWORDS: Final = frozenset((
     *("type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "allOf"),
     *("$ref", "$defs", "description", "format", "minItems"),
 ))  # fmt: skip
-MOST_OPTIONAL: Final = 24  # fields that may be left out, in the whole schema
-MOST_UNIONS: Final = 16  # fields of several types, ``T | None`` among them
+MOST_OPTIONAL: Final = 24  # optional fields in the whole schema
+MOST_UNIONS: Final = 16  # fields of several types, including ``T | None``
 
-_DROPPED: Final = ("discriminator", "title")  # say nothing that the rest does not
+_DROPPED: Final = ("discriminator", "title")  # redundant
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def output_format(schema: Json) -> Json | None:
-    """The ``format`` that makes answers fit a schema, as far as the provider can; None where it would refuse it.
+    """The ``format`` that makes answers fit a schema, as far as the provider can; None if it would refuse the schema.
 
     Args:
-        schema: Of an object. It may refer to its own ``$defs``.
+        schema: The schema of an object. It may refer to its own ``$defs``.
     """
     copy: Json = msgspec.to_builtins(schema)
     parts = [copy]
-    for part in parts:  # which grows
+    for part in parts:  # grows meanwhile
         if not _narrow(part):
             return None
         parts.extend(inner for _, _, inner in inner_schemas(part))
@@ -49,21 +49,21 @@ def output_format(schema: Json) -> Json | None:
 
 
 def _narrow(part: Json) -> bool:
-    """Write one level in the provider's part of JSON schema; whether it can be said there."""
+    """Rewrite one level, in place, with the keywords that the provider supports; return whether that is possible."""
     if "oneOf" in part:
         part["anyOf"] = part.pop("oneOf")
     for keyword in _DROPPED:
         part.pop(keyword, None)
     words: Json = {name: part.pop(name) for name in list(part) if name not in KEYWORDS}
     if words.get("default", 0) is None:
-        del words["default"]  # that it may be left out is said by ``required``
+        del words["default"]  # ``required`` already says that the field is optional
     if "prefixItems" in words or not ({"type", "anyOf", "allOf", "enum", "const", "$ref"} & part.keys()):
         return False
     if not isinstance(part.get("type", ""), str) or not all(isinstance(word, _PLAIN) for word in part.get("enum", ())):
         return False
     if part.get("type") == "object":
         if "properties" not in part or part.get("additionalProperties"):
-            return False  # of names that are not known before
+            return False  # its names are not known in advance
         part["additionalProperties"] = False
     if part.get("type") == "array" and not isinstance(part.get("items"), dict):
         return False
@@ -78,7 +78,7 @@ def _narrow(part: Json) -> bool:
 
 
 def contains_itself(schema: Json) -> bool:
-    """Whether what a schema describes can hold another of itself."""
+    """Whether a schema is recursive."""
 
     def leads_back(part: Json, above: tuple[Any, ...]) -> bool:
         name = part.get("$ref", "").removeprefix("#/$defs/")

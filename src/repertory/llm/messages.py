@@ -1,8 +1,8 @@
-"""The content of a conversation, in the shape of the Messages API.
+"""The content of a conversation, in the format of the Messages API.
 
-Every block is frozen, down to the last dict in it, and has the fields that repertory reads; whatever else a provider
-put into it rides along in ``extra`` and goes back out untouched, and a block of a type we have never heard of is a
-``RawBlock``. So decoding and encoding again gives the same JSON object, today and for block types of next year.
+Every block is deeply frozen and has the fields that repertory reads. Other fields from a provider are kept in
+``extra`` and sent back unchanged, and a block of an unknown type is a ``RawBlock``. So decoding and encoding again
+gives the same JSON object, also for block types that do not exist yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Words."""
+    """A block of text."""
 
     text: str
     extra: Json | None = None
@@ -32,7 +32,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Thinking(msgspec.Struct, frozen=True):
-    """The model's reasoning. The signature binds it to everything before it; both go back byte for byte."""
+    """The model's reasoning. The signature binds it to everything before it; both are sent back byte for byte."""
 
     thinking: str
     signature: str = ""
@@ -53,7 +53,7 @@ class RedactedThinking(msgspec.Struct, frozen=True):
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """The model asks for a tool call."""
+    """A tool call that the model asks for."""
 
     id: str
     name: str
@@ -108,7 +108,7 @@ class Message(msgspec.Struct, frozen=True):
         freeze_fields(self, sequences=("content",))
 
 
-# Each type of block with its struct and what its fields must be; a result's content is looked at on its own.
+# Each type of block with its struct and the types of its fields; a result's content is checked separately.
 _FIELDS: dict[str, tuple[type[Any], dict[str, type[Any]]]] = {
     "text": (Text, {"text": str}),
     "thinking": (Thinking, {"thinking": str, "signature": str}),
@@ -126,12 +126,12 @@ _REQUIRED = {
 
 
 def decode_block(raw: Mapping[str, Any]) -> Block:
-    """Read one content block: a ``RawBlock`` where its type is unknown, or a field is missing or of another type."""
+    """Read one content block: a ``RawBlock`` if its type is unknown, or a field is missing or of the wrong type."""
     kind = raw.get("type")
     if not isinstance(kind, str) or kind not in _FIELDS or broken_field(raw):
         return RawBlock(dict(raw))
     struct, fields = _FIELDS[kind]
-    # A null is how SDKs spell "not there"; an unknown field that says something is carried along.
+    # SDKs write null for an absent field; an unknown field with a value is kept.
     said = {name: value for name, value in raw.items() if name != "type" and value is not None}
     extra = {name: said.pop(name) for name in tuple(said) if name not in fields}
     inner = said.get("content", "")
@@ -144,7 +144,7 @@ def decode_block(raw: Mapping[str, Any]) -> Block:
 
 
 def broken_field(raw: Mapping[str, Any]) -> tuple[str, type[Any]] | None:
-    """Which field of a block of a known type is missing or of another type, and its type; None where none is."""
+    """The first field of a block of a known type that is missing or of the wrong type, and the right type; or None."""
     for name, kind in _FIELDS[raw["type"]][1].items():
         value = raw.get(name)
         if name in _REQUIRED[raw["type"]] if value is None else not isinstance(value, kind):
@@ -195,7 +195,7 @@ def encode_message(message: Message) -> Json:
 
 
 def text_of(content: Block | str | Sequence[Block]) -> str:
-    """The words in a block, a content list or a tool result, joined by newlines; no thinking, no images."""
+    """The text in a block, a content list or a tool result, joined by newlines; no thinking, no images."""
     if isinstance(content, ToolResult):
         content = content.content
     if isinstance(content, str):
@@ -232,7 +232,7 @@ def equal_items(old: tuple[Any, ...], new: tuple[Any, ...]) -> int:
     count = min(len(old), len(new))
     if old[:count] == new[:count]:
         return count
-    others = compress(range(count), map(is_not, old, new))  # there may be thousands that are identical
+    others = compress(range(count), map(is_not, old, new))  # fast: thousands may be identical
     return next(at for at in others if old[at] != new[at])
 
 
@@ -242,7 +242,7 @@ _json = msgspec.json.Encoder(order="sorted")
 def canonical_json(value: object) -> bytes:
     """Encode as JSON with sorted keys: the same value always gives the same bytes.
 
-    Lone surrogates, which have none and which JSON from a model may carry, are escaped.
+    Lone surrogates, which JSON from a model may contain and which UTF-8 cannot encode, are escaped.
     """
     try:
         return _json.encode(value)

@@ -1,4 +1,4 @@
-"""What a language model is to repertory: one request in, one response out, with the usage that was billed."""
+"""The interface of a language model: one request in, one response out, with the usage that was billed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ToolSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool as the model sees it.
 
     Attributes:
-        provider_type: The type of a tool whose description and schema the provider knows, such as ``memory_20250818``:
-            the request then names the type alone. "" for any other tool.
+        provider_type: The type of a tool whose description and schema the provider knows, such as ``memory_20250818``;
+            the request then has only the type and the name. "" for any other tool.
     """
 
     name: str
@@ -37,11 +37,11 @@ class ToolSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Breakpoint(msgspec.Struct, frozen=True):
-    """Where a prompt-cache entry is written. At most four stand in one request.
+    """Where a prompt-cache entry is written. A request has at most four.
 
     Attributes:
         message: Index of the message whose last markable block carries the marker; None for the end of the
-            static head (the last system block, or the last tool where there is no system text).
+            static head (the last system block, or the last tool if there is no system text).
         ttl: How long the entry lives; a 1-hour breakpoint must come before any 5-minute one.
     """
 
@@ -50,17 +50,17 @@ class Breakpoint(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a model call says. Two equal requests encode to the same bytes.
+    """One request to a model. Equal requests encode to the same bytes.
 
     Attributes:
         model: The model's name at its provider.
         messages: Alternating turns, beginning with the user's.
         system: The instructions, as text blocks.
-        tools: What the model may call.
-        max_tokens: Bound on the tokens of the answer.
-        breakpoints: Prompt-cache markers; not part of what the model reads.
+        tools: The tools that the model may call.
+        max_tokens: Most tokens that the answer may have.
+        breakpoints: Prompt-cache markers; the model does not see them.
         options: Further top-level fields of the Messages API (``thinking``, ``tool_choice``, ``temperature``,
-            ``context_management``, ``compaction``, …), sent as they are.
+            ``context_management``, ``compaction``, …), sent unchanged.
         betas: Values for the ``anthropic-beta`` header.
     """
 
@@ -78,7 +78,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_digest(request: ModelRequest) -> str:
-    """Sixteen hexadecimal digits that stand for everything a request says; the same request always has the same."""
+    """A digest of the whole request in 16 hexadecimal digits; equal requests have the same one."""
     return blake2b(canonical_json(request), digest_size=8).hexdigest()
 
 
@@ -86,7 +86,7 @@ _UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
 
 
 def encode_request(request: ModelRequest) -> Json:
-    """Write a request as the body of ``POST /v1/messages``, its cache markers put where they belong."""
+    """Write a request as the body of ``POST /v1/messages``, with its cache markers in place."""
     body: Json = {"model": request.model, "max_tokens": request.max_tokens}
     if request.tools:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
@@ -105,8 +105,7 @@ def _encode_tool(tool: ToolSchema) -> Json:
 
 
 def put_markers(body: Json, breakpoints: Iterable[Breakpoint]) -> None:
-    """Put cache markers into the lists of a body; a block that carries one is another, so that none of a ledger's is
-    changed."""
+    """Put cache markers into a body. A marked block is a copy, so that no block of a ledger is changed."""
     for point in breakpoints:
         head: list[Json] = body.get("system") or body.get("tools") or []
         blocks = head if point.message is None else body["messages"][point.message]["content"]
@@ -122,15 +121,15 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A model's answer.
 
     Attributes:
-        content: The assistant's turn, to be sent back as it is.
-        stop_reason: Why it ended: ``end_turn``, ``tool_use``, ``max_tokens``, ``refusal``, …
-        usage: What was billed.
-        model: The model that answered, as the provider names it.
-        response_id: The provider's id of the answer; "" where it gives none.
+        content: The assistant's turn, to be sent back unchanged.
+        stop_reason: Why the answer ended: ``end_turn``, ``tool_use``, ``max_tokens``, ``refusal``, …
+        usage: The tokens that were billed.
+        model: The provider's name for the model that answered.
+        response_id: The provider's id of the answer; "" if it gives none.
         extra: Other top-level fields of the answer that a caller may need (``context_management``, …).
 
     Raises:
-        ModelResponseInvalid: ``content`` is no list or tuple, ``usage`` no ``Usage`` or ``extra`` no dict.
+        ModelResponseInvalid: ``content`` is not a list or tuple, ``usage`` not a ``Usage`` or ``extra`` not a dict.
     """
 
     content: tuple[Block, ...]
@@ -170,7 +169,7 @@ class ToolUseStarted(msgspec.Struct, frozen=True):
 
 
 class Retrying(msgspec.Struct, frozen=True):
-    """A call failed in a way that may pass, and is about to be made again.
+    """A call failed in a way that may be temporary, and will be retried.
 
     Attributes:
         attempt: Which attempt comes next; the first call was 1.
@@ -184,9 +183,9 @@ class Retrying(msgspec.Struct, frozen=True):
 
 
 class BrokenOff(msgspec.Struct, frozen=True):
-    """An attempt ended without a whole answer after the server had begun with it.
+    """An attempt ended without a whole answer after the server had begun to answer.
 
-    It is billed as a rule, and nobody says how much: limits count the most that it can have taken.
+    It is usually billed, but the amount is unknown: limits count the most that it can have used.
     """
 
 
@@ -194,11 +193,11 @@ StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStarted | Retrying |
 
 
 class Reservation:
-    """The room of one model call under the limits of its run: reserved before it begins, settled after.
+    """What one model call reserves of the limits of its run: reserved before it begins, settled after.
 
     Attributes:
-        at_most: What one attempt can take.
-        lost: What those attempts can have taken that broke off: they are billed as a rule, and nobody says how much.
+        at_most: The most that one attempt can use.
+        lost: The most that broken-off attempts can have used: they are usually billed, but the amount is unknown.
     """
 
     def __init__(self, at_most: Amount) -> None:
@@ -211,10 +210,13 @@ class Reservation:
 
 
 class Budget(Protocol):
-    """What a run may still take."""
+    """What a run may still use."""
 
     def reserved(self, call: int, at_most: Amount, *, wait: bool) -> AbstractAsyncContextManager[Reservation]:
-        """Make a model call of the run; raises ``LimitExceeded`` where there is no room, and it is not to wait."""
+        """Reserve room for a model call while the block lasts.
+
+        Raises ``LimitExceeded`` if a limit is used up, or if there is no room now and ``wait`` is false.
+        """
         ...
 
 
@@ -237,15 +239,14 @@ class Model(Protocol):
     ) -> ModelResponse:
         """Answer one request.
 
-        Retries what may pass by itself, and nothing else does: this is the one place that retries model calls.
-        A cancelled call may have been billed.
+        Retries errors that may be temporary. No other code retries model calls. A cancelled call may have been billed.
 
         Args:
             request: What to send.
             on_event: Called with every piece as it streams in, in the caller's task. It must not raise.
 
         Raises:
-            ModelError: One of its kinds, when there is no usable answer.
+            ModelError: A subclass of it, if there is no usable answer.
         """
         ...
 
@@ -256,24 +257,24 @@ class Model(Protocol):
 
 @runtime_checkable
 class NeedsKey(Protocol):
-    """A model of a server that wants to know who asks."""
+    """A model whose server requires credentials."""
 
     async def check_key(self) -> None:
-        """See that there is something to say who asks. Raises ``ModelAuthenticationError``. Nothing is sent."""
+        """Raise ``ModelAuthenticationError`` if there are no credentials. Nothing is sent."""
         ...
 
 
 @runtime_checkable
 class SharedServer(Protocol):
-    """A model of a server that has others."""
+    """A model whose server has other models too."""
 
     def sibling(self, name: str) -> Model:
-        """Another model of the same server, reached in the same way, and closed together with this one."""
+        """Return another model on the same server. It connects in the same way and is closed together with this one."""
         ...
 
 
 def server_of(model: Model) -> str:
-    """The address of a model's server, its ``server``, without a user and a password; "" where it does not say."""
+    """The address of a model's server, from its attribute ``server``, without user and password; "" if it has none."""
     server = getattr(model, "server", "")
     return server if isinstance(server, str) else ""
 
@@ -286,6 +287,6 @@ class TokenCounter(Protocol):
         """Ask the server how many input tokens a request has. Free of charge, but a round trip.
 
         Raises:
-            ModelError: One of its kinds; ``ModelRequestRejected`` where the server cannot count.
+            ModelError: A subclass of it; ``ModelRequestRejected`` if the server cannot count.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the planner needs to know about a model, the table of those we know, and what a call costs.
+"""Model profiles: what the planner needs to know about a model, the table of known models, and what a call costs.
 
 Anything in a profile can be overridden: ``msgspec.structs.replace(profile, context_window=...)``, or ``with_prices``
 for the prices alone.
@@ -22,8 +22,8 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """US dollars per million tokens.
 
     Attributes:
-        above: A price that holds, for every token of the request, once its prompt has more than this many
-            tokens; 0 for the base price.
+        above: These prices apply, to every token of a request, if its prompt has more than this many tokens; 0 for the
+            base prices.
     """
 
     input: float
@@ -51,25 +51,25 @@ class CacheRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, as the planner sees it.
+    """What the planner knows about a model.
 
     Attributes:
         name: The model's name.
-        target: ``free`` where the client may edit the past, ``binding`` where thinking blocks are bound to it.
+        target: ``free`` if the client may edit the past, ``binding`` if thinking blocks are bound to it.
         context_window: Tokens that prompt and answer may have together.
         max_output: Tokens that one answer may have.
-        prices: Ascending by ``above``; the first is the base price.
+        prices: Ascending by ``above``; the first are the base prices.
         cache: The prompt cache's rules.
-        chars_per_token: About how much text makes one token; by it what a summary is written from is made to fit.
+        chars_per_token: About how many characters make one token. Used to cut the text that a summary is written from.
         as_of: ISO date on which these figures held.
         compacts: Whether the provider writes signed summaries on demand, the only ones that leave thinking valid.
         json_outputs: Whether the provider makes an answer fit a JSON schema (``output_config.format``).
         comfort_tokens: The longest prompt in which the model still attends well to all of it; None for half of the
-            window, at most 100,000; 0 leaves the window as the only bound. ``comfort`` says which it is.
-        summary_model: A small model of the same provider, to write summaries with; "" where none is known.
+            window, at most 100,000; 0 leaves the window as the only limit. ``comfort`` resolves None.
+        summary_model: A small model of the same provider, to write summaries with; "" if none is known.
         documents: Whether it takes documents (PDF) in the results of tools.
         provider_types: Types of tools that the provider itself describes to the model; see ``ToolSchema``.
-        known: False where the profile is a guess about a model that nobody has described; it then costs $0.
+        known: False if the profile is a guess about an unknown model, which then costs $0.
     """
 
     name: str
@@ -90,7 +90,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def comfort(self) -> int:
-        """The longest prompt in which the model still attends well to all of it; 0 for no bound but the window."""
+        """The longest prompt in which the model still attends well to all of it; 0 for no limit but the window."""
         # Models attend less well to a long prompt long before their window ends: all 18 that Chroma measured (Context
         # Rot, July 2025), and 10 of 12 fall below half of what they can by 32,000 tokens (NoLiMa, arXiv 2502.05167).
         # The provider says the same of its own (platform.claude.com/docs, Context windows), and its context editing
@@ -114,9 +114,9 @@ OFFLINE = ModelProfile(
 
 # The models we know. Prices change: `as_of` is the day on which window, longest answer, prices, cache minimum and
 # binding were checked against the newest copies that could be had of the provider's own pages: each model's overview,
-# pricing, prompt caching, preserved thinking, on-demand compaction (platform.claude.com/docs). Where a figure stands in
-# none of them, the row says where it is from. Characters per token are our own rough guesses: models from Opus 4.7 on
-# make about 30% more tokens of a text.
+# pricing, prompt caching, preserved thinking, on-demand compaction (platform.claude.com/docs). If a figure is in none
+# of them, its row names the source. Characters per token are our own rough guesses: models from Opus 4.7 on make about
+# 30% more tokens of a text.
 
 
 def _prices(input: float, output: float, read: float, *, above: int = 0) -> Prices:  # noqa: A002
@@ -167,9 +167,9 @@ CATALOG: dict[str, ModelProfile] = {
         OFFLINE,
         # Thinking is bound to the history: for every account on Fable 5.2, elsewhere for accounts made since
         # 2026-08-31. Append-only is legal for all of them, so all of them are `binding`.
-        # Of Fable 5.2 (2026-11-09) the provider's page confirms the binding. Prices, window and longest answer are as
-        # three resellers repeat them; the cache minimum was not found. 1,024 is the cautious guess: too much forgoes a
-        # breakpoint, too little marks a prefix that is silently not cached.
+        # Fable 5.2 (2026-11-09): the provider's page confirms the binding. Prices, window and longest answer are from
+        # three resellers; the cache minimum was not found. 1,024 is the cautious guess: too much forgoes a breakpoint,
+        # too little marks a prefix that is silently not cached.
         _claude("claude-fable-5-2", _prices(8, 40, 0.20), minimum=1024, target="binding"),
         _claude("claude-fable-5-1", _prices(10, 50, 0.25), minimum=512, target="binding"),
         _claude("claude-fable-5", _prices(10, 50, 1.00), minimum=512),
@@ -198,11 +198,11 @@ CATALOG: dict[str, ModelProfile] = {
     )
 }
 
-# A Claude model that is not in the table is taken for one newer than it. Of its prices only the proportions mean
-# something: reads cost 0.1 to 0.025 times input so far (Prompt caching, 2026-11), and at the lowest an edit of the past
-# pays latest, so it still pays wherever reads turn out to be dearer. Of the minimum prefix, 512 to 4,096 tokens, most
-# models have 1,024 or less; a marker below the minimum is ignored and costs nothing. What is called like one may be
-# behind a gateway that ignores an output format, while a final tool works everywhere.
+# A Claude model that is not in the table is assumed to be newer than it. Only the ratios of its prices matter: reads
+# have cost 0.1 to 0.025 times input so far (Prompt caching, 2026-11). At the lowest ratio an edit of the past pays off
+# latest, so it also pays off if reads turn out to be dearer. The minimum prefix is 512 to 4,096 tokens, for most models
+# 1,024 or less; a marker below the minimum is ignored and costs nothing. A model of such a name may be behind a gateway
+# that ignores an output format, while a final tool works everywhere.
 _NEW_CLAUDE = msgspec.structs.replace(
     _claude("claude", _prices(1, 5, 0.025), minimum=1024, window=200_000, max_output=64_000, target="binding"),
     as_of="",
@@ -227,22 +227,22 @@ _SUFFIXES = re.compile(r"(\[[^\]]*\]|@\w+|-latest|-20\d{6}|-v\d+(:\d+)?|:[\w.-]+
 def profile_for(name: str) -> ModelProfile:
     """Look a model up by name; provider prefixes, dates and version suffixes do not matter.
 
-    A name that is not in the table gets a cautious guess with ``known=False``, under which every cost is 0; but for the
-    prices of a ``claude-…`` that ``genai-prices`` lists, where that is installed (see ``with_listed_prices``):
+    A name that is not in the table gets a cautious guess with ``known=False``, so that every cost is 0. The exception
+    is a ``claude-…`` whose prices ``genai-prices`` lists, if that is installed (see ``with_listed_prices``). The guess:
 
-    - ``claude-…`` is taken for a model newer than the table: 200,000 tokens, the least that any current Claude model
-      has, the provider's prompt cache, and the binding target with its signed summaries, because the newest models
-      refuse edits of the past while append-only is legal everywhere.
-    - Anything else is taken for a local server: no prompt cache, and 32,768 tokens. Some local servers cut a
-      longer prompt at its head without a word, which is worse than shortening a little early; where the
-      server was started with a larger window, say so with ``msgspec.structs.replace``.
+    - ``claude-…`` is assumed to be newer than the table: 200,000 tokens, the least that any current Claude model has,
+      the provider's prompt cache, and the binding target with its signed summaries, because the newest models refuse
+      edits of the past while append-only is legal everywhere.
+    - Anything else is assumed to run on a local server: no prompt cache, and 32,768 tokens. Some local servers silently
+      cut the beginning of a longer prompt, which is worse than shortening a little early. If the server was started
+      with a larger window, set it with ``msgspec.structs.replace``.
 
     Args:
-        name: The model's name as requests carry it.
+        name: The model's name in requests.
 
     Returns:
-        The profile, under the name that was asked for. Its ``summary_model`` is "" where the name is spelled as a cloud
-        or a gateway does: how that spells the small model's name nobody knows.
+        The profile, under the given name. Its ``summary_model`` is "" if the name is in a cloud's or a gateway's
+        spelling, since the spelling of the small model's name there is unknown.
     """
     key = canonical_name(name)
     found = CATALOG.get(key) or CATALOG.get(f"claude-{key}")
@@ -277,7 +277,7 @@ class Usage(msgspec.Struct, frozen=True):
         cache_write_1h_tokens: Input written to the 1-hour cache.
 
     Raises:
-        ModelResponseInvalid: A figure is no whole number, or below 0: money and limits are counted by it.
+        ModelResponseInvalid: A figure is not a whole number, or is below 0: costs and limits depend on it.
     """
 
     input_tokens: int = 0
@@ -294,7 +294,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """All input: fresh, read and written."""
+        """All input: uncached, read from the cache and written to it."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens + self.cache_write_1h_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -312,16 +312,16 @@ def with_prices(
     cache_write_1h: float | None = None,
     as_of: str = "",
 ) -> ModelProfile:
-    """Copy a profile with other prices, the same at every prompt length; it counts as known then.
+    """Copy a profile with other prices, the same at every prompt length. The copy counts as known.
 
     Args:
-        profile: What to start from.
+        profile: The profile to copy.
         input: Dollars per million input tokens.
         output: Dollars per million output tokens.
         cache_read: Dollars per million tokens read from the cache; None for the input price.
         cache_write: Dollars per million tokens written to the 5-minute cache; None for the input price.
         cache_write_1h: The same for the 1-hour cache; None for the 5-minute price.
-        as_of: ISO date on which these prices held; "" if nobody noted it.
+        as_of: ISO date on which these prices held; "" if unknown.
     """
     read = input if cache_read is None else cache_read
     write = input if cache_write is None else cache_write
@@ -331,14 +331,14 @@ def with_prices(
 
 
 def with_listed_prices(profile: ModelProfile, *, provider: str) -> ModelProfile:
-    """Copy a profile with the prices that pydantic's ``genai-prices`` lists for it; it counts as known then.
+    """Copy a profile with the prices that pydantic's ``genai-prices`` lists for it. The copy counts as known.
 
-    It is the extra ``repertory[prices]``. A local server may serve a model under a name for which others charge, so
-    nobody looks there by itself but for the provider's own names, ``claude-…``, which have no row here.
+    This needs the extra ``repertory[prices]``. A local server may serve a model under a name for which others charge,
+    so repertory looks up prices by itself only for ``claude-…``, the provider's own names, that the table lacks.
 
     Args:
-        profile: Of the model, under the name that the provider has for it.
-        provider: Who charges for it, as ``genai-prices`` calls them: ``openai``, ``google``, ``openrouter``, …
+        profile: The model's profile, under the provider's name for the model.
+        provider: The provider's name in ``genai-prices``: ``openai``, ``google``, ``openrouter``, …
 
     Raises:
         ConfigurationError: The extra is not installed, or lists no price for tokens of this model.
@@ -355,17 +355,17 @@ def with_listed_prices(profile: ModelProfile, *, provider: str) -> ModelProfile:
 
 
 _PRICE_LIST: Final = "genai_prices"
-_LISTED: Final = ("input", "output", "cache_read", "cache_write", "cache_write_1h")  # there ..._mtok
+_LISTED: Final = ("input", "output", "cache_read", "cache_write", "cache_write_1h")  # named ..._mtok there
 
 
 def _listed_prices(name: str, provider: str) -> tuple[Prices, ...]:
-    """The prices of a model in that list, ascending by the length of prompt from which they hold; () for none."""
-    prices: Any = import_module(_PRICE_LIST)  # 150 ms, so only where it is asked
+    """The prices that ``genai-prices`` lists for a model, ascending by ``above``; () for none."""
+    prices: Any = import_module(_PRICE_LIST)  # takes 150 ms, so only when needed
     try:
         found = prices.calc_price(prices.Usage(input_tokens=1, output_tokens=1), model_ref=name, provider_id=provider)
     except LookupError:
         return ()
-    # The list takes a name for the longest that it begins with: "claude-opus-4-51" for Opus 4. That would be a guess.
+    # The list matches a name by its longest known prefix: "claude-opus-4-51" gives Opus 4. That would be a guess.
     if _undated(found.model.id) != _undated(name):
         return ()
     listed = {each: getattr(found.model_price, f"{each}_mtok", None) for each in _LISTED}
@@ -392,7 +392,7 @@ def _price_at(price: Any, above: int) -> float:
 
 
 def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
-    """The prices that hold for a request whose whole prompt, cached parts included, has this many tokens."""
+    """The prices for a request whose whole prompt, including cached parts, has this many tokens."""
     held = profile.prices[0]
     for prices in profile.prices[1:]:
         if prompt_tokens > prices.above:
@@ -404,9 +404,9 @@ def cost_of(profile: ModelProfile, usage: Usage) -> float:
     """What one call costs, in US dollars.
 
     Args:
-        profile: The model's profile; where nobody knows its prices (``known=False``) the cost is 0.
-        usage: The tokens of ONE call. A price that depends on the prompt's length depends on each request's
-            own, so add up costs, not usages.
+        profile: The model's profile; if its prices are unknown (``known=False``) the cost is 0.
+        usage: The tokens of ONE call. Prices may depend on the length of each request's prompt, so add up costs, not
+            usages.
     """
     if not profile.known:
         return 0.0
@@ -421,11 +421,11 @@ def cost_of(profile: ModelProfile, usage: Usage) -> float:
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """What limits on a tree of runs count of its model calls.
+    """What the limits on a tree of runs count for its model calls.
 
     Attributes:
         cost: US dollars.
-        tokens: Of the prompts, whether cached or not, and of the answers.
+        tokens: Tokens of prompts, cached or not, and of answers.
     """
 
     cost: float = 0.0
@@ -436,9 +436,9 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 def amount_at_most(profile: ModelProfile, *, prompt: int, output: int) -> Amount:
-    """What a call with such a prompt can take: nothing is cached, and the answer is as long as it may be.
+    """The most that a call can use: nothing is read from the cache, and the answer is as long as allowed.
 
-    It costs 0 where nobody knows its prices (``known=False``).
+    It costs 0 if the model's prices are unknown (``known=False``).
     """
     cost = 0.0
     if profile.known:

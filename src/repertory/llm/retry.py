@@ -1,4 +1,4 @@
-"""When to call a server again: the one place that decides it."""
+"""Decides when to call a server again; no other module does."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from repertory._choices import check_struct
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, and how patiently, a call that failed in passing is made again.
+    """How often, and after what delays, a call is retried that failed with an error that may be temporary.
 
     Attributes:
-        attempts: Calls in all, the first included; 1 means never again.
-        first_delay: Seconds before the second call, where the server does not say. Doubles with every further one.
-        longest_delay: Bound on one such delay, in seconds.
-        total_time: Seconds since the first call after which none is begun any more. A server that asks for a longer
-            wait than what is left is taken for unavailable at once.
-        jitter: Share of a delay that chance may take off, from 0 to 1, so that many callers do not come back in step.
+        attempts: Total calls, including the first; 1 means no retry.
+        first_delay: Seconds before the second call, if the server names no delay. Doubles with every further call.
+        longest_delay: Longest such delay, in seconds.
+        total_time: Seconds since the first call after which no other is begun. If the server asks for a longer wait
+            than is left, the call fails at once.
+        jitter: Largest share of a delay that is taken off at random, from 0 to 1, so that many callers do not retry in
+            step.
 
     Raises:
-        ConfigurationError: A value is of another type.
+        ConfigurationError: A value is of the wrong type.
     """
 
     attempts: int = 5
@@ -38,16 +39,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay(self, attempt: int, *, asked: float | None, chance: float) -> float:
         """Seconds to wait before an attempt (the second is 2); ``chance`` is a random number from 0 up to 1."""
-        # The exponent is capped only so that a very long series cannot overflow.
+        # The exponent is capped so that a very long series cannot overflow.
         own = min(self.first_delay * 2.0 ** min(attempt - 2, 60), self.longest_delay)
         if asked is not None:
-            # Spread out upwards: coming back early is what the server asked us not to do.
+            # Here jitter adds to the delay: the server asked us not to come back earlier.
             return asked + own * self.jitter * chance
         return own * (1 - self.jitter * chance)
 
 
 def asked_delay(headers: Mapping[str, str], *, now: float) -> float | None:
-    """The seconds that a response's headers ask to wait, from now; None where they ask for nothing that can be read."""
+    """The seconds from now that a response's headers ask to wait; None if they ask for nothing, or nothing readable."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with suppress(ValueError):
             seconds = float(headers.get(name, "")) * unit
@@ -57,4 +58,4 @@ def asked_delay(headers: Mapping[str, str], *, now: float) -> float | None:
         date = email.utils.parsedate_tz(headers.get("retry-after", ""))
         return None if date is None else max(0.0, email.utils.mktime_tz(date) - now)
     except (ValueError, OverflowError, TypeError, IndexError):
-        return None  # a month of 13, or a year that no calendar has
+        return None  # a month 13, or an impossible year

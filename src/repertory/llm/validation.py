@@ -1,7 +1,7 @@
-"""What the Messages API would refuse, checked before anything is sent. A violation is a bug of ours.
+"""Checks requests for what the Messages API would refuse, before they are sent. A violation is a bug in repertory.
 
-Every rule about messages looks at one message and the one before it, so of a request that goes on where the last one
-ended only what is new is looked at.
+Every rule about messages concerns one message and the one before it, so if a request continues the last one, only its
+new messages are checked.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ def validate(request: ModelRequest, profile: ModelProfile | None = None) -> None
 
     Args:
         request: What is about to be sent.
-        profile: The model's, for the rules that differ between models; None checks the common ones.
+        profile: The model's profile, for the rules that differ between models; None checks only the common ones.
 
     Raises:
-        InvalidRequest: It would be refused; the message names the rule and the place, such as
+        InvalidRequest: The API would refuse it; the message names the rule and the place, such as
             ``messages[4].content[1]``.
     """
     Validator(profile).validate(request)
 
 
 class Validator:
-    """Checks the requests of one run as ``validate`` does; of each only what the last one did not hold."""
+    """Checks the requests of one run as ``validate`` does, but only the parts that the previous request lacked."""
 
     def __init__(self, profile: ModelProfile | None = None) -> None:
         self._profile = profile
         self._passed: ModelRequest | None = None  # the last request that broke no rule
-        self._calls: dict[str, tuple[int, int]] = {}  # where each call stands in it, by its id, in order
+        self._calls: dict[str, tuple[int, int]] = {}  # the place of each call in it, by id, in order
 
     def validate(self, request: ModelRequest) -> None:
         """Check a request; see ``validate``."""
@@ -83,7 +83,7 @@ class Validator:
         if not messages:
             _refuse("messages", "there must be at least one")
         if messages[-1].role == "assistant":
-            # A turn that the server paused is sent back as it is; another would be a prefill, which new models refuse.
+            # A turn that the server paused is sent back as it is; any other is a prefill, which new models refuse.
             if not any(map(is_server_tool, messages[-1].content)):
                 _refuse(f"messages[{last}].role", "the last message must be the user's")
             for call, at in _asked_in(last, calls).items():
@@ -130,14 +130,14 @@ def _role_expected(messages: tuple[Message, ...], index: int) -> str:
 
 
 def _check_message(message: Message, index: int, calls: dict[str, tuple[int, int]]) -> None:
-    """Look at the blocks of a message.
+    """Check the blocks of a message.
 
-    Every call is answered in the next message, once, results first; every result answers a call.
+    Every call has exactly one result, in the next message, results first; every result belongs to a call.
 
     Args:
         message: The message.
         index: Its place in the request.
-        calls: Where the calls before it stand; its own are added.
+        calls: The places of earlier calls; its own are added.
     """
     if not message.content:
         _refuse(f"messages[{index}].content", "must not be empty")
@@ -191,7 +191,7 @@ def _check_text(block: Block, place: str) -> None:
 
 
 def _asked_in(index: int, calls: dict[str, tuple[int, int]]) -> dict[str, int]:
-    """The calls of the last message that has any, if that is the one with this index, and their places in it."""
+    """The calls in the message with this index and their places in it, if no later message has calls."""
     found: dict[str, int] = {}
     for call in reversed(calls):
         message, at = calls[call]

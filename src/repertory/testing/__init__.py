@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "FunctionModel", "MessagesServer", "ScriptedModel", "Step", "call", "open_messages_server"]
 
-# Where each public name lives; loaded when first named, so that a test pays for what it uses.
+# The module of each public name; imported on first access, so that a test loads only what it uses.
 _HOMES = {
     "Answer": "repertory.testing.models",
     "FunctionModel": "repertory.testing.models",

@@ -33,26 +33,26 @@ from repertory.llm.model import (
 from repertory.llm.profiles import OFFLINE, ModelProfile
 
 Answer: TypeAlias = ModelResponse | str | Block | Sequence[Block]
-"""What a function that plays a model returns: a text, a tool call (see ``call``), several blocks, a whole response."""
+"""What a function that plays a model returns: a text, a tool call (see ``call``), several blocks or a ModelResponse."""
 
 Step: TypeAlias = Answer | BaseException | Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
-"""What a script has: an answer, an error to raise, or a function of the request. Annotate a list of them as
-``list[Step]``: without, type checkers take one of texts and calls for a list of objects."""
+"""One step of a script: an answer, an error to raise, or a function of the request. Annotate a list of steps as
+``list[Step]``: otherwise type checkers infer a list of objects from texts and calls."""
 
 
 def call(tool: str, /, *, call_id: str = "", **arguments: Any) -> ToolUse:
-    """Write a tool call for a script: ``call("search", query="tides")``.
+    """Make a tool call for a script: ``call("search", query="tides")``.
 
     Args:
         tool: The tool's name.
-        call_id: The call's id; "" lets the model number it.
-        arguments: What the tool is called with.
+        call_id: The call's id; "" lets the model generate one.
+        arguments: The tool's arguments.
     """
     return ToolUse(call_id, tool, arguments)
 
 
 class _Fake:
-    """What every model of a test has: a name, a profile, and what it was asked."""
+    """What all test models have: a name, a profile, and the requests they received."""
 
     def __init__(self, name: str, profile: ModelProfile | None) -> None:
         self._name = name
@@ -67,7 +67,7 @@ class _Fake:
 
     @property
     def profile(self) -> ModelProfile:
-        """What the planner is told."""
+        """What the planner knows about the model."""
         return self._profile
 
     async def aclose(self) -> None:
@@ -75,11 +75,11 @@ class _Fake:
 
 
 class ScriptedModel(_Fake):
-    """Answers with the steps of a script, one per call, whoever asks.
+    """Answers with the steps of a script, one per call, no matter which run calls.
 
     A step is a text, a ``ToolUse`` (see ``call``), a sequence of blocks, a whole ``ModelResponse``, an exception to
-    raise, or a function of the request (async or not) that returns any of these. What a step leaves open is filled in:
-    call ids, the stop reason, and usage by ``estimate_tokens``.
+    raise, or a function of the request (async or not) that returns any of these. Missing call ids, stop reason and
+    usage are filled in; usage is computed by ``estimate_tokens``.
 
     ::
 
@@ -90,7 +90,7 @@ class ScriptedModel(_Fake):
     Args:
         steps: The script.
         name: The model's name.
-        profile: What the planner is told; None for the offline model's profile under this name.
+        profile: The model's profile; None for the offline model's profile under this name.
 
     Attributes:
         requests: Every request so far, in order.
@@ -106,7 +106,7 @@ class ScriptedModel(_Fake):
         """Answer with the next step.
 
         Raises:
-            AssertionError: The script is over.
+            AssertionError: The script has no more steps.
         """
         self.requests.append(request)
         number = len(self.requests)  # taken before the first await: two calls at once get two steps
@@ -125,12 +125,12 @@ class ScriptedModel(_Fake):
 
 
 class FunctionModel(_Fake):
-    """Answers with what a function of the request returns, in the forms that a ``ScriptedModel`` step has.
+    """Answers with what a function of the request returns: anything that may be a step of a ``ScriptedModel``.
 
     Args:
         function: Called with each request; may be async.
         name: The model's name.
-        profile: What the planner is told; None for the offline model's profile under this name.
+        profile: The model's profile; None for the offline model's profile under this name.
 
     Attributes:
         requests: Every request so far, in order.
@@ -149,21 +149,21 @@ class FunctionModel(_Fake):
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
     ) -> ModelResponse:
-        """Answer with the function's result; what it raises passes through."""
+        """Answer with the function's result; its exceptions propagate."""
         self.requests.append(request)
         await anyio.lowlevel.checkpoint()
         return await _play(self._function, request, on_event, self._prompts)
 
 
 class _Prompts:
-    """Estimates prompts that mostly repeat the one before, as those of a run do: only new messages are measured."""
+    """Estimates the prompts of a run, which mostly repeat the previous one: only new messages are measured."""
 
     def __init__(self) -> None:
         self._messages: tuple[Message, ...] = ()
         self._tokens: list[int] = []  # of each message
 
     def estimate(self, request: ModelRequest) -> int:
-        """Exactly what ``estimate_tokens`` gives."""
+        """Return exactly what ``estimate_tokens`` would."""
         known = equal_items(self._messages, request.messages)
         self._tokens[known:] = map(estimate_tokens, request.messages[known:])
         self._messages = request.messages
@@ -190,7 +190,7 @@ async def _play(
 def as_response(
     answer: Answer, request: ModelRequest, *, estimate_prompt: Callable[[ModelRequest], int] = estimate_tokens
 ) -> ModelResponse:
-    """Make a whole response of an answer: number its calls, settle its stop reason, estimate its usage."""
+    """Complete an answer to a response: add call ids, the stop reason and estimated usage where they are missing."""
     if isinstance(answer, ModelResponse):
         response = answer
     else:
@@ -205,7 +205,7 @@ def as_response(
         response = ModelResponse(content=tuple(blocks), stop_reason=stop_reason)
     content = response.content
     if any(isinstance(block, ToolUse) and not block.id for block in content):
-        digest = request_digest(request)  # not a counter: a model made anew for a resumed run must not reuse an id
+        digest = request_digest(request)  # not a counter: a new model object for a resumed run must not reuse an id
         content = tuple(
             msgspec.structs.replace(block, id=f"call_{digest}_{index}")
             if isinstance(block, ToolUse) and not block.id
@@ -219,7 +219,7 @@ def as_response(
 
 
 def events_of(response: ModelResponse) -> list[StreamEvent]:
-    """The events that a server which streams this answer would send."""
+    """The events that a server would send to stream this answer."""
     events: list[StreamEvent] = []
     for block in response.content:
         match block:

@@ -1,7 +1,7 @@
-"""A strict local server that speaks the Messages API, for tests without a network and without a key.
+"""A strict local server for the Messages API, for tests without a network and without a key.
 
 It refuses what the real one refuses, in the same words; bills prompt caching by the same rules; signs thinking blocks
-and checks what they are bound to; compacts and edits the context when asked; and breaks on demand.
+and checks what they are bound to; compacts and edits the context when asked; and fails on demand.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, and what came of it.
+    """One request and its outcome.
 
     Attributes:
-        path: What was asked: ``/v1/messages`` or ``/v1/messages/count_tokens``.
-        headers: In lower case.
-        body: The decoded JSON; None where there was none.
-        status: The HTTP status; 0 where the connection was reset before one was sent.
-        message: The error's words; "" for an answer.
+        path: The requested path: ``/v1/messages`` or ``/v1/messages/count_tokens``.
+        headers: The request's headers, with names in lower case.
+        body: The decoded JSON; None if there was none.
+        status: The HTTP status; 0 if the connection was reset before one was sent.
+        message: The error message; "" for an answer.
         usage: What was billed; zeros for an error.
-        cost: US dollars, at the prices that hold for this prompt's length.
-        fault: What was injected.
+        cost: US dollars, at the prices for this prompt's length.
+        fault: The injected fault; None if there was none.
     """
 
     path: str
@@ -65,11 +65,11 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 class MessagesServer:
     """Answers ``POST /v1/messages``, streaming or not, and ``POST /v1/messages/count_tokens``.
 
-    ``open_messages_server`` makes one, says what it takes, and listens.
+    ``open_messages_server`` creates one, documents its parameters, and listens.
 
     Attributes:
-        url: Where it listens.
-        exchanges: Every request so far, in order, with what came of it.
+        url: The address on which it listens.
+        exchanges: Every request so far, in order, with its outcome.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class MessagesServer:
         self.exchanges: list[Exchange] = []
 
     def inject(self, *faults: Fault | None) -> None:
-        """Spoil the next requests, one fault each, in order; None lets one pass."""
+        """Make the next requests fail, one fault each, in order; None lets one pass."""
         self._faults.extend(faults)
 
     @property
     def usage(self) -> Usage:
-        """What was billed in all."""
+        """The total usage that was billed."""
         total = Usage()
         for exchange in self.exchanges:
             total += exchange.usage
@@ -110,7 +110,7 @@ class MessagesServer:
 
     @property
     def cost(self) -> float:
-        """What that costs, in US dollars: the sum over requests, each at the prices of its own prompt's length."""
+        """The total cost in US dollars: the sum over requests, each at the prices for its own prompt's length."""
         return sum(exchange.cost for exchange in self.exchanges)
 
     async def handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -122,7 +122,7 @@ class MessagesServer:
         body: Any = None
 
         def record(status: int, message: str = "", usage: Usage = _NOTHING, cost: float = 0.0) -> None:
-            """Note what came of this request."""
+            """Record the outcome of this request."""
             self.exchanges.append(
                 Exchange(
                     path=path,
@@ -199,7 +199,7 @@ class MessagesServer:
     async def _reply(
         self, request: ModelRequest, body: Json, dropped: list[Json], prompt: Usage, profile: ModelProfile
     ) -> ModelResponse:
-        """Answer as the model does, what it thought signed."""
+        """Return the model's answer, with its thinking signed."""
         answer = await self._responder.complete(request)
         content = answer.content
         if self._thinks and not any(isinstance(block, Thinking) for block in content):
@@ -213,7 +213,7 @@ class MessagesServer:
     async def _compact(
         self, request: ModelRequest, body: Json, dropped: list[Json], prompt: Usage, profile: ModelProfile
     ) -> ModelResponse:
-        """Answer with one signed block, or, where no summary comes of it, with nothing."""
+        """Return one signed block, or no content if no summary results."""
         asked = prompt_of(body)
         if prompt.prompt_tokens + asked >= profile.context_window:
             return ModelResponse(content=(), stop_reason="model_context_window_exceeded")
@@ -229,7 +229,7 @@ class MessagesServer:
         if not isinstance(name, str):
             refuse("model: Field required")
         profile = self._profile or profile_for(name)
-        served = profile.known or self._profile is not None  # one that was handed in, whatever it is called
+        served = profile.known or self._profile is not None  # a given profile is served, whatever its name
         if not served or canonical_name(name) != canonical_name(profile.name):
             raise Refusal(404, "not_found_error", f"model: {name}")
         return profile
@@ -281,7 +281,7 @@ async def _stall(reply: Reply, fault: Stall) -> None:
     if fault.pings is None:
         await reply.wait_gone()
         return
-    while True:  # ends with Gone, when the client has had enough
+    while True:  # ends with Gone, when the client disconnects
         await anyio.sleep(fault.pings)
         await reply.send(encode_event(dict(fault.event)))
 
@@ -300,7 +300,7 @@ async def open_messages_server(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> AsyncGenerator[MessagesServer]:
-    """Listen on a local port as long as the block lasts; runs on trio and asyncio.
+    """Serve on a local port while the block runs; works on trio and asyncio.
 
     ::
 
@@ -308,19 +308,19 @@ async def open_messages_server(
             model = AnthropicModel("claude-sonnet-5-5", base_url=server.url)
 
     Args:
-        responder: A model, or a function of the request that returns what a ``ScriptedModel`` step may be.
+        responder: A model, or a function of the request that returns anything a ``ScriptedModel`` step may be.
         profile: The only model served; None serves every model that ``profile_for`` knows.
         api_key: The only key accepted; None accepts requests without one.
-        seed: Makes the signing key and the ids; the same seed and requests give the same answers.
-        clock: Seconds, for the cache's TTL.
-        thinks: Whether an answer without thinking gets some, as from a model that always thinks.
-        summarizer: Answers compaction requests; None has the server write something by itself.
-        faults: What spoils the first requests; ``server.inject`` adds more.
-        host: Where to listen.
-        port: Where to listen; 0 for any free port.
+        seed: Determines the signing key and the ids; the same seed and requests give the same answers.
+        clock: Returns seconds, for the cache's TTL.
+        thinks: Whether thinking is added to answers without any, as from a model that always thinks.
+        summarizer: Answers compaction requests; None lets the server write a summary by itself.
+        faults: Faults for the first requests; ``server.inject`` adds more.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free port.
 
     Yields:
-        The server; its ``url`` is what ``base_url`` takes.
+        The server; pass its ``url`` as a model's ``base_url``.
     """
     server = MessagesServer(
         responder, profile=profile, api_key=api_key, seed=seed, clock=clock, thinks=thinks, summarizer=summarizer
