@@ -1,4 +1,4 @@
-"""The ``@tool`` decorator, the contract under which tools run, and the tools that come along."""
+"""The ``@tool`` decorator, how tools are run, and the built-in tools."""
 
 from repertory.tools.approvals import Approvals, CallRule, ProposedCall
 from repertory.tools.context import ContentReader, RunRecord, ToolContext

@@ -1,4 +1,4 @@
-"""Which tool calls are made at once, which wait until a person allows them, and which are never made."""
+"""Rules for which tool calls are made at once, which wait for a person's approval, and which are never made."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from repertory.errors import ConfigurationError
 from repertory.record.records import Effect
 
 Verdict: TypeAlias = Literal["deny", "ask", "allow"]
-"""What is to become of a call; of several the first of these counts."""
+"""The decision about a call, the strictest first."""
 
 
 class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a model asks for, as a tool's ``approval`` function is shown it.
+    """A call that a model asks for, as it is passed to a tool's ``approval`` function.
 
     Attributes:
-        run_id: The run.
+        run_id: The run's id.
         agent: The name of its agent.
         call_id: The id of the call.
         tool: The tool's name.
-        effect: What the tool is declared to do.
-        arguments: What the tool would be given, by name: checked, as the types that it names, its defaults included.
-        context: What the application handed to ``spawn``; None where it handed in nothing.
+        effect: The tool's declared effect.
+        arguments: The arguments that the tool would be given, by name: checked, converted to the annotated types, and
+            with the tool's defaults filled in.
+        context: The object that the application passed to ``spawn``; None if it passed none.
     """
 
     run_id: str
@@ -41,16 +42,17 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRule(msgspec.Struct, frozen=True):
-    """Calls that a rule is about, by their tool and their arguments.
+    """Selects calls by their tool and their arguments.
 
-    In a pattern ``*`` stands for any characters, also none, also line ends, ``?`` for one and ``[abc]`` for one of
-    these; capitals count.
+    In a pattern ``*`` matches any number of characters, line ends included, ``?`` matches one and ``[abc]`` matches
+    one of these. Patterns are case-sensitive.
 
     Attributes:
-        tool: A pattern of the tool's name, as the model calls it.
-        arguments: A pattern for each argument that matters, by name: of the text itself, or of the value as compact
-            JSON where it is none. All of them must fit. They look at the text alone: ``rm *`` is no bound on what a
-            shell does, and a path can be written in many ways. A tool's ``approval`` function can judge better.
+        tool: A pattern for the tool's name, as the model calls it.
+        arguments: A pattern for each argument that matters, by name. It is compared with the text of the argument, or
+            with its value as compact JSON if that is not text. All of them must match. A pattern sees the text alone:
+            ``rm *`` does not limit what a shell does, and a path can be written in many ways. A tool's ``approval``
+            function can judge better.
     """
 
     tool: str
@@ -64,7 +66,7 @@ class CallRule(msgspec.Struct, frozen=True):
         freeze_fields(self, "arguments")
 
     def fits(self, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call is one of them; ``arguments`` as ``ProposedCall`` has them."""
+        """Whether the rule matches a call; ``arguments`` are those of ``ProposedCall``."""
         return fnmatchcase(tool, self.tool) and all(
             name in arguments and fnmatchcase(_text_of(arguments[name]), pattern)
             for name, pattern in self.arguments.items()
@@ -72,22 +74,22 @@ class CallRule(msgspec.Struct, frozen=True):
 
 
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules for the tool calls of an agent and of those below it, or of all runs of a supervisor.
+    """Rules for the tool calls of an agent and of its sub-agents, or of all runs of a supervisor.
 
-    ``deny`` is looked at first, then ``ask``, then ``allow``; how precise a rule is does not matter. Of what the
-    supervisor says, each agent above, the agent itself and the tool, the strictest counts: nobody can allow what
-    another one forbids. A rule is a ``CallRule``, or the pattern of a tool's name alone.
+    ``deny`` is checked first, then ``ask``, then ``allow``; how specific a rule is does not matter. The supervisor,
+    each agent above, the agent itself and the tool each decide, and the strictest decision counts: none can allow
+    what another forbids. A rule is a ``CallRule``, or just a pattern for the tool's name.
 
     Attributes:
         deny: Calls that are never made; the model is told so.
-        ask: Calls that wait until somebody allows them.
+        ask: Calls that wait until somebody approves them.
         allow: Calls that are made although ``unsafe`` says ``ask``.
-        unsafe: What becomes of calls of tools with the effect ``unsafe`` that no rule is about: ``allow`` or ``ask``.
-        approval_timeout: Seconds after which a call that waits is denied; None waits for good. Of several the
+        unsafe: What happens to a call that no rule matches if its tool has the effect ``unsafe``: ``allow`` or ``ask``.
+        approval_timeout: Seconds after which a waiting call is denied; None waits without limit. If several apply, the
             shortest counts.
 
     Raises:
-        ConfigurationError: Something is no rule.
+        ConfigurationError: A value is not a rule, or not a valid option.
     """
 
     deny: Sequence[CallRule | str] = ()
@@ -107,11 +109,11 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
         check_number("approvals: approval_timeout", self.approval_timeout, int | float, least=0, none=True)
 
     def rules(self, verdict: Verdict) -> tuple[CallRule, ...]:
-        """Its rules of one kind."""
+        """The rules with this verdict."""
         return cast("tuple[CallRule, ...]", getattr(self, verdict))
 
     def judge(self, tool: str, effect: Effect, arguments: Mapping[str, Any]) -> Verdict:
-        """What is to become of a call; ``arguments`` as ``ProposedCall`` has them."""
+        """Decide about a call; ``arguments`` are those of ``ProposedCall``."""
         for verdict in STRICTEST_FIRST:
             if any(rule.fits(tool, arguments) for rule in self.rules(verdict)):
                 return verdict
@@ -122,7 +124,7 @@ STRICTEST_FIRST: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
-    """The one of several that counts; ``allow`` where there are none."""
+    """The strictest of several verdicts; ``allow`` if there are none."""
     given = set(verdicts)
     for verdict in STRICTEST_FIRST:
         if verdict in given:
@@ -131,6 +133,6 @@ def strictest(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _text_of(value: object) -> str:
-    """What a pattern is compared with."""
+    """The text of a value that a pattern is compared with."""
     plain: Any = msgspec.to_builtins(value, enc_hook=str)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))

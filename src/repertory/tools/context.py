@@ -1,4 +1,4 @@
-"""What a running tool may know and use: one explicit object, filled by whoever runs the tool."""
+"""What a running tool may know and use: one explicit object, filled by the code that runs the tool."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ else:
 
 @runtime_checkable
 class RunRecord(Protocol):
-    """The record of the run that the tool is called in, to read."""
+    """Read access to the record of the run that calls the tool."""
 
     def snapshot(self) -> Sequence[Entry]:
-        """The ledger as it stands; later appends do not show."""
+        """The ledger as it is now. Later appends do not show in it."""
         ...
 
     async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
@@ -40,7 +40,7 @@ class RunRecord(Protocol):
         ...
 
     async def of_run(self, run_id: str) -> RunRecord | None:
-        """The record of a run below this one, or of one that was shared with it; None for any other."""
+        """The record of a run below this one, or of a run that was shared with it; None for any other run."""
         ...
 
     def others(self) -> Sequence[str]:
@@ -50,10 +50,10 @@ class RunRecord(Protocol):
 
 @runtime_checkable
 class ContentReader(Protocol):
-    """The content store, to read."""
+    """Read access to the content store."""
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content, its body "" where it was cleaned up; None where there is none."""
+        """The stored content with this id, or None if there is none. Its body is "" if it has been cleaned up."""
         ...
 
 
@@ -62,13 +62,13 @@ def _say_nothing(text: str) -> None:
 
 
 class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came from elsewhere for a call that goes on with it; see ``ResultLater.state``.
+    """An answer from outside, with which a tool call continues; see ``ResultLater.state``.
 
     Attributes:
-        value: What was given, as JSON; where ``is_error`` is set, why nothing was.
-        state: What the tool kept for going on.
-        is_error: Whether somebody said that there will be none.
-        expired: Whether nobody said anything in time; ``is_error`` is set then, too.
+        value: The answer, as JSON; if ``is_error`` is set, the reason why there is none.
+        state: The ``ResultLater.state`` that the tool returned.
+        is_error: Whether there is no answer.
+        expired: Whether no answer came in time. ``is_error`` is then set too.
     """
 
     value: Any
@@ -80,7 +80,7 @@ class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
         freeze_fields(self, "state")
 
 
-# What a tool or its caller puts in a context. A value of another type would crash the tool, or what it asks.
+# The fields that a tool or its caller sets. A value of a wrong type would crash the tool, or code that it calls.
 _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     *((name, str, "a text") for name in ("run_id", "agent", "call_id", "idempotency_key", "arguments_digest")),
     ("iteration", int, "a whole number"),
@@ -96,28 +96,28 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
 
 
 class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, eq=False):
-    """What a tool gets when one of its parameters is annotated ``ToolContext``. The model never sees it.
+    """What a tool receives in a parameter annotated ``ToolContext``. The model never sees it.
 
-    ``ToolContext[AppContext]`` tells a type checker what ``context`` is; it is the same at run time.
-    Every field has a default, so a test writes ``ToolContext()`` or names only what its tool uses.
+    ``ToolContext[AppContext]`` tells a type checker the type of ``context``; it makes no difference at run time.
+    Every field has a default, so a test writes ``ToolContext()`` or sets only what its tool uses.
 
     Attributes:
-        run_id: The run.
+        run_id: The run's id.
         agent: The name of its agent.
-        iteration: The iteration that asked for this call; 0 outside a run.
+        iteration: The iteration in which the model asked for this call; 0 outside a run.
         call_id: The id of this call.
-        idempotency_key: The same for every attempt at this call, over restarts too. Hand it to services that
-            take one.
-        arguments_digest: Hash of the tool's name and arguments; ``execute`` fills it in where it is "".
+        idempotency_key: The same for every attempt at this call, also after a restart. Pass it to services that
+            accept one.
+        arguments_digest: Hash of the tool's name and arguments; ``execute`` fills it in if it is "".
         expires_at: When the tool's deadline is, on the event loop's clock; None for no deadline.
-        answer: What the tool waited for with ``ResultLater.state``; None where it is called for the first time.
-        progress: Tells whoever watches the run how far the tool is. Callable from any thread; never raises.
+        answer: The answer that the tool waited for with ``ResultLater.state``; None in the first call.
+        progress: Reports the tool's progress to whoever watches the run. Callable from any thread; never raises.
         record: The run's record; None outside a run.
-        contents: The content store; None where there is none.
-        memory: The scope of memory that the run reads and writes; None where there is none.
-        payload: The run's payload, to read and to change; a change counts if the call succeeds.
-        context: What the application handed to ``spawn`` or ``resume``; None where it handed in nothing.
-        staged: Records given to ``commit``; ``execute`` takes them from here.
+        contents: The content store; None if there is none.
+        memory: The memory scope that the run reads and writes; None if there is none.
+        payload: The run's payload, to read and to change. Changes are kept only if the call succeeds.
+        context: The object that the application passed to ``spawn`` or ``resume``; None if it passed none.
+        staged: Records passed to ``commit``; ``execute`` takes them from here.
 
     Raises:
         ConfigurationError: A value is of another type; the message names it.
@@ -143,22 +143,22 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
         check_types("ToolContext.", self, _FIELDS)
 
     def __repr__(self) -> str:
-        # Not its fields: the application's context must not come into a message or a log by accident.
+        # Leaves out the fields: the application's context must not get into a message or a log by accident.
         return f"<ToolContext of call {self.call_id!r} in run {self.run_id!r}>"
 
     def remaining(self) -> float | None:
-        """Seconds until the tool is cancelled; None where it has no deadline."""
+        """Seconds until the tool is cancelled; None if it has no deadline."""
         if self.expires_at is None:
             return None
         return max(0.0, self.expires_at - current_time())
 
     def commit(self, records: Iterable[Record]) -> None:
-        """Have records written in the same transaction as this call's outcome, or not at all.
+        """Stage records to be written in the same transaction as this call's outcome.
 
-        They are dropped where the call ends in an error.
+        They are dropped if the call ends in an error.
 
         Raises:
-            ConfigurationError: Something is no record.
+            ConfigurationError: A value is not a record.
         """
         check_type("ToolContext.commit: records", records, Iterable, "some records")
         given = list(records)

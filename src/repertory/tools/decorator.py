@@ -1,4 +1,4 @@
-"""The ``@tool`` decorator and what it makes."""
+"""The ``@tool`` decorator and the ``Tool`` it makes."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ DEFAULT_OUTPUT_CAP: Final = 2_000_000
 
 
 class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
-    """A function that a model may call. Made by ``tool``; calling it calls the function.
+    """A function that a model may call. ``tool`` makes it; calling it calls the function.
 
-    A ``Tool[P, R]`` takes what its function takes and gives what it gives; a bare ``Tool`` is one of any function.
+    A ``Tool[P, R]`` has the parameters ``P`` and the return type ``R`` of its function; a bare ``Tool`` has any.
 
     Attributes:
-        name: What the model calls it.
-        function: What runs: plain functions in a thread, async ones in the caller's task.
-        definition: What its signature and docstring say.
+        name: The name that the model calls it by.
+        function: The function to run: a plain one runs in a thread, an async one in the caller's task.
+        definition: What the function's signature and docstring say.
         effect: What running it again would do: ``pure`` (nothing: it only reads), ``idempotent`` (nothing more,
             under the same idempotency key), ``transactional`` (its records commit with its outcome, or not at
             all) or ``unsafe`` (never run again unless the model asks).
         deadline: Seconds for one call; None for no limit.
-        output_cap: Characters of a result that are kept at all; None keeps everything. How much of it the model
-            is shown is the context policy's choice, not this one's.
-        repeatable: Whether the same call may be answered from its earlier result.
-        computes: Whether it keeps a core busy, so that hardly more such calls at once than there are cores.
+        output_cap: Maximum number of characters of a result that are kept; None keeps everything. The context policy
+            decides how much of that the model is shown.
+        repeatable: Whether a repeated call may be answered from its earlier result.
+        computes: Whether it keeps a core busy. Only about as many such calls run at once as there are cores.
         policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
-        approval: Whether a person is to allow each call before it is made: ``always``, ``never``, or a function that
-            says so of one.
+        approval: Whether a person must approve each call before it is made: ``always``, ``never``, or a function that
+            decides for one call.
         provider_type: The type under which a model's provider knows a tool with these arguments; see ``ToolSchema``.
-        own_name: What its tool set calls it, where the name of the set had to be put before that; "" elsewhere.
+        own_name: Its name in its tool set, if ``name`` has the name of the set in front of it; otherwise "".
     """
 
     name: str
@@ -73,7 +73,7 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
 
     @property
     def description(self) -> str:
-        """What the model is told about it."""
+        """The description that the model is given."""
         return self.definition.description
 
     @property
@@ -95,10 +95,10 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
 
 
 class ToolMaker(Protocol):
-    """What ``tool`` with options is: it makes a tool of a function, and keeps its signature."""
+    """The decorator that ``tool`` returns when it is called with options. It keeps the function's signature."""
 
     def __call__(self, function: Callable[P, R], /) -> Tool[P, R]:
-        """Make a tool of it."""
+        """Turn the function into a tool."""
         ...
 
 
@@ -148,38 +148,39 @@ def tool(
     policy: ResultPolicy | None = None,
     approval: Approval = "never",
 ) -> Any:
-    """Make a tool of a plain function, an async one, a bound method or a ``functools.partial``.
+    """Turn a plain function, an async function, a bound method or a ``functools.partial`` into a tool.
 
-    The model is told the docstring and a JSON schema of the annotated parameters; ``Args`` of a Google-style
-    docstring and ``Annotated[…, msgspec.Meta(…)]`` describe them. A parameter annotated ``ToolContext`` is
-    handed in and not shown. ::
+    The model is given the docstring and a JSON schema of the annotated parameters. The ``Args`` section of a
+    Google-style docstring and ``Annotated[…, msgspec.Meta(…)]`` describe the parameters. A parameter annotated
+    ``ToolContext`` is filled in at each call, and the model does not see it. ::
 
         @tool(effect="pure", deadline=20)
         async def fetch(url: str) -> str:
             \"""Fetch a page as Markdown.\"""
 
     Args:
-        function: The function, where the decorator stands without parentheses.
-        name: What the model calls it; the function's name by default.
-        description: What the model is told about it; the docstring by default.
+        function: The function, if the decorator is used without parentheses.
+        name: The name that the model calls it by; the function's name by default.
+        description: The description that the model is given; the docstring by default.
         effect: What running it again would do, see ``Tool``. It decides what happens after a crash.
         deadline: Seconds for one call; None for no limit.
-        output_cap: Characters of a result that are kept at all, head and tail; None keeps everything.
-        repeatable: Whether the same call may be answered from its earlier result as long as nothing but pure
-            tools ran in between. None means: pure tools may. Say False for a pure tool that reads something
-            that changes by itself, such as a clock or a queue.
-        computes: Whether it keeps a core busy rather than waits for a disk, a network or a process. Of such calls about
-            as many run at once as there are cores, so that everything else in the process stays quick; the others wait
-            for their turn, which does not count towards the deadline.
+        output_cap: Maximum number of characters of a result that are kept, from its head and its tail; None keeps
+            everything.
+        repeatable: Whether a repeated call may be answered from its earlier result, as long as only pure tools ran in
+            between. None means True for a pure tool and False for any other. Pass False for a pure tool that reads
+            something that changes by itself, such as a clock or a queue.
+        computes: Whether it keeps a core busy, rather than waiting for a disk, a network or a process. Only about as
+            many such calls run at once as there are cores, so that everything else in the process stays responsive.
+            The others wait for their turn, and that wait does not count towards the deadline.
         policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
-        approval: Whether a person is to allow each call before it is made: ``always``, ``never``, or a plain, quick
-            function that is given the ``ProposedCall`` and says whether that one is to wait; one that raises means yes.
-            Agents and supervisors may be stricter, see ``Approvals``.
+        approval: Whether a person must approve each call before it is made: ``always``, ``never``, or a plain, quick
+            function that is given the ``ProposedCall`` and returns whether that call has to wait. If the function
+            raises, the call waits. Agents and supervisors may be stricter, see ``Approvals``.
 
     Raises:
         ConfigurationError: The function cannot become a tool; the message names it and the parameter.
     """
-    # The scope of the decorated function, so that annotations may name what is local there.
+    # The scope in which the function is decorated, so that annotations may use its local names.
     scope = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage] - documented, only spelled like a private
 
     def make(function: Callable[P, R]) -> Tool[P, R]:
@@ -222,10 +223,10 @@ def tool(
 
 
 def made_tools(given: Iterable[Any], where: str) -> tuple[Tool, ...]:
-    """Tools as they are, and plain functions as tools.
+    """Turn each plain function in a list into a tool, and keep the tools as they are.
 
     Raises:
-        ConfigurationError: One is neither; it is said which of ``where``.
+        ConfigurationError: A member is neither. The message names ``where`` and its index.
     """
     made = tuple(tool(each) if is_plain_function(each) else each for each in given)
     for index, each in enumerate(made):
@@ -236,16 +237,16 @@ def made_tools(given: Iterable[Any], where: str) -> tuple[Tool, ...]:
 
 
 def how_to_list(member: object, otherwise: str) -> str:
-    """What to write where a list has a member that does not belong there."""
+    """What to write instead of a list member that does not belong there."""
     if isinstance(member, list | tuple):
         return "unpack it with *"
     return "call it, and list what it gives" if inspect.isroutine(member) else otherwise
 
 
 def is_plain_function(value: object) -> bool:
-    """Whether something is a function, a method or a ``functools.partial`` of one, of which ``tool`` makes a tool.
+    """Whether a value is a function, a method or a ``functools.partial`` of one, which ``tool`` can make into a tool.
 
-    Those of this room, such as ``memory_tools``, are none: whoever names one forgot to call it.
+    The functions of this room, such as ``memory_tools``, do not count: whoever lists one forgot to call it.
     """
     routine = value.func if isinstance(value, functools.partial) else value
     home = getattr(routine, "__module__", None) or ""
@@ -253,10 +254,10 @@ def is_plain_function(value: object) -> bool:
 
 
 def check_deadline(where: str, seconds: object) -> None:
-    """See that these are seconds for a call to be made in, or None for no limit.
+    """Check that a deadline is a positive number of seconds, or None for no limit.
 
     Raises:
-        ConfigurationError: They are not, or there are none.
+        ConfigurationError: It is neither.
     """
     check_number(where, seconds, int | float, least=0, none=True)
     if seconds == 0:

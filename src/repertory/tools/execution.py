@@ -1,4 +1,4 @@
-"""Running one tool call: arguments checked, time and output bounded, every failure told to whom it concerns."""
+"""Running one tool call: it checks the arguments, limits time and output, and turns every failure into an outcome."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ log = Log("repertory.tools")
 
 
 async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
-    """Run one call of a tool to its outcome.
+    """Run one call of a tool and return its outcome.
 
-    Whatever the tool does becomes an outcome: wrong arguments, an error, a hang until the deadline, a result that
-    cannot be shown. A cancelled call may have had its effect; a plain function may still be having it.
+    Every failure becomes an outcome: wrong arguments, an error, a hang until the deadline, a result that cannot be
+    shown. A cancelled call may have had its effect; a plain function may still be running.
 
     Args:
-        tool: What to run.
-        arguments: What the model sent.
-        context: Handed to the tool if it asks for it.
+        tool: The tool to run.
+        arguments: The arguments that the model sent.
+        context: Passed to the tool if it has a parameter for it.
 
     Raises:
-        ToolAbort: The tool ends the run. Apart from it only what is no ``Exception`` gets out: cancellation,
+        ToolAbort: The tool ends the run. Apart from it, only what is not an ``Exception`` is raised: cancellation,
             ``KeyboardInterrupt`` and the like.
     """
     try:
@@ -53,7 +53,7 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
     except ToolRetry as error:
         return _failure(tool, str(error), "arguments", error)
     async with turn_to_compute() if tool.computes else nullcontext():
-        begun = anyio.current_time()  # what a call waits for its turn is not the tool's time
+        begun = anyio.current_time()  # the wait for a turn does not count as the tool's time
         context = msgspec.structs.replace(
             context,
             staged=[],
@@ -72,12 +72,12 @@ async def call_tool(tool: Tool, arguments: Any = None, *, context: ToolContext |
     """Run a tool the way an agent would, for tests and scripts.
 
     Args:
-        tool: What to run.
-        arguments: What a model would send; None for no arguments.
-        context: What the tool may know; None for one with nothing in it.
+        tool: The tool to run.
+        arguments: The arguments that a model would send; None for no arguments.
+        context: The context to pass to the tool; None for an empty one.
 
     Raises:
-        ConfigurationError: There is no tool, or no context.
+        ConfigurationError: ``tool`` is not a ``Tool``, or ``context`` is not a ``ToolContext``.
         ToolAbort: The tool ends the run.
     """
     check_type("call_tool: tool", tool, Tool, "a Tool, such as tool(function) makes")
@@ -86,8 +86,8 @@ async def call_tool(tool: Tool, arguments: Any = None, *, context: ToolContext |
 
 
 def unknown_tool(name: str, available: Iterable[str]) -> ToolOutput:
-    """The outcome of a call to a tool that does not exist: what the model is told, with names close to it."""
-    names, name = sorted(available), name[:LONGEST_NAME]  # a model may have written on and on
+    """The outcome of a call to a tool that does not exist. It tells the model similar names."""
+    names, name = sorted(available), name[:LONGEST_NAME]  # a model may have written a very long name
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     text = f"there is no tool named {name!r}.{hint} Available: {', '.join(names) or 'none'}."
@@ -97,7 +97,7 @@ def unknown_tool(name: str, available: Iterable[str]) -> ToolOutput:
 async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> ToolOutput:
     finished, value = False, None
     scope = anyio.CancelScope(deadline=math.inf if context.expires_at is None else context.expires_at)
-    # The handlers stand outside the scope, so that a crash while the tool was being cancelled arrives here alone.
+    # The handlers are outside the scope, so that a crash while the tool was being cancelled arrives here alone.
     try:
         with scope:
             value = await _call(tool, values)
@@ -127,7 +127,7 @@ async def _call(tool: Tool, values: dict[str, Any]) -> object:
 
 
 def _size_of(value: object) -> int:
-    """Characters of what a tool returned, where that is to be had without work; else 0."""
+    """The number of characters of what a tool returned, if it is known without work; otherwise 0."""
     content = value.content if isinstance(value, ToolOutput) else value
     return len(content) if isinstance(content, str | bytes | bytearray) else 0
 
@@ -136,12 +136,12 @@ def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
     try:
         output = to_output(value, name=tool.name, cap=tool.output_cap)
     except (TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        # The tool has done its work; only telling of it failed. Records it staged are dropped like those of any error.
+        # The tool has run; only its result cannot be shown. The records it staged are dropped, as after any error.
         text = f"{tool.name} ran, but its result cannot be shown: {one_line(error)}"
         return _failure(tool, text, "result", error)
     records = () if output.is_error else (*output.records, *context.staged)
     own = next((record for record in records if isinstance(record, RunStarted | EntryAppended)), None)
-    if own is not None:  # of these there is one of each id or position, and the journal refuses a second one
+    if own is not None:  # each of these has a unique id or position, and the journal refuses a second one
         text = f"{tool.name} ran, but commits a {type(own).__name__}, which the runtime alone writes; nothing was kept"
         return _failure(tool, text, "result", None)
     return msgspec.structs.replace(output, records=records) if records != output.records else output
@@ -152,7 +152,7 @@ def _rank(error: BaseException) -> int:
 
 
 def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput:
-    """Turn an error into what the model is told. Of errors that came together the most telling one speaks."""
+    """Turn an error into what the model is told. If several errors came together, the most telling one is used."""
     spoken = min(leaves_of(error), key=_rank)
     if isinstance(spoken, ToolAbort):
         raise spoken
@@ -165,10 +165,10 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
         return _failure(
             tool, f"{text or tool.name + ' failed'}\nDo not call it again for this; go on without.", "failed", error
         )
-    # The model is told in one line; whoever mends the tool needs the rest.
+    # The model is told in one line; the developer of the tool needs the rest.
     told, advice = wrong_event_loop(tool.name, spoken)
     if told:
-        spoken.add_note(f"{told}: {advice}")  # stands in the log and in the journal, below the traceback
+        spoken.add_note(f"{told}: {advice}")  # appears in the log and in the journal, below the traceback
     log(logging.WARNING, "tool.crashed", exc_info=error, tool=tool.name)
     return _failure(tool, f"{told}. Go on without it." if told else one_line(spoken), "crash", error)
 

@@ -1,4 +1,4 @@
-"""What a tool call comes to: its content made safe and bounded, and how it ended."""
+"""The outcome of a tool call: how it ended, and its content, made safe and limited in size."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ _MOST_FACTS: Final = 10_000  # characters as JSON
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a call failed, for logs and metrics; the model is shown ``ToolOutput.content`` instead.
+    """Why a call failed, for logs and metrics. The model is shown ``ToolOutput.content`` instead.
 
     Attributes:
-        cause: ``arguments`` did not fit, ``unknown-tool``, ``retry`` and ``failed`` as the tool raised them,
-            ``deadline`` passed, ``crash`` by any other error, or a ``result`` that cannot be shown.
-        type: The error's class; "" where there was none.
-        message: Its whole text.
-        traceback: Where it happened, with the errors that led to it; "" where there was none.
+        cause: ``arguments`` (they did not fit the tool), ``unknown-tool``, ``retry`` or ``failed`` (the tool raised
+            ``ToolRetry`` or ``ToolFailed``), ``deadline`` (it passed), ``crash`` (any other error) or ``result``
+            (the result cannot be shown).
+        type: The error's class; "" if there was no error.
+        message: The whole text of the error.
+        traceback: The error's traceback, with the errors that led to it; "" if there was no error.
     """
 
     cause: Cause
@@ -46,23 +47,24 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultLater(msgspec.Struct, frozen=True):
-    """What a tool returns whose result comes later, and from elsewhere: a webhook, a queue, a person.
+    """Returned by a tool whose result will come later from outside: from a webhook, a queue or a person.
 
-    The tool has sent its request out, by ``ToolContext.run_id`` and ``call_id``, and without ``state`` is never run
-    again for this call. The call waits, over restarts too, until ``Run.give_result`` brings the result.
+    The tool has sent out its request with ``ToolContext.run_id`` and ``call_id``. The call waits, also across
+    restarts, until ``Run.give_result`` delivers the result. Without ``state``, the tool is not run again for this call.
 
     Attributes:
-        note: What the call waits for, for those who look at it.
-        timeout: Seconds after which the model is told that no result came, or with ``state`` the tool; None waits for
-            good.
-        schema: JSON schema that a result must fit unless it is an error; None takes any. To check by it needs the
-            library jsonschema, which comes with ``repertory[mcp]``. What comes before the tool has returned is not
-            checked.
-        state: None where what comes is the call's result. Else it is an answer that the tool goes on with: it is called
-            again, with the same arguments and ``ToolContext.answer``, which has this. As JSON; kept in the record.
+        note: What the call waits for, as a note to people.
+        timeout: Seconds after which the model is told that no result came; with ``state``, the tool is told instead.
+            None waits without limit.
+        schema: JSON schema that a result must fit unless it is an error; None accepts any. The check needs the
+            library jsonschema, which comes with ``repertory[mcp]``. A result that comes before the tool has returned
+            is not checked.
+        state: None if the value given is the result of the call. Otherwise the value is an answer with which the tool
+            continues: the tool is called again with the same arguments, and ``ToolContext.answer`` holds the value
+            and this state. As JSON; kept in the record.
 
     Raises:
-        ConfigurationError: A value is of another type, or the timeout is no number of at least 0.
+        ConfigurationError: A value is of another type, or the timeout is not a number of at least 0.
     """
 
     note: str = ""
@@ -76,7 +78,7 @@ class ResultLater(msgspec.Struct, frozen=True):
         check_struct(self)
 
 
-# What a tool puts in its own output. A value of another type would crash the run that keeps it.
+# The fields that a tool sets in its own output. A value of a wrong type would crash the run that records it.
 _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("content", (str, tuple, list), "a text, or a list of blocks"),
     *((name, str, "a text") for name in ("source_type", "url", "format")),
@@ -90,27 +92,27 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """The outcome of a tool call. A tool returns one itself where a plain value does not say enough.
+    """The outcome of a tool call. A tool returns one itself if it has more to say than a plain value can.
 
     Attributes:
         content: What the model is shown.
-        status: ``ok``; ``error``; or ``interrupted`` where nobody knows what the call did.
-        source_type: What the content store files it under: ``web``, ``database``, ``file``, ``search``, ``tool``.
-        url: Where the content came from; "" where it has no address.
+        status: ``ok``, ``error``, or ``interrupted`` if it is unknown what the call did.
+        source_type: Its kind in the content store: ``web``, ``database``, ``file``, ``search``, ``tool``.
+        url: Where the content came from; "" if it has no address.
         format: ``text``, ``markdown``, ``json``, ``code``, …
-        facts: Small facts about the result, as JSON, that the model is told when the content is cited or shortened.
-        metadata: The application's own, as JSON; kept with the result and never read.
-        records: Durable records that commit in one transaction with the outcome; none of them if it is an error.
-        as_is: Whether it is shown as it is, neither cut nor cited: one page of something longer, or what is followed to
-            the word.
-        retrieved: What it brought back of what was no longer in view; None where it is no retrieval. It is shown as it
-            is, and stays in view for a while.
-        pin: Whether it is to be kept in view whatever happens around it, as ``Run.pin`` does.
-        truncated_from: Characters of the content before it was cut to the tool's ``output_cap``; None if it
-            was not.
-        error: Why it failed; None if it did not.
-        later: The result that is still to come; None where this is it.
-        duration: Seconds that the tool's body took.
+        facts: Small facts about the result, as JSON. The model is shown them if the content is cited or shortened.
+        metadata: The application's own data, as JSON. It is kept with the result and never read.
+        records: Durable records that commit in one transaction with the outcome; if that is an error, none commits.
+        as_is: Whether it is shown whole, neither cut nor cited, such as one page of something longer, or instructions
+            that must be followed to the word.
+        retrieved: What a retrieval brought back into view; None if this is not a retrieval. A retrieval is shown whole
+            and stays in view for a while.
+        pin: Whether to keep it in view whatever happens around it, as ``Run.pin`` does.
+        truncated_from: Characters of the content before it was cut to the tool's ``output_cap``; None if it was
+            not cut.
+        error: Why the call failed; None if it did not.
+        later: What the call waits for if its result is still to come; None if this is the result.
+        duration: Seconds that the tool's function took.
 
     Raises:
         ConfigurationError: A value is of another type; the message names it.
@@ -148,20 +150,20 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The words of the content; images left out."""
+        """The text of the content, without images and other blocks."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(block.text for block in self.content if isinstance(block, Text))
 
 
-_UNSAFE = re.compile("[\ud800-\udfff\x00]")  # lone surrogates cannot be UTF-8; NUL ends text in many a store
+_UNSAFE = re.compile("[\ud800-\udfff\x00]")  # lone surrogates cannot be UTF-8; NUL ends the text in many stores
 
 
 def clean_text(text: str) -> tuple[str, int]:
-    """Replace what cannot be sent or stored as text by U+FFFD.
+    """Replace characters that cannot be sent or stored as text with U+FFFD.
 
     Returns:
-        The text, and how many characters of it were replaced.
+        The text, and how many of its characters were replaced.
     """
     if "\0" not in text and (text.isascii() or _can_be_written(text)):
         return text, 0
@@ -169,7 +171,7 @@ def clean_text(text: str) -> tuple[str, int]:
 
 
 def _can_be_written(text: str) -> bool:
-    # The pattern takes five times as long, which a text of many megabytes would feel; most need only the first try.
+    # The pattern takes five times as long, which matters for many megabytes; most texts need only the first try.
     for encoding in ("latin-1", "utf-8"):
         try:
             text.encode(encoding)
@@ -180,7 +182,7 @@ def _can_be_written(text: str) -> bool:
 
 
 def cut_middle(text: str, limit: int, *, name: str) -> str:
-    """Keep the head and the tail of a text that is longer than ``limit`` characters, and say what is missing."""
+    """Cut a text longer than ``limit`` characters to its head and tail, with a note of what is missing."""
     if len(text) <= limit:
         return text
     head, tail = limit - limit // 3, limit // 3
@@ -196,13 +198,13 @@ def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
 
     Args:
         value: Text, bytes, blocks, a ``ToolOutput``, None, or anything msgspec can write as JSON.
-        name: The tool's, for the note where something is missing.
+        name: The tool's name, for the note that says that something is missing.
         cap: Characters to keep; None keeps all.
 
     Raises:
-        TypeError: The value cannot be written as JSON.
-        ValueError: The same, for its content; or it is too long to be kept.
-        RecursionError: It contains itself.
+        TypeError: The type of the value cannot be written as JSON.
+        ValueError: Its content cannot be written as JSON, or it is too long to be kept.
+        RecursionError: The value contains itself.
     """
     output = value if isinstance(value, ToolOutput) else _convert(value)
     replaced = 0
@@ -241,7 +243,7 @@ def _convert(value: object) -> ToolOutput:
 
 
 def blocks_of(value: object) -> tuple[Text | Image | RawBlock, ...] | None:
-    """A block, or those of a list that holds at least one; None for any other value."""
+    """The blocks in a value that is a block, or a list with at least one block; None for any other value."""
     if isinstance(value, Text | Image | RawBlock):
         return (value,)
     if not isinstance(value, list | tuple):
@@ -263,7 +265,7 @@ def _json_text(value: object) -> str:
         return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
     except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
         return json.dumps(msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True), sort_keys=True)
-    except TypeError:  # keys of a dict that are enums, dates and the like; what cannot be written raises again
+    except TypeError:  # a dict's keys may be enums, dates and the like; what cannot be written raises again
         plain = msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True)
         return msgspec.json.encode(plain, order="deterministic").decode()
 
@@ -277,7 +279,7 @@ def _note(replaced: int, kind: str) -> str:
 def _bound_blocks(
     blocks: tuple[Text | Image | RawBlock, ...], *, name: str, cap: int | None, only_text: bool
 ) -> tuple[Content, int]:
-    """Clean the text of blocks, and cut or leave out what exceeds the room that is left, in order."""
+    """Clean the text of each block in order, and cut or leave out what exceeds the cap."""
     out: list[Text | Image | RawBlock] = []
     length, room = 0, cap
     for block in blocks:
@@ -289,12 +291,12 @@ def _bound_blocks(
             shown = text if room is None else cut_middle(text, room, name=name)
             out.append(Text(shown + _note(replaced, "text"), block.extra))
         else:
-            media = is_media(block)  # the cap is for characters to read; of these the API has limits of its own
+            media = is_media(block)  # the cap is for characters to read; the API has its own limits for media
             size = 0 if media else len(canonical_json(encode_block(block)))
             refusal = too_large(block)
             if room is not None and size > room:
                 refusal = f"a block of {size:,} characters is left out: {name} may return {cap:,}"
-            if only_text:  # the API refuses an error with anything else
+            if only_text:  # the API refuses anything but text in an error
                 refusal = refusal or "something that is no text is left out of this error"
             out.append(Text(f"[{refusal}]") if refusal else block)
         length += size
@@ -303,7 +305,7 @@ def _bound_blocks(
 
 
 def _plain(facts: Json, what: str) -> Json:
-    """Facts as the JSON that they will be kept as; what is not small is left out."""
+    """Facts in the JSON form in which they are kept; a note in their place if they are not small."""
     if not facts:
         return facts
     text = _json_text(facts)
@@ -317,8 +319,8 @@ _SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"(://[^/\s:@]*:)[^@/\s]+(@)"), r"\1[redacted]\2"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 [redacted]"),
     (re.compile(r"\b(?:sk|pk|ghp|gho|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}"), "[redacted]"),
-    # A name is looked through once, from its beginning, and taken whole: one of many hyphens or keywords without a
-    # value behind it would else be searched again from each of them.
+    # A name is scanned once, from its beginning, and matched whole. Otherwise a name with many hyphens or keywords and
+    # no value behind it would be scanned again from each of them.
     (
         re.compile(
             r"(?i)(?<![\w-])((?=[\w-]*?(?:password|passwd|secret|token|api[_-]?key))[\w-]++"
@@ -327,7 +329,7 @@ _SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
         r"\1[redacted]",
     ),
 )
-_LOOKED_THROUGH: Final = 8  # times what is shown of an error's text: blanking out makes it shorter
+_LOOKED_THROUGH: Final = 8  # times the length that is shown of an error: blanking out credentials shortens the text
 
 
 def redact(text: str) -> str:
@@ -338,10 +340,10 @@ def redact(text: str) -> str:
 
 
 def one_line(error: BaseException, *, limit: int = 500) -> str:
-    """``TypeName: message`` in one line, without a traceback, bounded and with credentials blanked out."""
+    """``TypeName: message`` on one line, at most ``limit`` characters, with credentials blanked out."""
     whole = safe_str(error)
     text = " ".join(clean_text(whole[: _LOOKED_THROUGH * limit])[0].split())
-    if len(whole) > _LOOKED_THROUGH * limit:  # half a credential would not be known for one; a single word stays
+    if len(whole) > _LOOKED_THROUGH * limit:  # half a credential would not be recognised; a single word stays
         text = text[: max(text.rfind(mark) for mark in " \"',;&")]
     message = redact(text)
     return f"{type(error).__name__}: {message}"[:limit] if message else type(error).__name__

@@ -13,22 +13,22 @@ Lifetime: TypeAlias = Literal["run", "supervisor"]
 
 @runtime_checkable
 class ToolSet(Protocol):
-    """Tools with something behind them that is opened first and closed last. It stands among an agent's ``tools``."""
+    """Tools that share something to be opened before use and closed afterwards. List it in an agent's ``tools``."""
 
     @property
     def name(self) -> str:
-        """What it is called; it stands before the name of a tool that another tool has as well."""
+        """Its name. If another tool has the same name as one of its tools, this is put in front of the tool's name."""
         ...
 
     @property
     def lifetime(self) -> Lifetime:
-        """``run``: every run opens its own. ``supervisor``: all runs share one, opened by the first that needs it."""
+        """``run``: each run opens its own. ``supervisor``: all runs share one; the first run that needs it opens it."""
         ...
 
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Open it for as long as the block lasts; the block is entered and left in one task.
+        """Open it for the duration of the ``async with`` block, which is entered and left in the same task.
 
-        The sequence may change while it is open. A run takes what is there when it begins, so that the tools it
-        shows its model stay the same.
+        The sequence may change while it is open. A run uses the tools that are there when it begins, so that the tools
+        it shows its model stay the same.
         """
         ...
