@@ -1,4 +1,4 @@
-"""What agents keep: items in scopes, behind the memory actor."""
+"""Agent memory: items in scopes, managed by the memory actor."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""The memory actor: it decides about all scopes and items of a journal, behind one mailbox, and holds none of them.
+"""The memory actor: it decides on all requests about the scopes and items of a journal, and holds no items itself.
 
-The file is the truth. In memory are the scopes in use, how much each may still take, and the last position of the log.
-What can be decided with that is decided by a plain function, so an ask of the idle actor runs inline in the asker. The
-answer carries what is left to do (``Pending``), and it is the asker who waits for the file: many writers wait together
-for one group commit, readers read side by side, the actor waits for nobody. A reader is given layers with positions,
-so what it reads is exactly what memory was when it asked, whatever is written meanwhile.
+The file is the truth. The actor keeps in memory only the scopes in use, their sizes, and the last position of the log.
+If that is enough to decide, a plain handler decides, so asking the idle actor runs inline in the asker. The answer is a
+``Pending``, with which the asker, not the actor, waits for the file: many writers wait together for one group commit,
+and readers read in parallel. A reader gets layers with positions, so it reads exactly what memory was when it asked,
+whatever is written meanwhile.
 
-What has to read before it writes (delete, clear, restore, merge) reads within the actor, so nothing comes between.
+Requests that must read before they write (delete, clear, restore, merge) read within the actor, so that no other
+request comes in between.
 """
 
 from __future__ import annotations
@@ -68,23 +69,23 @@ from repertory.record.waiting import Ticket
 T = TypeVar("T")
 
 _EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
-_LONGEST_ID: Final = 1_000  # characters; ids stand in every listing and in an index
-_SHAPED_AT_ONCE: Final = 100_000  # bytes; an excerpt of a million takes up to 0.6 s, for which nobody else would run
-_MOST_SCOPES: Final = 1_000  # that are remembered, some 500 bytes each; others are read again when they are used
+_LONGEST_ID: Final = 1_000  # characters; ids are in every listing and in an index
+_SHAPED_AT_ONCE: Final = 100_000  # bytes; an excerpt of a million takes up to 0.6 s, and would block the event loop
+_MOST_SCOPES: Final = 1_000  # kept in memory, some 500 bytes each; others are read again when they are used
 
 
 class MemoryQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one scope may hold of its own; None for no limit.
+    """Limits on what one scope may hold, inherited items not counted; None for no limit.
 
     Attributes:
         item_bytes: Bytes of the content of one item; see ``ItemInfo.size``.
-        label_bytes: Bytes of what is said about one item and stands in every listing: its type, media type, source,
-            tags, relations and metadata.
-        items: Living items.
-        scope_bytes: Bytes of the contents of all living items.
+        label_bytes: Bytes of the data about one item that every listing shows: its type, media type, source, tags,
+            relations and metadata.
+        items: Number of items that are not deleted.
+        scope_bytes: Bytes of the contents of all these items.
 
     Raises:
-        ConfigurationError: A value is no whole number, or below 0.
+        ConfigurationError: A value is not a whole number, or is below 0.
     """
 
     item_bytes: int | None = 1_000_000
@@ -98,11 +99,11 @@ class MemoryQuota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Unread(Exception):
-    """The file has to be read first."""
+    """The file must be read first."""
 
 
 class MemoryActor:
-    """Owns the scopes and items of a journal; there must be one for a journal."""
+    """Owns the scopes and items of a journal. There must be only one for each journal."""
 
     receives: Accepts[MemoryMessage]
 
@@ -112,24 +113,24 @@ class MemoryActor:
         self._journal = journal
         self._quota = quota or MemoryQuota()
         self._clock = clock
-        self._position = 0  # of the log: the last that was given out
+        self._position = 0  # the last position in the log that was assigned
         self._scopes: dict[str, Scope] = {}  # those in use
-        self._sizes: dict[str, tuple[int, int]] = {}  # of their items and bytes, no less than there are
+        self._sizes: dict[str, tuple[int, int]] = {}  # upper bounds of their numbers of items and bytes
 
     async def started(self, _ctx: ActorContext) -> None:
-        """Find the end of the log, what a crashed predecessor left on its way included."""
+        """Find the end of the log, including what a crashed predecessor had submitted."""
         self._position = await self._journal.take_item_positions()
 
     @handler
     async def forget(self, _message: ForgetOthers) -> None:
-        """Know nothing of what another process may have changed, and go on above its positions."""
+        """Forget everything that another process may have changed, and continue after its positions."""
         self._scopes.clear()
         self._sizes.clear()
         self._position = await self._journal.take_item_positions()
 
     @handler
     def forget_tree(self, message: ForgetTree) -> None:
-        """Let go of the scopes of a tree, so that a service holds none of the runs that have ended."""
+        """Forget the scopes of a tree, so that a service keeps none for runs that have ended."""
         for scope_id, scope in [*self._scopes.items()]:
             if root_of(scope.opened.owner) == message.root:
                 del self._scopes[scope_id]
@@ -137,7 +138,7 @@ class MemoryActor:
 
     @handler(expected=_EXPECTED)
     def at_once(self, message: SimpleMessage, ctx: ActorContext) -> Pending[Any]:
-        """Decide with what is in memory; where that is not enough, the asker asks again to have the file read."""
+        """Decide from what is in memory. If that is not enough, the asker sends ``ReadFirst`` to have the file read."""
         try:
             return self._store(message) if isinstance(message, StoreItem) else self._decide(message, read=False)
         except _Unread:
@@ -163,7 +164,7 @@ class MemoryActor:
         return self._store(request, there)
 
     def _decide(self, message: Any, *, read: bool) -> Pending[Any]:
-        """Answer; ``read`` says that the file was read, so that what is not in memory is not there."""
+        """Answer a request; ``read`` says that the file was read, so what is not in memory does not exist."""
         if isinstance(message, OpenScope):
             return self._open(message, read=read)
         scope = self._scope(message.scope_id, message.by, read=read)
@@ -178,7 +179,7 @@ class MemoryActor:
     # --- scopes -------------------------------------------------------------------------------------------
 
     async def _load(self, scope_id: str) -> None:
-        """Have a scope and those above it in memory, if there is one."""
+        """Read a scope and its ancestors into memory, if it exists."""
         if scope_id in self._scopes:
             return
         parent: Scope | None = None
@@ -262,7 +263,7 @@ class MemoryActor:
         return [item_info(version) for version in await self._journal.find_items(layers, query)]
 
     def _store(self, message: StoreItem, there: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
-        """Write an item in place of the one that is ``there``, by its id; None where the file was not read."""
+        """Write an item; ``there`` holds the item it replaces, by id, or is None if the file was not read."""
         read = there is not None
         scope = _writable(self._scope(message.scope_id, message.by, read=read))
         _check_id("item_id", message.item_id)
@@ -293,7 +294,7 @@ class MemoryActor:
         except QuotaExceeded:
             if read:
                 raise
-            raise _Unread from None  # the item may replace one, or others were replaced: only the file knows
+            raise _Unread from None  # the item may replace one, or others were replaced: the exact size is in the file
         pending = self._write(message, [item], item_info(item))
         self._sizes[scope.target] = size
         return pending
@@ -305,19 +306,19 @@ class MemoryActor:
         answer: T,
         *more: Record,
     ) -> Pending[T]:
-        """Write items, as the message wants them written; the answer to it."""
+        """Write items, by the message's ``write`` if it has one, and return the answer to it."""
         submit = self._journal.submit if message.write is None else partial(message.write, answer)
-        ticket: Ticket = submit([*items, *more])  # may refuse: no position is given out before
+        ticket: Ticket = submit([*items, *more])  # may raise, so no position is assigned before
         self._position += len(items)
         return Pending(partial(_when_durable, ticket, answer))
 
     def _check_room(
         self, target: str, held: tuple[int, int], items: Iterable[ItemWritten], there: Mapping[str, ItemWritten]
     ) -> tuple[int, int]:
-        """How many items and bytes a scope holds with these, in place of what is ``there`` of them.
+        """How many items and bytes a scope will hold when these items replace those in ``there``.
 
         Raises:
-            QuotaExceeded: It would hold more than now, and more than it may; what holds too much can be made less.
+            QuotaExceeded: It would hold more than now and more than allowed. A scope over its quota may still shrink.
         """
         count, size = held
         for item in items:
@@ -334,11 +335,11 @@ class MemoryActor:
             _check_quota(target, "bytes", size, self._quota.scope_bytes)
         return count, size
 
-    # --- what reads before it writes ----------------------------------------------------------------------
+    # --- requests that read before they write -------------------------------------------------------------
 
     @handler(expected=_EXPECTED)
     async def delete_item(self, message: DeleteItem) -> Pending[int]:
-        """End one item."""
+        """Delete one item."""
         scope = await self._to_change(message.scope_id, message.by)
         found = await self._journal.find_items(scope.view(self._position), ids=[message.item_id])
         version = _there(found, message.scope_id, message.item_id)
@@ -348,7 +349,7 @@ class MemoryActor:
 
     @handler(expected=_EXPECTED)
     async def clear_scope(self, message: ClearScope) -> Pending[int]:
-        """End every item."""
+        """Delete every item."""
         scope = await self._to_change(message.scope_id, message.by)
         found = await self._journal.find_items(scope.view(self._position))
         return await self._change(message, scope, map(_ended, found))
@@ -367,14 +368,14 @@ class MemoryActor:
 
     @handler(expected=_EXPECTED)
     async def list_snapshots(self, message: ListSnapshots) -> Pending[list[ScopeOpened]]:
-        """Find what may be merged into a scope."""
+        """Find the snapshots that may be merged into a scope."""
         await self._load(message.scope_id)
         target = self._scope(message.scope_id, message.by, read=True).target
         return Pending(partial(self._read_snapshots, target, message.by))
 
     async def _read_snapshots(self, target: str, by: str) -> list[ScopeOpened]:
         found = await self._journal.read_snapshot_scopes(target)
-        # What another tree was given a snapshot for is its own from then on.
+        # A snapshot that was opened for another tree belongs to that tree.
         return [opened for opened in found if not by or root_of(opened.owner) == root_of(by)]
 
     async def _change(self, message: Change[Any], scope: Scope, versions: Iterable[ItemWritten]) -> Pending[int]:
@@ -382,7 +383,7 @@ class MemoryActor:
         return self._write(message, items, len(items))
 
     async def _fit(self, scope: Scope, versions: Iterable[ItemWritten]) -> list[ItemWritten]:
-        """Versions as the next ones of a scope, if it has room for them."""
+        """Turn versions into the next ones of a scope, if it has room for them."""
         at = self._clock()
         items = [
             msgspec.structs.replace(version, scope_id=scope.target, position=position, at=at)
@@ -390,12 +391,12 @@ class MemoryActor:
         ]
         there = await read_by_id(self._journal, [(scope.target, self._position)], [item.item_id for item in items])
         self._check_room(scope.target, await self._journal.scope_size(scope.target), items, there)
-        self._sizes.pop(scope.target, None)  # the next one to store something counts again
+        self._sizes.pop(scope.target, None)  # the next write counts again
         return items
 
     @handler(expected=_EXPECTED)
     async def merge_scope(self, message: MergeScope) -> Pending[MergeReport]:
-        """Bring what a snapshot scope has changed into its parent, and remember what is settled."""
+        """Merge a snapshot scope's changes into its parent, and record what is settled."""
         await self._load(message.scope_id)
         scope = self._scope(message.scope_id, message.by, read=True)
         opened, journal, now = scope.opened, self._journal, self._position
@@ -424,9 +425,9 @@ class MemoryActor:
         return self._write(message, items, report, *records)
 
     async def _copies(self, versions: Sequence[ItemWritten], parent: Scope) -> dict[str, ItemWritten]:
-        """A child's versions as they stand beside the parent's own: where an earlier copy does, in its place.
+        """Copies of a child's versions, to be written beside the parent's own. Each replaces an earlier copy of it.
 
-        Where the parent has changed that one since, it stays, and the new one gets an id of its own.
+        If the parent has changed the earlier copy since, that one stays, and the new copy gets another id.
         """
         copies = {version.item_id: _copy(version) for version in versions}
         there = await read_by_id(self._journal, parent.view(self._position), [copy.item_id for copy in copies.values()])
@@ -442,7 +443,7 @@ class MemoryActor:
         return copies
 
 
-# --- what the asker does --------------------------------------------------------------------------------------
+# --- run by the asker -----------------------------------------------------------------------------------------
 
 
 async def _give(value: T) -> T:
@@ -459,11 +460,11 @@ async def _ask_again(ref: MemoryRef, message: ReadFirst) -> Any:
     return await (await ref.ask(message)).result()
 
 
-# --- small words ----------------------------------------------------------------------------------------------
+# --- small helpers --------------------------------------------------------------------------------------------
 
 
 def _check_id(name: str, value: str) -> None:
-    """Refuse an id by which nothing would be found again: SQL reads half a character, or a NUL, as something else."""
+    """Refuse an id that could not be found again: SQL reads a lone surrogate, or a NUL, as something else."""
     if len(value) > _LONGEST_ID or indexable(value) != value:
         raise RecordRefused(
             f"{name} must be at most {_LONGEST_ID:,} characters that can be written, got {value[:100]!r}; nothing was "
@@ -499,13 +500,13 @@ def _ended(version: ItemWritten) -> ItemWritten:
 
 
 def _copy(version: ItemWritten) -> ItemWritten:
-    """A version beside the parent's own."""
+    """A version to be kept beside the parent's own."""
     related = (*version.related_to, version.item_id)
     return msgspec.structs.replace(version, item_id=_id_beside(version.item_id, version.scope_id), related_to=related)
 
 
 def _id_beside(item_id: str, *marks: str) -> str:
-    """The id of a copy; of a long one the end is left out, and a hash says which it was."""
+    """The id of a copy; if it would be too long, its end is replaced by a hash."""
     mark = "".join(f"@{each}" for each in marks)
     if len(item_id) + len(mark) <= _LONGEST_ID:
         return item_id + mark
@@ -514,12 +515,12 @@ def _id_beside(item_id: str, *marks: str) -> str:
 
 
 def _label_bytes(item: ItemWritten) -> int:
-    """How long everything but the content of an item is."""
+    """The size in bytes of everything about an item but its content."""
     try:
         said = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
         return len(encode_json(said).encode())
     except (TypeError, ValueError, RecursionError):
-        return 0  # metadata that is no JSON: the journal refuses it, and says where it is wrong
+        return 0  # metadata that is not JSON: the journal refuses it and says where it is wrong
 
 
 def _check_quota(scope_id: str, what: str, would_be: int, limit: int | None) -> None:

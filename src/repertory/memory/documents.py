@@ -1,6 +1,6 @@
-"""Payloads as JSON: what stands at a path, what differs between two of them, and one with a change made to it.
+"""Payloads as JSON documents: looking up a path, comparing two documents, and applying a change.
 
-A document is never changed: a change makes another one, which shares what is the same.
+A document is never changed in place: a change makes a new one, which shares the unchanged parts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Path: TypeAlias = str | Sequence[str | int]
 """Where something stands: ``"author.name"``, ``"findings.0"``, or its parts, where a name has a dot in it."""
 
 MISSING: Final = object()
-_MOST_DIGITS: Final = 19  # of the number of an item; Python refuses to read one of thousands
-_LONGEST_SHOWN: Final = 200  # characters of a part of a path; what a tool got wrong is told to its model
+_MOST_DIGITS: Final = 19  # of a list index; Python refuses to parse a number of thousands of digits
+_LONGEST_SHOWN: Final = 200  # characters of a part of a path in an error, which the tool's model is shown
 T = TypeVar("T")
 
 
@@ -27,7 +27,7 @@ def parts_of(path: Path) -> PathParts:
     """The parts of a path; () for the whole.
 
     Raises:
-        PayloadInvalid: It is no path.
+        PayloadInvalid: It is not a path.
     """
     given: Any = (path.split(".") if path else ()) if isinstance(path, str) else path
     if not isinstance(given, list | tuple) or not all(isinstance(part, str | int) and part != "" for part in given):
@@ -36,7 +36,7 @@ def parts_of(path: Path) -> PathParts:
 
 
 def show_path(path: Sequence[str | int]) -> str:
-    """A path as errors write it."""
+    """A path as it is written in error messages."""
     shown = (
         part if isinstance(part, int) or len(part) <= _LONGEST_SHOWN else f"{part[:_LONGEST_SHOWN]}…" for part in path
     )
@@ -44,15 +44,15 @@ def show_path(path: Sequence[str | int]) -> str:
 
 
 def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
-    """The parts of a path with the numbers of list items as numbers.
+    """The parts of a path, with list indexes as integers.
 
     Args:
-        document: What it leads into.
+        document: The document that the path leads into.
         path: The path.
-        last: Whether there must be something at its end, too, where that is a name.
+        last: Whether the last part must exist too if it is a name.
 
     Raises:
-        PayloadInvalid: There is nothing; the message says where the path ends, and what there is.
+        PayloadInvalid: A part does not exist. The message says where the path ends, and what is there.
     """
     parts, done = parts_of(path), list[str | int]()
     for number, part in enumerate(parts, start=1):
@@ -64,7 +64,7 @@ def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
                 raise PayloadInvalid(f"the payload has no item {show(part)} at {show_path(done)}, a list of {length}")
             document, part = document[index], index  # noqa: PLW2901
         elif isinstance(document, dict):
-            part = str(part)  # noqa: PLW2901 - JSON has no other names
+            part = str(part)  # noqa: PLW2901 - JSON keys are strings
             if part not in document and (last or number < len(parts)):
                 there = ", ".join(map(str, document)) or "nothing"  # pyright: ignore[reportUnknownArgumentType]
                 raise PayloadInvalid(f"the payload has no {show(part)} at {show_path(done)}; there is {there:.300}")
@@ -76,7 +76,7 @@ def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
 
 
 def find(document: Any, parts: PathParts) -> Any:
-    """What stands at a place; ``MISSING`` where nothing does."""
+    """The value at a place; ``MISSING`` if there is none."""
     for part in parts:
         try:
             document = document[part]
@@ -86,10 +86,10 @@ def find(document: Any, parts: PathParts) -> Any:
 
 
 def changed(document: Any, change: PayloadChange) -> Any:
-    """The document with a change made to it; fields and lists on the way that are not there yet are made.
+    """The document with a change applied. Missing fields and lists on the path are created.
 
     Raises:
-        Misfit: There is something at the place, or on the way to it, that cannot hold what is to be there.
+        Misfit: A value at the place, or on the path to it, cannot hold what is to be there.
     """
     return _changed(document, change.path, change)
 
@@ -113,21 +113,21 @@ def _changed(document: Any, path: PathParts, change: PayloadChange) -> Any:
 
 
 def _need(kind: type[T], document: Any, change: PayloadChange) -> T:
-    """What a change is made to, if it is of that kind."""
+    """Check that the value a change applies to is of this type."""
     if not isinstance(document, kind):
         raise Misfit(f"{show_path(change.path)} cannot be changed where there is {document!r:.60}")
     return document
 
 
 def document_of(records: Iterable[PayloadChanged]) -> Any:
-    """The document that the versions of a payload make, from the first one on."""
+    """The document that results from the versions of a payload, beginning with the first."""
     return reduce(changed, (change for record in records for change in record.changes), None)
 
 
 def changes_between(old: Any, new: Any, path: PathParts = ()) -> Iterator[PayloadChange]:
-    """The changes that make one document of another, each at its innermost place.
+    """The changes that turn ``old`` into ``new``, each at the innermost place.
 
-    A list that only grew is appended to, so that others may append to it as well; one in which something moved is set
+    A list that only grew is appended to, so that others may append to it too. A list in which something moved is set
     as a whole.
     """
     if isinstance(old, dict) and isinstance(new, dict):
@@ -157,20 +157,20 @@ def _changes_of_list(old: list[Any], new: list[Any], path: PathParts) -> Iterato
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two documents are equal, 1 and true told apart."""
+    """Whether two documents are equal; 1 and true differ."""
     return next(changes_between(one, other), None) is None
 
 
 def overlaps(one: PathParts, other: PathParts) -> bool:
-    """Whether one of two places is within the other, or is the same."""
+    """Whether two places are the same, or one is within the other."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
 
 def collide(one: PayloadChange, other: PayloadChange) -> bool:
-    """Whether two changes of the same document cannot both be made: the second would undo or misplace the first."""
+    """Whether two changes of the same document conflict: the second would undo or misplace the first."""
     if not overlaps(one.path, other.path):
         return False
-    # What is appended moves nothing: not what others append, nor what they change within the items that are there.
+    # An append moves nothing: neither what others append, nor what they change in existing items.
     appended, else_where = (one, other) if one.op == "append" else (other, one)
     return not (appended.op == "append" and (else_where.op == "append" or len(else_where.path) > len(appended.path)))

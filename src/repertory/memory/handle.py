@@ -1,4 +1,4 @@
-"""The handle that applications and tools hold of a memory scope."""
+"""``Memory``, the handle on one memory scope for applications and tools."""
 
 from __future__ import annotations
 
@@ -34,27 +34,26 @@ MemoryMode: TypeAlias = Literal["shared", "shared-read-only", "snapshot", "snaps
 
 
 class Memory:
-    """One scope of memory, for applications and tools. Writes return when they are durable.
+    """A handle on one memory scope, for applications and tools. Writes return when they are durable.
 
-    Arguments of another type than they are declared with raise ``ConfigurationError``. Every use raises
-    ``ScopeNotFound`` where there is no such scope, or it belongs to another tree of runs; what writes raises
-    ``ScopeReadOnly`` in a scope that is read-only.
+    Every method raises ``ConfigurationError`` for an argument of a wrong type, and ``ScopeNotFound`` if there is no
+    such scope or it belongs to another tree of runs. Methods that write raise ``ScopeReadOnly`` in a read-only scope.
 
     Attributes:
-        scope_id: The scope.
+        scope_id: The id of the scope.
         owner: The run on whose behalf it is used; "" for the application itself, which may use every scope.
-        ref: Whom it asks: the memory actor, of this process or by way of another.
+        ref: The memory actor, in this process or relayed from another.
     """
 
     def __init__(self, ref: AsksMemory, scope_id: str, owner: str = "") -> None:
-        """Hold a scope that is open; ``Memory.open`` opens one."""
+        """Make a handle on a scope that is already open; ``Memory.open`` opens one."""
         self.ref = ref
         self.scope_id = scope_id
         self.owner = owner
 
     @classmethod
     async def open(cls, ref: AsksMemory, owner: str, *, scope_id: str = "") -> Memory:
-        """Open an empty scope of its own, or the one that has this id already.
+        """Open a new, empty scope, or the existing scope with this id.
 
         Raises:
             RecordRefused: The owner or the id is longer than 1,000 characters, or cannot be written.
@@ -65,13 +64,13 @@ class Memory:
     async def fork(
         self, owner: str, *, mode: MemoryMode = "snapshot", scope_id: str = "", position: int | None = None
     ) -> Memory:
-        """Open a scope for a sub-agent, or share this one with somebody else's runs.
+        """Open a scope for a sub-agent, or share this one with another tree of runs.
 
         Args:
-            owner: The run it is for.
+            owner: The run that will use the scope.
             mode: ``shared`` with this one, a ``snapshot`` of it, either of them read-only, or ``isolated``.
-            scope_id: "" for a new id; the scope of this id is given if there is one.
-            position: For snapshots: what ``snapshot`` gave; None for now.
+            scope_id: "" for a new id. If a scope with this id exists, it is returned.
+            position: For snapshots, a position from ``snapshot``; None for the current one.
         """
         check_choice("Memory.fork: mode", mode, MemoryMode)
         parent = None if mode == "isolated" else self.scope_id
@@ -94,23 +93,23 @@ class Memory:
         if_position: int | None = None,
         write: Callable[[ItemInfo, Sequence[Record]], Ticket] | None = None,
     ) -> ItemInfo:
-        """Write an item, or a new version of the one with ``item_id``.
+        """Write an item, or a new version of the item with ``item_id``.
 
         Args:
-            content: Text, bytes, or any value that JSON has.
+            content: Text, bytes, or any JSON value.
             type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or a word of your own.
             item_id: "" for a new item; at most 1,000 characters.
-            media_type: What bytes are, such as ``image/png``.
-            source: Where it comes from.
+            media_type: The type of bytes, such as ``image/png``.
+            source: Where the item comes from.
             tags: Words to find it by.
             related_to: Ids of items that it belongs to.
-            metadata: The application's own, as JSON.
-            if_position: Write only where the version in view is the one at this position; 0 where there must be none.
-            write: Called with the answer and the item's records in place of ``Journal.submit``, to write more in the
-                same transaction; gives the ticket.
+            metadata: The application's own data, as JSON.
+            if_position: Write only if the version in view was written at this position; 0 if there must be none.
+            write: Called with the answer and the item's records instead of ``Journal.submit``, to write more in the
+                same transaction; returns the ticket.
 
         Raises:
-            ItemChanged: There is another version than the one at ``if_position``.
+            ItemChanged: The version in view is not the one at ``if_position``.
             QuotaExceeded: The scope is full.
             RecordRefused: The item cannot be kept exactly.
         """
@@ -131,64 +130,68 @@ class Memory:
         return await self._ask(message)
 
     async def retrieve(self, item_id: str, transform: Transform = FULL) -> Item:
-        """Read an item. Raises ``ItemNotFound``; and ``ConfigurationError`` where bytes have no such shape."""
+        """Read an item. Raises ``ItemNotFound``, and ``ConfigurationError`` if the transform does not work on bytes."""
         return await self._ask(
             RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform, by=self.owner)
         )
 
     async def query(self, query: ItemQuery | None = None) -> list[ItemInfo]:
-        """List items without their contents, newest first, or best first by ``ItemQuery.text``; None lists all."""
+        """List items without their contents, newest first, or best match first with ``ItemQuery.text``.
+
+        A ``query`` of None lists all items.
+        """
         return await self._ask(QueryItems(scope_id=self.scope_id, query=query or ItemQuery(), by=self.owner))
 
     async def delete(self, item_id: str, *, if_position: int | None = None) -> None:
-        """End an item.
+        """Delete an item. Its versions stay in the log.
 
         Args:
-            item_id: The item.
-            if_position: End it only if it still is as it was written at this position.
+            item_id: The item's id.
+            if_position: Delete it only if its current version was written at this position.
 
         Raises:
-            ItemNotFound: There is none.
-            ItemChanged: Somebody has written it since.
+            ItemNotFound: There is no such item.
+            ItemChanged: It has been written since.
         """
         await self._ask(DeleteItem(scope_id=self.scope_id, item_id=item_id, if_position=if_position, by=self.owner))
 
     async def clear(self) -> int:
-        """End every item in view; returns how many."""
+        """Delete every item in view and return how many there were."""
         return await self._ask(ClearScope(scope_id=self.scope_id, by=self.owner))
 
     async def snapshot(self) -> int:
-        """A position to come back to."""
+        """Return the current position, to pass to ``restore`` or ``fork`` later."""
         return await self._ask(SnapshotScope(scope_id=self.scope_id, by=self.owner))
 
     async def restore(self, position: int) -> int:
-        """See again what was seen at a position; returns how many items that changed."""
+        """Make the scope what it was at a position, and return how many items that changed."""
         return await self._ask(RestoreScope(scope_id=self.scope_id, position=position, by=self.owner))
 
     async def merge(self, *, prefer: Prefer = "neither") -> MergeReport:
-        """Bring this snapshot's changes into its parent. Merging again changes nothing that a merge has settled.
+        """Merge this snapshot's changes into its parent. What one merge has settled, later merges leave alone.
 
         Args:
-            prefer: Whose version of a conflict the parent has afterwards; ``both`` writes the child's beside it, as
-                ``<item id>@<scope id>``; ``neither`` leaves it open: the parent keeps its own until a later merge.
+            prefer: Whose version the parent keeps of an item in conflict. ``both`` adds the child's version as a copy,
+                ``<item id>@<scope id>``. ``neither`` leaves the conflict open: the parent keeps its own until a later
+                merge.
         """
         check_choice("Memory.merge: prefer", prefer, Prefer)
         return await self._ask(MergeScope(scope_id=self.scope_id, prefer=prefer, by=self.owner))
 
     async def snapshots(self) -> list[Memory]:
-        """The scopes that are snapshots of this one, oldest first; ``merge`` brings their changes in here."""
+        """The scopes that are snapshots of this one, oldest first; their ``merge`` brings their changes in here."""
         found = await self._ask(ListSnapshots(scope_id=self.scope_id, by=self.owner))
         return [Memory(self.ref, opened.scope_id, opened.owner) for opened in found]
 
     async def _ask(self, message: Request[Pending[T]]) -> T:
-        """Ask the actor that all scopes share, which must not get a message with a field of another type."""
+        """Ask the actor that all scopes share. A message with a field of a wrong type must not reach it."""
         check_fields(f"Memory: {type(message).__name__}", message)
         pending: Pending[T] = await self.ref.ask(message)
         return await pending.result()
 
 
 def _several(name: str, texts: Any) -> tuple[str, ...]:
-    """A sequence of texts; not one text, whose letters would be taken for them."""
+    """A list of texts as a tuple. Refuses a single text, whose characters would be taken for the list."""
     if not isinstance(texts, list | tuple):
         raise ConfigurationError(f"Memory.store: {name} must be a list of texts, got {show(texts)}")
     several: tuple[str, ...] = tuple(texts)  # whose items the actor's message checks

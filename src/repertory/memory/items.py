@@ -1,4 +1,4 @@
-"""Memory items: what they may hold, and in which shape it is given out."""
+"""Memory items: what they hold, and the transforms by which their content is read."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         item_id: Its id.
-        scope_id: The scope that this version was written in; an inherited one names the ancestor.
+        scope_id: The scope that this version was written in; for an inherited item, the ancestor.
         position: This version's place in the log of all items.
         type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or the application's own word.
         format: Whether the content is text, a value, or bytes.
-        media_type: What bytes are, such as ``image/png``; "" where nobody said it.
-        size: Bytes of the content: of bytes themselves, of text and of a value's JSON as UTF-8.
+        media_type: The type of bytes, such as ``image/png``; "" if none was given.
+        size: Size of the content in bytes; of text, and of the JSON of a value, as UTF-8.
         at: When this version was written, in seconds since 1970.
     """
 
@@ -61,25 +61,25 @@ class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Item(ItemInfo, frozen=True, kw_only=True):
-    """An item with its content, as the transform left it; ``size`` is that of the whole."""
+    """An item with its content after the transform; ``size`` is that of the whole content."""
 
     content: Content
 
     @property
     def text(self) -> str:
-        """The content to read: a value as JSON, one line for each of its parts; of bytes what they are."""
+        """The content as text to read: a value as indented JSON; for bytes, a note of what they are."""
         if isinstance(self.content, bytes):
             return f"[{self.media_type or 'bytes of an unknown type'}, {self.size:,} bytes]"
         return readable(self.content)
 
 
 class Transform(msgspec.Struct, frozen=True, kw_only=True):
-    """In which shape an item's content is given out.
+    """Which part of an item's content to return.
 
     =============  ====================================================================
-    kind           what is left
+    kind           what is returned
     =============  ====================================================================
-    ``full``       all of it, of any content
+    ``full``       all of it, for any content
     ``excerpt``    the ``n`` characters where most of ``words`` stand together, or the first ones
     ``summary``    the first sentence of each paragraph, up to ``n`` characters
     ``first_n``    at most the first ``n`` characters
@@ -87,12 +87,12 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True):
     ``filtered``   the lines that hold any of ``words``
     =============  ====================================================================
 
-    All but ``full`` give text: of a value they shape its JSON, written with a line for each part. Bytes have no words
-    and no lines, so of them there is only ``full``.
+    All kinds but ``full`` return text; they work on the indented JSON of a value. Bytes have no words and no lines, so
+    they can only be read with ``full``.
 
     Attributes:
         n: Characters; not used by ``full`` and ``filtered``.
-        words: What to look for; a word also finds its longer forms, whatever the case and accents.
+        words: Words to look for. A word also finds its longer forms; case and accents do not matter.
     """
 
     kind: TransformKind = "full"
@@ -110,10 +110,10 @@ FULL: Final = Transform()
 
 
 def encode_content(content: object) -> tuple[ItemFormat, str]:
-    """A content as the text that the journal keeps of it.
+    """Encode a content as the text that the journal keeps.
 
     Raises:
-        RecordRefused: It is neither text nor bytes nor a value that JSON has.
+        RecordRefused: It is neither text nor bytes nor a JSON value.
     """
     if isinstance(content, str):
         return "text", content
@@ -129,7 +129,7 @@ def encode_content(content: object) -> tuple[ItemFormat, str]:
 
 
 def decode_content(version: ItemWritten) -> Content:
-    """What ``encode_content`` was given."""
+    """Decode what ``encode_content`` made."""
     if version.format == "bytes":
         return base64.b64decode(version.content)
     content: Content = decode_json(version.content) if version.format == "json" else version.content
@@ -137,16 +137,16 @@ def decode_content(version: ItemWritten) -> Content:
 
 
 def readable(content: Content) -> str:
-    """A text as it is; a value as JSON with a line for each part."""
+    """Text as it is; a value as indented JSON."""
     if isinstance(content, str):
         return content
     try:
         return msgspec.json.format(encode_json(content), indent=2)
-    except msgspec.DecodeError:  # of lone surrogates, which the standard library writes escaped
+    except msgspec.DecodeError:  # lone surrogates, which the standard library writes escaped
         return json.dumps(content, indent=2)
 
 
-# --- how it is given out ----------------------------------------------------------------------------------
+# --- how it is read ---------------------------------------------------------------------------------------
 
 
 def item_info(version: ItemWritten) -> ItemInfo:
@@ -155,10 +155,10 @@ def item_info(version: ItemWritten) -> ItemInfo:
 
 
 def shape_item(version: ItemWritten, transform: Transform = FULL) -> Item:
-    """An item with its content in the wanted shape.
+    """An item with its content after a transform.
 
     Raises:
-        ConfigurationError: That is no shape for bytes.
+        ConfigurationError: The content is bytes, and the transform is not ``full``.
     """
     content = decode_content(version)
     if transform.kind != "full":
@@ -180,7 +180,7 @@ def shape_text(text: str, transform: Transform) -> str:
         case "full":
             return text
         case "excerpt":
-            # Full-text search finds an item by other forms of a word, too.
+            # Full-text search also finds an item by other forms of a word.
             best = find_words(text, transform.words, limit=1, size=n) or find_words(
                 text, stems_of(transform.words), limit=1, size=n
             )
@@ -197,7 +197,7 @@ def shape_text(text: str, transform: Transform) -> str:
 
 
 def _first_sentences(text: str, limit: int) -> str:
-    """The first sentence of every paragraph, as far as whole sentences fit; of the first one, what fits."""
+    """The first sentence of each paragraph, as long as whole sentences fit; the very first one is cut to fit."""
     chosen: list[str] = []
     left = limit
     for paragraph in re.split(r"\n\s*\n", text.strip()):

@@ -1,4 +1,4 @@
-"""Merging: what a snapshot scope has changed against its parent, and what becomes of it."""
+"""Merging: comparing a snapshot scope with its parent, and deciding what the parent takes over."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that both sides changed, differently, since they last said the same.
+    """An item that both sides have changed in different ways since they last agreed.
 
     Attributes:
-        base: What both had then; None where it did not exist.
-        child: The child's version; None where it removed the item.
-        parent: The parent's version; None where it removed the item.
-        taken: What the parent has after the merge; ``neither`` leaves the conflict open: the parent keeps its own, and
-            the next merge reports it again.
+        base: The version on which they last agreed; None if the item did not exist then.
+        child: The child's version; None if it removed the item.
+        parent: The parent's version; None if it removed the item.
+        taken: What the parent has after the merge. ``neither`` leaves the conflict open: the parent keeps its own, and
+            the next merge reports the conflict again.
     """
 
     item_id: str
@@ -37,14 +37,14 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a merge did. What a merge has settled, later ones leave alone: merging twice changes nothing.
+    """What a merge did. What one merge has settled, later merges leave alone: merging twice changes nothing.
 
     Attributes:
-        written: Ids of items that the parent got from the child; for a conflict of which both were kept, the id of
-            the copy.
-        deleted: Ids of items that the child had removed.
-        unchanged: How many items of the child's needed nothing: merged before, or the same on both sides.
-        conflicts: What both sides had changed.
+        written: Ids of items that the parent took from the child; for a conflict in which both versions were kept, the
+            id of the copy.
+        deleted: Ids of items that were removed because the child had removed them.
+        unchanged: How many of the child's items needed nothing: merged before, or the same on both sides.
+        conflicts: The items that both sides had changed in different ways.
     """
 
     written: tuple[str, ...] = ()
@@ -55,12 +55,12 @@ class MergeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class MergePlan:
-    """What a merge comes to, by item ids.
+    """What a merge will do, by item ids.
 
     Attributes:
-        take: Those that the parent gets from the child, ended ones too.
-        copy: Those that it gets beside its own.
-        taken: Those in conflict, and what is taken.
+        take: Items that the parent takes from the child, including deleted ones.
+        copy: Items whose child version the parent gets as a copy beside its own.
+        taken: Items in conflict, with what is taken.
     """
 
     take: list[str] = field(default_factory=list[str])
@@ -74,10 +74,10 @@ def plan_merge(
     base: Mapping[str, ItemWritten],
     prefer: Prefer,
 ) -> MergePlan:
-    """Compare what the child changed with what the parent has now and had when both said the same.
+    """Compare the child's changes with the parent's current versions and those on which both last agreed.
 
-    An item that only the child changed is taken. One that both changed to the same is left. One that both changed
-    differently is a conflict. To keep both of a change and a removal is to keep the change.
+    An item that only the child changed is taken. An item that both changed to the same value is left alone. An item
+    that both changed in different ways is a conflict. Keeping both of a change and a removal keeps the change.
     """
     plan = MergePlan()
     for mine in changed:
@@ -99,7 +99,7 @@ def plan_merge(
 
 
 def says_same(one: ItemWritten | None, other: ItemWritten | None) -> bool:
-    """Whether two versions say the same; None and a deleted one both say that there is nothing."""
+    """Whether two versions have the same contents; None and a deleted version both mean that there is no item."""
     return _said(one) == _said(other)
 
 
@@ -115,14 +115,14 @@ def _said(version: ItemWritten | None) -> tuple[object, ...] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What a merge of a snapshot scope into its parent comes to.
+    """A snapshot scope compared with its parent, and what a merge will do.
 
     Attributes:
-        own: All that the child has written, ended items too; without contents.
-        since: Of the items that no merge has settled: the position at which both sides last said the same.
-        theirs: The parent's versions of those, without contents.
-        plan: What becomes of them.
-        conflicts: What both sides have changed.
+        own: All items that the child has written, including deleted ones, without contents.
+        since: For each item that no merge has settled, the position at which both sides last agreed.
+        theirs: The parent's versions of those items, without contents.
+        plan: What the merge will do with them.
+        conflicts: The items that both sides have changed in different ways.
     """
 
     own: list[ItemWritten]
@@ -133,13 +133,13 @@ class Comparison:
 
     @property
     def unchanged(self) -> int:
-        """How many items of the child's need nothing: merged before, or the same on both sides."""
+        """How many of the child's items need nothing: merged before, or the same on both sides."""
         taken = self.plan.taken
         return len(self.own) - len(taken) - sum(item_id not in taken for item_id in self.plan.take)
 
 
 def parent_of(scope: Scope) -> str:
-    """The id of the scope that a snapshot is merged into. Raises ``ScopeNotFound`` where there is none."""
+    """The id of the scope that a snapshot is merged into. Raises ``ScopeNotFound`` if there is none."""
     opened = scope.opened
     if not scope.is_snapshot or opened.parent_id is None:
         raise ScopeNotFound(f"scope {opened.scope_id!r} is {opened.mode}, so it has no parent to merge into")
@@ -149,7 +149,7 @@ def parent_of(scope: Scope) -> str:
 async def compare(
     journal: Journal, scope: Scope, parent: Scope, position: int, prefer: Prefer = "neither"
 ) -> Comparison:
-    """Compare a snapshot scope with its parent, both as they are at a position of the item log."""
+    """Compare a snapshot scope with its parent, both as of a position in the item log."""
     scope_id = scope.opened.scope_id
     child: list[Layer] = [(scope_id, position)]
     merged = await journal.read_merge(scope_id)
@@ -189,5 +189,5 @@ async def compare(
 async def read_by_id(
     journal: Journal, layers: Sequence[Layer], ids: Collection[str], *, bodies: bool = False
 ) -> dict[str, ItemWritten]:
-    """What layers show of some items."""
+    """The versions of some items that layers show, by item id."""
     return {item.item_id: item for item in await journal.find_items(layers, ids=ids, bodies=bodies)}

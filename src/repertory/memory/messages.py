@@ -1,4 +1,4 @@
-"""What may be asked of the memory actor."""
+"""The messages that the memory actor takes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from repertory.record.records import ScopeMode, ScopeOpened
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-# Levels of a value. Readers and writers of JSON take one of Python's 1,000 frames for each: the others are left to
-# whoever has a value written, or reads it again.
+# Levels of nesting in a value. JSON readers and writers take one of Python's 1,000 frames for each level; the other
+# frames are left to the code that calls them.
 _DEEPEST: Final = 500
 
 
 class Pending(Generic[T]):
-    """The actor's answer: what is decided already, and what its asker has still to wait for, the file."""
+    """The actor's answer: the decision is made, but the asker still has to wait for the file to be read or written."""
 
     __slots__ = ("_rest",)
 
@@ -31,9 +31,9 @@ class Pending(Generic[T]):
         self._rest = rest
 
     async def result(self) -> T:
-        """Read what was asked for, or wait until what was written is durable; once only.
+        """Read what was asked for, or wait until the write is durable. Call it only once.
 
-        A cancelled call takes no write back.
+        Cancelling the call does not take a write back.
         """
         return await self._rest()
 
@@ -42,8 +42,8 @@ class _OnScope(Request[T_co], Generic[T_co], frozen=True, kw_only=True):
     """A message about one scope.
 
     Attributes:
-        by: The run on whose behalf: a scope of another tree of runs is not found. "" for the application itself,
-            which may use them all.
+        by: The run on whose behalf it is sent. A scope of another tree of runs is not found. "" for the application
+            itself, which may use every scope.
     """
 
     scope_id: str
@@ -54,24 +54,26 @@ class Change(_OnScope[T_co], Generic[T_co], frozen=True, kw_only=True):
     """A message that writes to a scope.
 
     Attributes:
-        write: Called with the answer and the records in place of ``Journal.submit``, to write more in the same
-            transaction; gives the ticket. None for nothing more.
+        write: Called with the answer and the records instead of ``Journal.submit``, to write more in the same
+            transaction; returns the ticket. None writes nothing more.
     """
 
     write: Any = None
 
 
 class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
-    """Open a scope; opening it again under the same id gives the one that exists.
+    """Open a scope; opening it again under the same id returns the existing one.
 
     Attributes:
-        owner: The run it is for.
-        mode: ``root`` and ``isolated`` begin empty, ``shared`` is its parent, ``snapshot`` sees the parent as of
-            ``position`` and writes for itself. ``shared-read-only`` and ``snapshot-read-only`` write nothing.
-        parent_id: Needed by all but ``root`` and ``isolated``. Who opens it shares the parent with ``owner``.
+        owner: The run that will use the scope.
+        mode: ``root`` and ``isolated`` begin empty; ``shared`` is another name for its parent; ``snapshot`` sees the
+            parent as of ``position`` and keeps its own writes. ``shared-read-only`` and ``snapshot-read-only`` allow
+            no writes.
+        parent_id: Needed by all modes but ``root`` and ``isolated``. Opening the scope shares the parent with
+            ``owner``.
         scope_id: "" for a new id.
-        position: For snapshots: what ``SnapshotScope`` gave; None for now.
-        by: As with every message; about the parent.
+        position: For snapshots, the answer to ``SnapshotScope``; None for the current position.
+        by: The run on whose behalf the parent is used; see the other messages.
     """
 
     owner: str
@@ -100,58 +102,58 @@ class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
 
 
 class RetrieveItem(_OnScope[Pending[Item]], frozen=True, kw_only=True):
-    """Read an item in the wanted shape."""
+    """Read an item through a transform."""
 
     item_id: str
     transform: Transform = FULL
 
 
 class QueryItems(_OnScope[Pending[list[ItemInfo]]], frozen=True, kw_only=True):
-    """List items that a scope sees, newest first, or best first where words are looked for; without contents."""
+    """List the items that a scope sees, without contents: newest first, or best match first if words are given."""
 
     query: ItemQuery = ItemQuery()
 
 
 class SnapshotScope(_OnScope[Pending[int]], frozen=True):
-    """Answers the position that stands for all memory as it is now."""
+    """Get the position that stands for the current state of all memory."""
 
 
 class DeleteItem(Change[Pending[int]], frozen=True, kw_only=True):
-    """End an item; its versions stay in the log."""
+    """Delete an item; its versions stay in the log."""
 
     item_id: str
     if_position: int | None = None
 
 
 class ClearScope(Change[Pending[int]], frozen=True, kw_only=True):
-    """End every item that a scope sees; answers how many."""
+    """Delete every item that a scope sees; the answer is how many."""
 
 
 class RestoreScope(Change[Pending[int]], frozen=True, kw_only=True):
-    """Make a scope see again what it saw at a position; answers how many items that changed."""
+    """Make a scope see again what it saw at a position; the answer is how many items that changed."""
 
     position: int
 
 
 class MergeScope(Change[Pending[MergeReport]], frozen=True, kw_only=True):
-    """Bring a snapshot scope's changes into its parent; see ``MergeReport``."""
+    """Merge a snapshot scope's changes into its parent; see ``MergeReport``."""
 
     prefer: Prefer = "neither"
 
 
 class ListSnapshots(_OnScope[Pending[list[ScopeOpened]]], frozen=True):
-    """The scopes that are snapshots of a scope, oldest first: those that can be merged into it."""
+    """List the snapshots of a scope, oldest first: those that can be merged into it."""
 
 
 class ForgetOthers(Request[None], frozen=True):
-    """Another process has written to the journal, and what it wrote belongs to this one now: read everything again."""
+    """Another process has written to the journal, and this one owns it now: forget everything and read it again."""
 
 
 class ForgetTree(msgspec.Struct, frozen=True):
-    """A tree of runs has ended: what it asks for from now on is read again.
+    """A tree of runs has ended: forget its scopes. If they are asked for again, they are read again.
 
     Attributes:
-        root: The run at its top.
+        root: The id of its root run.
     """
 
     root: str
@@ -162,7 +164,7 @@ SimpleMessage: TypeAlias = OpenScope | StoreItem | RetrieveItem | QueryItems | S
 
 
 class ReadFirst(Request[Pending[Any]], frozen=True):
-    """What the actor could not answer with what it has in memory; its askers send this by themselves."""
+    """A request that the actor could not answer from memory. The asker resends it in this message by itself."""
 
     request: SimpleMessage
 
@@ -174,8 +176,8 @@ MemoryRef: TypeAlias = ActorRef[MemoryMessage]
 
 
 class AsksMemory(Protocol):
-    """What a ``Memory`` asks through: a ``MemoryRef``, or what relays to one on another machine."""
+    """What a ``Memory`` sends its requests to: a ``MemoryRef``, or a relay to one on another machine."""
 
     async def ask(self, request: Any, /) -> Pending[Any]:
-        """Ask; raises what the actor refuses."""
+        """Send a request; raises the error with which the actor refuses it."""
         ...

@@ -1,8 +1,8 @@
 """The payload of a run: one value of the user's own type beside the conversation, kept version by version.
 
-Inside it is a JSON document, which the type reads and writes. Whoever changes it works on a draft; what the draft
-differs in is committed in one transaction with the cause, a tool's outcome for instance. Of two drafts made side by
-side that change the same place, the first one counts, and the other's change is kept as a conflict.
+Internally it is a JSON document, which the type reads and writes. Changes are made to a draft. The differences are
+committed in one transaction with their cause, such as a tool's outcome. If two concurrent drafts change the same
+place, the first one committed counts, and the other's change is kept as a conflict.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from repertory.record.rows import encode_json
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceRecord:
-    """Where something that the run has read came from. A field ``sources: list[SourceRecord]`` is kept by the runtime.
+    """The source of something that the run has read. The runtime fills a field ``sources: list[SourceRecord]``.
 
     Attributes:
-        id: Of the source: the same for one address, however often it is read.
+        id: The source's id, the same however often its address is read.
         type: ``web``, ``database``, ``file``, ``search``, ``tool``, …
-        url: Its address; "" where it has none.
-        content_id: The citation id under which the content store has what was read last.
+        url: Its address; "" if it has none.
+        content_id: The citation id of its latest content in the content store.
         format: ``text``, ``markdown``, ``json``, ``code``, …
         length: Characters of the whole content.
         accessed_at: Seconds since 1970.
@@ -86,16 +86,16 @@ class SourceRecord:
 
 
 class PayloadScope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which places of its lead's payload a sub-agent gets; everything else is hidden from it.
+    """Which parts of its lead's payload a sub-agent gets; everything else is hidden from it.
 
-    A path is the names of fields with dots between them. It leads through fields and mappings, not into a list.
+    A path is field names joined by dots. It leads through fields and mappings, not into a list.
 
     Attributes:
-        read: What goes in, and cannot be changed there.
-        write: What goes in, and comes back changed when the sub-agent is done.
+        read: Paths that the sub-agent can read but not change.
+        write: Paths that it can read and change. The changes come back when the sub-agent is done.
 
     Raises:
-        ConfigurationError: They are no paths.
+        ConfigurationError: A value is not a list of paths.
     """
 
     read: Sequence[str] = ()
@@ -112,11 +112,11 @@ class PayloadScope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> tuple[PathParts, ...]:
-        """All that goes in."""
+        """All paths that the sub-agent gets."""
         return tuple(parts_of(path) for path in (*self.read, *self.write))
 
     def of(self, document: Any) -> Json:
-        """What a sub-agent gets of a document: what is at the paths, as far as there is something."""
+        """The part of a document that a sub-agent gets; paths at which there is nothing are left out."""
         inside: Json = {}
         for parts in self.paths:
             value, place = find(document, parts), inside
@@ -128,7 +128,7 @@ class PayloadScope(msgspec.Struct, frozen=True, kw_only=True):
         return inside
 
     def check_change(self, path: PathParts) -> None:
-        """Raise ``PayloadInvalid`` for a change of what may only be read."""
+        """Raise ``PayloadInvalid`` for a change in a part that is read-only."""
         writable = any(parts_of(own) == path[: len(parts_of(own))] for own in self.write)
         if not writable and any(overlaps(parts_of(own), path) for own in self.read):
             raise PayloadInvalid(
@@ -141,11 +141,11 @@ _NO_SCOPE: Final = PayloadScope()
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that are to be committed together.
+    """Changes to be committed together.
 
     Attributes:
-        base: The version that they were made of.
-        source: The tool, or the sub-agent's run; a sub-agent's changes are committed once.
+        base: The version that they were made to.
+        source: The tool, or the sub-agent's run; a sub-agent's changes are committed only once.
     """
 
     changes: Sequence[PayloadChange]
@@ -155,19 +155,19 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Payload:
-    """The payload as one tool call sees and changes it: as it stood when the call began, with the call's own changes.
+    """The payload as one tool call sees it: as it was when the call began, with the call's own changes.
 
-    Nobody else sees a change before it is committed, together with the call's outcome; a call that fails changes
-    nothing. A path is ``"author.name"``, or its parts, ``("links", "https://…")``, where a name has a dot in it; ""
-    is the whole. To test a tool, give it ``ToolContext(payload=Payload(value))`` and look at ``value`` afterwards.
+    Nobody else sees the changes until they are committed together with the call's outcome; a call that fails changes
+    nothing. A path is ``"author.name"``, or a tuple of its parts if a name has a dot in it, ``("links", "https://…")``;
+    "" is the whole. To test a tool, pass it ``ToolContext(payload=Payload(value))`` and look at ``value`` afterwards.
     """
 
     def __init__(self, value: Any = None, kind: Any = None) -> None:
-        """Make one that belongs to no run.
+        """Make a payload that belongs to no run.
 
         Args:
-            value: What it holds; None makes one that nobody can read or change, as in a run without a payload.
-            kind: Its type; None means that of the value.
+            value: Its value; None makes a payload that cannot be read or changed, as in a run without a payload.
+            kind: Its type; None means the type of the value.
         """
         self._type = None if value is None else ValueType(type(value) if kind is None else kind, "Payload: kind")
         self._document: Any = None if self._type is None else _canonical(self._type, _json(value, ()))
@@ -178,7 +178,7 @@ class Payload:
 
     @classmethod
     def draft(cls, state: PayloadState | None, *, changed_by: Effect = "transactional") -> Payload:
-        """One of a run's payload as it stands, for a tool of some effect; a pure one may only read it."""
+        """A draft of a run's payload as it is now, for a tool with this effect; a pure tool may only read it."""
         made = cls()
         made._is_read_only = changed_by == "pure"
         if state is not None:
@@ -188,33 +188,33 @@ class Payload:
 
     @property
     def value(self) -> Any:
-        """A copy of the whole, of the payload's type; changing it changes nothing, ``replace`` takes it back in."""
+        """A copy of the whole, of the payload's type. To change the payload, pass a changed copy to ``replace``."""
         return self._need().from_json(self._document)
 
     def get(self, path: Path = "") -> Any:
-        """A copy of what stands at a path, as JSON.
+        """A copy of the value at a path, as JSON.
 
         Raises:
-            PayloadInvalid: Nothing does.
+            PayloadInvalid: There is nothing at the path.
         """
         self._need()
         return thaw(find(self._document, resolve(self._document, path)))
 
     def set(self, path: Path, value: Any) -> None:
-        """Put a value at a path.
+        """Set the value at a path.
 
         Raises:
-            PayloadInvalid: It does not fit there, or there is no such place, or it may only be read.
+            PayloadInvalid: The value does not fit there, or there is no such place, or it is read-only.
         """
         self._need()
         parts = resolve(self._document, path, last=False)
         self._adopt(PayloadChange(path=parts, value=_json(value, parts)))
 
     def append(self, path: Path, *values: Any) -> None:
-        """Add values to the end of a list. What others append meanwhile stays, too.
+        """Append values to a list. What others append meanwhile is kept too.
 
         Raises:
-            PayloadInvalid: As ``set``; or there is no list.
+            PayloadInvalid: As for ``set``; or the value at the path is not a list.
         """
         self._need()
         parts = resolve(self._document, path)
@@ -224,10 +224,10 @@ class Payload:
         self._adopt(PayloadChange(path=parts, op="append", value=_json([*values], parts)))
 
     def remove(self, path: Path) -> None:
-        """Take a name out of a mapping.
+        """Remove a key from a mapping.
 
         Raises:
-            PayloadInvalid: As ``set``; or it is an item of a list, or a field of the type.
+            PayloadInvalid: As for ``set``; or the path leads to an item of a list, or to a field of the type.
         """
         self._need()
         parts = resolve(self._document, path)
@@ -236,26 +236,26 @@ class Payload:
         self._adopt(PayloadChange(path=parts, op="remove"))
 
     def replace(self, value: Any) -> None:
-        """Put another value in place of the whole; of it only what differs counts as changed.
+        """Replace the whole value. Only the parts that differ count as changed.
 
         Raises:
-            PayloadInvalid: It does not fit the type, or what differs may only be read.
+            PayloadInvalid: The value does not fit the type, or a part that differs is read-only.
         """
         self._need()
         self._adopt(PayloadChange(path=(), value=_json(value, ())))
 
     def bring_back(self, changes: Sequence[PayloadChange], *, base: int, run_id: str) -> None:
-        """Stage what a sub-agent changed, of the version that it was given; ``value`` does not show it yet."""
+        """Stage what a sub-agent changed in the version ``base`` that it was given; ``value`` does not show it yet."""
         self._brought.append(Staged(changes=changes, base=base, author="sub-agent", source=run_id))
 
     def staged(self, author: PayloadAuthor, source: str = "") -> list[Staged]:
-        """All that is to be committed."""
+        """All changes that are to be committed."""
         own = [] if self._document is self._base else [*changes_between(self._base, self._document)]
         mine = [Staged(changes=own, base=self._version, author=author, source=source)] if own else []
         return [*mine, *self._brought]
 
     def discard(self) -> None:
-        """Take back everything that was changed."""
+        """Undo all changes."""
         self._document, self._brought = self._base, []
 
     def _need(self) -> ValueType:
@@ -284,12 +284,12 @@ class PayloadState:
     """The payload of one run as it is committed.
 
     Attributes:
-        type: Of its value.
-        scope: What of it is the lead's, for a sub-agent.
+        type: The type of its value.
+        scope: For a sub-agent, which parts of it are the lead's.
         version: The number of the last commit; 0 before the first.
-        document: As it stands.
-        first: As it stood at the beginning; instructions show this one, so that they never change.
-        base: The version of the lead's payload that a sub-agent's was made of.
+        document: The current document.
+        first: The document at the beginning. Instructions show this one, so that they never change.
+        base: For a sub-agent, the version of the lead's payload that it was made from.
     """
 
     def __init__(self, kind: ValueType, scope: PayloadScope | None = None) -> None:
@@ -298,8 +298,8 @@ class PayloadState:
         self.version = self.base = 0
         self.document: Any = None
         self.first: Any = None
-        self._changes: list[tuple[int, PayloadChange]] = []  # all that were made, with their versions
-        self._brought: set[str] = set()  # the sub-agents whose changes are in
+        self._changes: list[tuple[int, PayloadChange]] = []  # all changes, with the versions that made them
+        self._brought: set[str] = set()  # the sub-agents' runs whose changes have been committed
         hints = kind.hints().items()
         self._source_fields = [(name,) for name, hint in hints if _lists_sources(hint)]
 
@@ -309,7 +309,7 @@ class PayloadState:
         return self.type.from_json(self.document)
 
     def begin(self, value: Any, *, run_id: str, at: float, base: int = 0) -> PayloadChanged:
-        """The record of the first version, which ``adopt`` takes.
+        """Make the record of the first version, to be passed to ``adopt``.
 
         Raises:
             PayloadInvalid: The value does not fit the type.
@@ -318,7 +318,7 @@ class PayloadState:
         return PayloadChanged(run_id=run_id, version=1, author="spawn", base=base, changes=(change,), at=at)
 
     def adopt(self, record: PayloadChanged) -> None:
-        """Make what a record says part of the payload; the record is on its way to the disk, or comes from there."""
+        """Apply a record to the payload; the record has been submitted to the journal, or was read from it."""
         for change in record.changes:
             self.document = changed(self.document, change)
             self._changes.append((record.version, change))
@@ -338,15 +338,15 @@ class PayloadState:
         stored: ContentStored | None = None,
         redact: Callable[[PayloadChanged], PayloadChanged] = lambda record: record,
     ) -> list[PayloadChanged]:
-        """The records of what is to be committed, which ``adopt`` takes once they are on their way to the disk.
+        """Make the records of staged changes, to be passed to ``adopt`` once they are submitted to the journal.
 
         Args:
-            staged: What was changed, each lot a record of its own.
-            run_id: The run.
+            staged: The changes; each element becomes one record.
+            run_id: The run's id.
             at: Seconds since 1970.
-            call_id: The tool call.
-            stored: A content that was stored with the call, whose source goes into the payload.
-            redact: Takes out of a record what must not be kept.
+            call_id: The tool call's id.
+            stored: A content that was stored with the call; its source is added to the payload.
+            redact: Removes from a record what must not be kept.
         """
         trial, out = self._copy(), list[PayloadChanged]()
         for each in staged:
@@ -361,7 +361,7 @@ class PayloadState:
         return out
 
     def brings_back(self) -> list[PayloadChange]:
-        """What a sub-agent has changed of its lead's payload since it was given it."""
+        """What a sub-agent has changed in its lead's payload since it was given it."""
         out: list[PayloadChange] = []
         for parts in map(parts_of, self.scope.write):
             was, now = find(self.first, parts), find(self.document, parts)
@@ -382,7 +382,7 @@ class PayloadState:
         return trial
 
     def _record(self, lot: Staged, *, run_id: str, at: float, call_id: str) -> PayloadChanged:
-        """The record of one lot, what cannot be made of it as conflicts."""
+        """The record of one set of staged changes; those that cannot be made are recorded as conflicts."""
         since = [*takewhile(lambda made: made[0] > lot.base, reversed(self._changes))]
         made: list[PayloadChange] = []
         conflicts: list[PayloadConflict] = []
@@ -396,7 +396,7 @@ class PayloadState:
                 conflicts.append(PayloadConflict(change=wanted, version=other))
         try:
             self.type.from_json(reduce(changed, made, self.document))
-        except Misfit as error:  # each fits, but not together with what others have changed meanwhile
+        except Misfit as error:  # each change fits, but not together with what others have changed meanwhile
             conflicts += [PayloadConflict(change=change, reason=str(error)) for change in made]
             made = []
         return PayloadChanged(
@@ -412,15 +412,15 @@ class PayloadState:
         )
 
     def _has(self, wanted: PayloadChange) -> bool:
-        """Whether what is wanted is so already."""
+        """Whether the document already is as the change would make it."""
         there = find(self.document, wanted.path)
         return there is MISSING if wanted.op == "remove" else wanted.op == "set" and is_same(there, wanted.value)
 
     def _sources(self, records: Sequence[Json], fields: Sequence[PathParts]) -> Iterator[PayloadChange]:
-        """The changes by which sources are in the payload, each once, as they were read last."""
+        """The changes that put sources into the payload, each source once, as it was last read."""
         for field in fields:
             there = find(self.document, field)
-            if not isinstance(there, list):  # a TypedDict may do without
+            if not isinstance(there, list):  # a TypedDict may leave the field out
                 yield PayloadChange(path=field, value=[*records])
                 continue
             ids = [source["id"] for source in there]
@@ -439,9 +439,9 @@ def _lists_sources(hint: Any) -> bool:
 
 
 def without_sources(document: Json, content_ids: set[str] | None) -> Iterator[PayloadChange]:
-    """The changes that take the sources of some contents out of a payload; None for all of them.
+    """The changes that remove the sources of some contents from a payload; None removes all sources.
 
-    Sources are known by their fields: the type of the payload of a run that ended long ago is known to nobody.
+    Sources are recognised by their fields, because the payload's type is unknown for a run that ended long ago.
     """
     fields = {field.name for field in dataclasses.fields(SourceRecord)}
     for name, value in document.items():
@@ -454,10 +454,10 @@ def without_sources(document: Json, content_ids: set[str] | None) -> Iterator[Pa
 
 
 def replay(kind: ValueType, records: Sequence[PayloadChanged], scope: PayloadScope | None = None) -> PayloadState:
-    """The payload that the records of a run left.
+    """Rebuild a run's payload from its records.
 
     Raises:
-        PayloadInvalid: It does not fit the type; another one was named when the run began.
+        PayloadInvalid: It does not fit the type, because another type was named when the run began.
     """
     state = PayloadState(kind, scope)
     for record in records:
@@ -471,10 +471,10 @@ def replay(kind: ValueType, records: Sequence[PayloadChanged], scope: PayloadSco
 
 
 def _canonical(kind: ValueType, document: Any) -> Any:
-    """A document as its type writes it, with the defaults of what it does not say."""
+    """A document as its type writes it, with defaults filled in."""
     try:
         canonical = freeze(to_plain(kind.from_json(document)))
-        encode_json(canonical)  # which refuses what the journal could not keep
+        encode_json(canonical)  # raises for what the journal could not keep
     except (Misfit, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise PayloadInvalid(f"the payload does not fit {kind.name}: {error}") from error
     if not isinstance(canonical, dict):

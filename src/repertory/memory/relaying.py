@@ -1,4 +1,4 @@
-"""What is asked of memory and answered, as text: for a run whose lead shares its memory from another machine."""
+"""Memory requests and answers as text, for a run whose lead shares its memory from another machine."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _ANSWERS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Item, ItemIn
 
 
 def encode_request(message: Any, redact: Callable[[Any], Any]) -> str:
-    """A message to the memory actor; without what is to be written in the same transaction, which is the asker's.
+    """Encode a message to the memory actor, without its ``write``, which stays with the asker.
 
     Args:
-        message: What is asked.
-        redact: Takes out of it what must not be kept.
+        message: The request.
+        redact: Removes from it what must not be kept.
 
     Raises:
-        RecordRefused: It holds what cannot be kept.
+        RecordRefused: It holds something that cannot be kept.
     """
     if isinstance(message, Change):
         message = msgspec.structs.replace(message, write=None)
-    elif isinstance(message, OpenScope):  # so that carried out twice it opens one
+    elif isinstance(message, OpenScope):  # a fixed id, so that carrying it out twice opens only one scope
         message = msgspec.structs.replace(message, scope_id=message.scope_id or new_id("scope"))
     return _encode([type(message).__name__, redact(message)])
 
 
 def decode_request(text: str) -> Any:
-    """What ``encode_request`` was given.
+    """Decode what ``encode_request`` made.
 
     Raises:
-        ConfigurationError: No such thing can be asked here.
+        ConfigurationError: It is not a request that can be relayed.
     """
     kind, fields = _decode(text)
     try:
@@ -52,13 +52,13 @@ def decode_request(text: str) -> Any:
 
 
 def encode_answer(answer: Any) -> str:
-    """What the memory actor has answered."""
+    """Encode the memory actor's answer."""
     kind = type(answer[0] if isinstance(answer, list) and answer else answer).__name__
     return _encode([kind, answer])
 
 
 def decode_answer(text: str) -> Any:
-    """What ``encode_answer`` was given."""
+    """Decode what ``encode_answer`` made."""
     kind, answer = _decode(text)
     made = _ANSWERS.get(kind)
     if made is None:

@@ -1,8 +1,8 @@
 """Scopes: whose memory is read and written.
 
-A scope is (owner, parent, position, mode). ``shared`` is another name for its parent. ``snapshot`` sees its parent
-as it was at a position and keeps its own writes to itself, until they are merged back. ``isolated`` begins empty.
-Nothing is ever copied: a view is layers over one log, and a snapshot is a number.
+A scope is (owner, parent, position, mode). A ``shared`` scope is another name for its parent. A ``snapshot`` sees its
+parent as it was at a position, and keeps its own writes to itself until they are merged. An ``isolated`` scope begins
+empty. Nothing is ever copied: a view is a list of layers over one log, and a snapshot is a position in that log.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from repertory.record.records import ScopeOpened
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """A scope as it is used; all of it is settled when it is opened.
+    """An open scope. All of this is decided when it is opened.
 
     Attributes:
         opened: Its record.
-        target: The scope that is written to: for a shared one its nearest ancestor that is not.
-        layers: The scopes that it sees, nearest first, each with the position up to which, None for no bound.
+        target: The scope that its writes go to: for a shared scope, its nearest ancestor that is not shared.
+        layers: The scopes that it sees, nearest first, each with the last position that it sees; None for no limit.
         read_only: Whether nothing may be written through it.
     """
 
@@ -41,7 +41,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def resolve(opened: ScopeOpened, parent: Scope | None) -> Scope:
-    """What a scope sees and writes, by what its parent does."""
+    """Work out what a scope sees and writes from its parent."""
     read_only = opened.mode.endswith("read-only")
     if parent is not None and opened.mode.startswith("shared"):
         return Scope(opened, parent.target, parent.layers, read_only or parent.read_only)
@@ -50,7 +50,7 @@ def resolve(opened: ScopeOpened, parent: Scope | None) -> Scope:
 
 
 async def read_scope(journal: Journal, scope_id: str) -> Scope:
-    """Read a scope and those above it. Raises ``ScopeNotFound``."""
+    """Read a scope and its ancestors. Raises ``ScopeNotFound``."""
     scope: Scope | None = None
     for opened in reversed(await journal.read_scope(scope_id)):
         scope = resolve(opened, scope)
