@@ -1,4 +1,4 @@
-"""MCP: servers of the Model Context Protocol as tools of agents. Needs the extra ``repertory[mcp]``."""
+"""Tools from servers of the Model Context Protocol (MCP). Needs the extra ``repertory[mcp]``."""
 
 from __future__ import annotations
 

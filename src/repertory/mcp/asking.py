@@ -1,8 +1,8 @@
-"""What an MCP server asks a person for within a call: shown as what the call waits for, and answered when it comes.
+"""Questions that an MCP server asks a person during a call: the call waits for the answer and then continues.
 
-From protocol 2026-07-28 on such a call ends with what the server asks and a state for the client to keep, and is made
-again with the answers: so it can wait for days, and over restarts. Before that the server asks within the open request,
-on a connection that all calls share, so it can only be answered at once and by a function.
+Since protocol 2026-07-28 such a call ends with the question and a state for the client to keep, and is made again with
+the answer. So it can wait for days, and across restarts. Older servers ask within the open request, on a connection
+that all calls share, so only a function can answer, and at once.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 OnInput: TypeAlias = Callable[[str, Json], Awaitable[Json | None]]
 
-# All that the protocol has in a form. What else a server writes there, such as a pattern that takes for ever to match,
-# is nothing to check a person's answer by.
+# The keywords that the protocol allows in a form. A person's answer is not checked by anything else that a server
+# writes there, such as a pattern that takes for ever to match.
 _WORDS = (
     *("type", "title", "description", "default", "enum", "enumNames", "const", "format"),
     *("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"),
 )
 _NESTED = ("items", "anyOf", "oneOf")
-_MOST_SHOWN = 10_000  # characters of what a server wants a person to read
+_MOST_SHOWN = 10_000  # characters of a server's question that a person is shown
 
 
 def later(asked: types.InputRequiredResult, *, server: str, timeout: float | None) -> ResultLater:
-    """What a call waits for that a server asks a person about.
+    """The result of a call that waits because its server asks a person something.
 
     Raises:
-        ToolFailed: It asks for something else: for a model's answer, or for folders.
+        ToolFailed: The server asks for something else: for a model's answer, or for folders.
     """
     import mcp_types as types
 
@@ -58,7 +58,7 @@ def later(asked: types.InputRequiredResult, *, server: str, timeout: float | Non
 
 
 def responses(answer: GivenAnswer) -> types.InputResponses:
-    """What the server is told: to decline where somebody said no, to cancel where nobody said anything in time."""
+    """The responses to the server's questions: declined if a person refused, cancelled if nobody answered in time."""
     import mcp_types as types
 
     asked: dict[str, Json] = answer.state["asked"]
@@ -70,7 +70,7 @@ def responses(answer: GivenAnswer) -> types.InputResponses:
 
 
 def at_once(function: OnInput | None, *, server: str) -> ElicitationFnT:
-    """Answers a server of an older protocol, which asks within a call that is open."""
+    """A callback that answers a server of an older protocol, which asks within an open call."""
 
     async def answer(context: object, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
         import mcp_types as types
@@ -91,7 +91,7 @@ def at_once(function: OnInput | None, *, server: str) -> ElicitationFnT:
 
 
 def _read(params: types.ElicitRequestParams) -> tuple[str, Json]:
-    """What a person is shown, and the schema of the answer."""
+    """The text that a person is shown, and the schema of the answer."""
     message = clean_text(params.message)[0][:_MOST_SHOWN]
     if params.mode == "url":
         return f"{message} (open {params.url[:_MOST_SHOWN]} yourself, then answer null)", {"type": "null"}
@@ -109,7 +109,7 @@ def _read(params: types.ElicitRequestParams) -> tuple[str, Json]:
 
 
 def _field(schema: Any) -> Any:
-    """The schema of a field, with what the protocol has for it."""
+    """The schema of a field, reduced to the keywords that the protocol allows."""
     if not isinstance(schema, dict):
         return {}
     kept = {name: value for name, value in schema.items() if name in _WORDS}

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol as a tool set: connected, kept up, its tools listed and called."""
+"""An MCP server as a tool set: connecting, reconnecting, listing its tools and calling them."""
 
 from __future__ import annotations
 
@@ -41,49 +41,49 @@ if TYPE_CHECKING:
 
 log = Log("repertory.mcp")
 
-CONNECT_TIMEOUT: Final = 30.0  # seconds; a server that is fetched by its command's first start takes some
+CONNECT_TIMEOUT: Final = 30.0  # seconds; a command that downloads its server at the first start takes some time
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # in the name of a tool, for the Messages API
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # characters that the Messages API does not allow in the name of a tool
 _MOST_PAGES = 100  # of the list of tools
-_MOST_TOOLS: Final = 1_000  # of one server; the definitions of so many fill the largest window
-_DESCRIPTION: Final = 10_000  # characters of what a tool says of itself, which each request repeats
-_BETWEEN_LISTS: Final = 1.0  # seconds, where a server says again and again that its list has changed
-_POLLS = (0.05, 0.25, 1.0, 5.0)  # seconds before a server is called again that is not ready; then the last for good
-_BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before a connection is made again, by failures in a row
+_MOST_TOOLS: Final = 1_000  # of one server; so many definitions fill the largest window
+_DESCRIPTION: Final = 10_000  # characters of a tool's description, which each request repeats
+_BETWEEN_LISTS: Final = 1.0  # seconds between two lists, if a server reports changes again and again
+_POLLS = (0.05, 0.25, 1.0, 5.0)  # seconds before calling again a server that is not ready; the last one repeats
+_BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before reconnecting, by failures in a row
 
 
 class McpServer:
-    """A server of the Model Context Protocol. Put it among an agent's ``tools``::
+    """A server of the Model Context Protocol. List it in an agent's ``tools``::
 
         files = McpServer("files", ["npx", "-y", "@modelcontextprotocol/server-filesystem", "."])
         agent = Agent("clerk", tools=[files])
 
-    All runs of a supervisor share one connection, which is made when the first of them begins, made again when it was
-    lost, and closed with the supervisor. Without ``trusted`` each of its tools is ``unsafe``: not called again
-    by itself after a crash.
+    All runs of a supervisor share one connection. It is opened by the first run that needs it, reopened if it is lost,
+    and closed with the supervisor. Unless ``trusted`` is set, each of its tools is ``unsafe``: a call is not repeated
+    automatically after a crash.
 
     Args:
-        name: What it is called, in logs and where another tool has a name that one of its tools has.
-        target: The command that starts it, with its arguments, to be spoken to over its standard streams; or the URL
-            of one that is served over HTTP.
-        env: Environment of the process beside a few harmless variables (``PATH``, ``HOME``, …): it sees nothing else.
-        cwd: The folder that the process runs in; None for this process's own.
-        headers: Of each HTTP request, such as ``Authorization``. Neither shown nor recorded.
+        name: The server's name, in logs and in front of a tool's name that another tool has too.
+        target: The command that starts the server, with its arguments, for a server on standard streams; or the URL
+            of a server over HTTP.
+        env: Environment variables of the process. Beside them it sees only a few harmless ones (``PATH``, ``HOME``, …).
+        cwd: The working directory of the process; None for this process's own.
+        headers: Headers of each HTTP request, such as ``Authorization``. Neither shown nor recorded.
         include: The tools to offer, by their names at the server; None for all.
         exclude: Tools not to offer.
-        effects: The effect of tools by their names at the server; see ``Tool``. It overrides the hints.
-        trusted: Believe what the server says of its tools: that they only read, or may be called again.
+        effects: The effects of tools by their names at the server; see ``Tool``. They override the server's hints.
+        trusted: Believe the server's hints that its tools only read, or may be called again.
         deadline: Seconds for one call; None for no limit.
         connect_timeout: Seconds for starting and connecting.
-        input_timeout: Seconds for which a call waits for a person whom the server asks for input; the server is told
-            then that the question was cancelled, and a call in which it asks on has failed. None waits for good.
-        on_input: Answers servers of protocols before 2026-07-28, which ask within an open call: given the message and
-            the schema, the answer, or None to decline. Such questions cannot wait for ``Run.give_result``, so without
-            this they are refused.
-        lifetime: ``supervisor`` for one connection that all runs share; ``run`` for one of its own for each.
+        input_timeout: Seconds for which a call waits for a person's answer when the server asks for input. Then the
+            server is told that the question was cancelled. If it asks again, the call fails. None waits without limit.
+        on_input: Answers questions of servers with a protocol before 2026-07-28, which ask within an open call. It
+            gets the message and the schema, and returns the answer, or None to decline. Such questions cannot wait
+            for ``Run.give_result``, so without this function they are refused.
+        lifetime: ``supervisor``: all runs share one connection. ``run``: each run has its own.
 
     Raises:
-        ConfigurationError: A value makes no sense.
+        ConfigurationError: A value is invalid.
     """
 
     def __init__(
@@ -152,19 +152,19 @@ class McpServer:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Sequence[Tool]]:
-        """Connect, and keep connected.
+        """Connect, and stay connected.
 
         Raises:
             ToolSetUnavailable: The server cannot be started or reached.
-            ConfigurationError: The extra ``repertory[mcp]`` is not installed, or the server has no tool of a name that
-                ``include`` or ``effects`` says.
+            ConfigurationError: The extra ``repertory[mcp]`` is not installed, or ``include`` or ``effects`` names a
+                tool that the server does not have.
         """
         connection = _Connection(self)
         failures: list[BaseException] = []
         async with anyio.create_task_group() as tasks:
             try:
                 await tasks.start(connection.keep, failures)
-            except RuntimeError:  # it ended before it had begun: it says why
+            except RuntimeError:  # the task ended before it had started; ``failures`` says why
                 if not failures:
                     raise
             if not failures:
@@ -181,21 +181,21 @@ class _Started(Protocol):
 
 
 class _Connection:
-    """The connection to one server. One task makes and holds it, any may call through it."""
+    """The connection to one server. One task opens and holds it; any task may call through it."""
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
         self.tools: list[Tool] = []
         self._client: Client | None = None
-        self._lost = anyio.Event()  # the connection there is now
-        self._stale = anyio.Event()  # the list of tools
-        self._settled = anyio.Event()  # no attempt to connect is under way
+        self._lost = anyio.Event()  # the current connection is lost
+        self._stale = anyio.Event()  # the list of tools is out of date
+        self._settled = anyio.Event()  # no attempt to connect is in progress
         self._settled.set()
         self._wanted = anyio.Event()
         self._failure = ""
 
     async def keep(self, failures: list[BaseException], *, task_status: _Started) -> None:
-        """Connect, and again whenever a call wants it after the connection was lost, until cancelled."""
+        """Connect, and reconnect when a call needs a connection that was lost, until cancelled."""
         failure = await self._connect(task_status.started)
         if failure is not None:
             known = isinstance(failure, ConfigurationError)
@@ -215,7 +215,7 @@ class _Connection:
                 self._settled.set()
 
     async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
-        """Connect, say so, and hold the connection until it is lost; what went wrong where there was none."""
+        """Connect, call ``connected``, and hold the connection until it is lost. Return why it could not connect."""
         timeout, there = self._server.connect_timeout, False
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
@@ -225,7 +225,7 @@ class _Connection:
                     self._client, self._lost, there = client, anyio.Event(), True
                     connected()
                     await self._hold(client)
-        except Exception as error:  # noqa: BLE001 - of the server, its process or the network: all mean that it is gone
+        except Exception as error:  # noqa: BLE001 - from the server, its process or the network: the server is gone
             return None if there else leaves_of(error)[0]
         finally:
             self._client = None
@@ -243,7 +243,7 @@ class _Connection:
         )
 
     async def _hold(self, client: Client) -> None:
-        """Keep the list of tools true until the connection is lost."""
+        """Keep the list of tools up to date until the connection is lost."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listen, client)
             tasks.start_soon(self._relist, client)
@@ -251,20 +251,20 @@ class _Connection:
             tasks.cancel_scope.cancel()
 
     def _lose(self, client: Client) -> None:
-        """Let go of a connection that is dead."""
+        """Give up a dead connection."""
         if self._client is client:
             self._client = None
             self._lost.set()
 
     async def _listen(self, client: Client) -> None:
-        """Hear of changes of the list where the protocol has that, and that the server is gone, before a call does."""
+        """Listen for changes of the tool list, if the protocol has that, and notice early that the server is gone."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
 
         try:
             async with client.listen(tools_list_changed=True) as changes:
-                self._stale.set()  # what changed between the list and this is not told again
+                self._stale.set()  # changes since the last list are not reported
                 async for _ in changes:
                     self._stale.set()
         except (ListenNotSupportedError, SubscriptionLost):
@@ -274,7 +274,7 @@ class _Connection:
                 self._lose(client)
 
     async def _heard(self, message: Any) -> None:
-        """Take what the server says by itself; older protocols tell of a changed list so."""
+        """Handle a notification from the server; older protocols report a changed list this way."""
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             self._stale.set()
 
@@ -285,7 +285,7 @@ class _Connection:
             try:
                 with anyio.fail_after(self._server.connect_timeout):
                     await self._list_tools(client)
-            except Exception as error:  # noqa: BLE001 - the tools that are known may still be called
+            except Exception as error:  # noqa: BLE001 - the known tools can still be called
                 log(logging.WARNING, "mcp.list.failed", server=self._server.name, error=say(error))
             await anyio.sleep(_BETWEEN_LISTS)
 
@@ -307,7 +307,7 @@ class _Connection:
             )
         wanted = names if server.include is None else server.include
         wanted_tools = [tool for tool in offered if tool.name in wanted - server.exclude]
-        # Beside the loop: to look through a schema takes a millisecond or two.
+        # In a thread: checking a schema takes a millisecond or two.
         self.tools[:] = await anyio.to_thread.run_sync(self._make_tools, wanted_tools)
 
     def _make_tools(self, offered: Sequence[types.Tool]) -> list[Tool]:
@@ -339,7 +339,7 @@ class _Connection:
         return list(made.values())
 
     async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
-        """Call a tool; once more where the connection was lost meanwhile and the call may be repeated."""
+        """Call a tool. Call it once more if the connection was lost during the call and the call may be repeated."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS
 
@@ -355,7 +355,7 @@ class _Connection:
                 if answer is not None and error.code == INVALID_PARAMS:
                     if answer.expired:
                         return self._unanswered()
-                    # What it gave us to keep is good for one process of it, or for some minutes.
+                    # The state that the server gave us may be valid only for one process, or for some minutes.
                     if may_repeat:
                         return await self._call(tool, effect, arguments, msgspec.structs.replace(context, answer=None))
                     return ToolOutput(
@@ -378,7 +378,7 @@ class _Connection:
         )
 
     def _unanswered(self) -> ToolOutput:
-        """The end of a call whose server asks again though nobody answered in time: else it would ask for ever."""
+        """End a call whose server asks again after nobody answered in time. Otherwise it could ask for ever."""
         return ToolOutput(
             f"Server {self._server.name} asked a person, nobody answered in time, and it gives no "
             "result without. The call may have had part of its effect: find out before you make it "
@@ -388,9 +388,9 @@ class _Connection:
         )
 
     async def _connected(self) -> Client:
-        """The connection, made again where it was lost."""
+        """The connection, reopened if it was lost."""
         if self._client is None:
-            if self._settled.is_set():  # nobody is at it
+            if self._settled.is_set():  # no attempt is in progress
                 self._settled = anyio.Event()
                 self._wanted.set()
             await self._settled.wait()
@@ -429,13 +429,13 @@ class _Connection:
                 return to_tool_output(result, server=self._server.name)
             if result.input_requests:
                 return later(result, server=self._server.name, timeout=self._server.input_timeout)
-            given, state = None, result.request_state  # it asks nothing, and wants to be called again
+            given, state = None, result.request_state  # the server asks nothing, and wants to be called again
             await anyio.sleep(pause)
         raise AssertionError("the pauses have no end")
 
 
 def _check_texts(where: str, values: object, kinds: Any, words: str) -> None:
-    """See that these are some texts, by name or in a list; one text would be taken for its letters."""
+    """Check for a mapping or list of texts. A single text would be taken for its characters."""
     check_type(where, values, kinds, f"{words}, or None")
     if isinstance(values, Mapping):
         values = [*values.keys(), *values.values()]
@@ -444,7 +444,7 @@ def _check_texts(where: str, values: object, kinds: Any, words: str) -> None:
 
 
 def _is_word(value: object) -> bool:
-    """Whether a value of whatever type is a text that is not empty."""
+    """Whether a value of any type is a text that is not empty."""
     return isinstance(value, str) and bool(value)
 
 

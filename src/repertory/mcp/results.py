@@ -1,4 +1,4 @@
-"""From what an MCP server answers to what a tool gives back."""
+"""Turning an MCP server's answer into a tool's output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def to_tool_output(result: types.CallToolResult, *, server: str) -> ToolOutput:
-    """A server's answer as a tool's output: its blocks, or its structured value where it gave no blocks."""
+    """A server's answer as a tool's output: its blocks, or its structured value if it gave no blocks."""
     blocks = tuple(_block(block) for block in result.content)
     structured: Any = getattr(result, "structured_content", None)
     status: OutcomeStatus = "error" if result.is_error else "ok"
@@ -52,10 +52,10 @@ def _block(block: Any) -> Text | Media:
 
 
 def effect_of(annotations: types.ToolAnnotations | None) -> Effect:
-    """The effect that a trusted server's hints come to.
+    """The effect that a trusted server's hints amount to.
 
-    Nothing follows from hints that are not there. What reads an open world may be made again, but its answer may have
-    changed, so it is not ``pure``. MCP has no commit that the journal could share, so nothing is ``transactional``.
+    A missing hint promises nothing. A call that reads an open world may be repeated, but its answer may have changed,
+    so it is not ``pure``. MCP has no commit that the journal could share, so nothing is ``transactional``.
     """
     if annotations is None:
         return "unsafe"

@@ -1,4 +1,4 @@
-"""Tools as a server of the Model Context Protocol: over the standard streams, or request by request over HTTP."""
+"""Offering tools as an MCP server: over the standard streams, or request by request over HTTP."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["answer_http", "serve_over_stdio", "serve_tools"]
 
 
 def serve_tools(tools: Iterable[Tool], *, instructions: str = "") -> Server[Any]:
-    """A server that offers tools. Its ``run`` and its app are the SDK's.
+    """Make a server that offers tools. Its ``run`` and its app are the SDK's.
 
     Args:
-        tools: What to offer; their effects become the hints that the protocol has.
-        instructions: What a client's model is told of them all.
+        tools: The tools to offer; their effects become the protocol's hints.
+        instructions: What a client's model is told about the tools as a whole.
 
     Raises:
         ConfigurationError: The extra ``repertory[mcp]`` is not installed.
@@ -56,7 +56,7 @@ def serve_tools(tools: Iterable[Tool], *, instructions: str = "") -> Server[Any]
             tasks.start_soon(_pass_on, to_tell, request.session)
             with told:
                 output = await execute(found, call.arguments or {}, ToolContext(progress=partial(_tell, told)))
-        assert output is not None  # the group gives no error away
+        assert output is not None  # the group would have raised any error
         return _result(output)
 
     return Server(
@@ -74,10 +74,10 @@ async def serve_over_stdio(tools: Iterable[Tool], *, instructions: str = "") -> 
 
 
 async def answer_http(server: Server[Any], scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one HTTP request of a client of the protocol, by its streamable transport without sessions.
+    """Answer one HTTP request of an MCP client, with the streamable transport and without sessions.
 
-    What the call begins ends with the request, also where the client goes away first. Who may ask, and how long a body
-    may be, is for whoever calls this to see to.
+    Everything that the request starts ends with it, also if the client disconnects first. The caller must check who
+    may call, and how long a body may be.
     """
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -87,7 +87,7 @@ async def answer_http(server: Server[Any], scope: Scope, receive: Receive, send:
 
 
 async def _pass_on(texts: MemoryObjectReceiveStream[str], session: ServerSession) -> None:
-    """Report how far a call is, as long as it lasts."""
+    """Report a call's progress for as long as it lasts."""
     with texts:
         count = 0
         async for text in texts:
@@ -96,7 +96,7 @@ async def _pass_on(texts: MemoryObjectReceiveStream[str], session: ServerSession
 
 
 def _tell(told: MemoryObjectSendStream[str], text: str) -> None:
-    """Pass on how far a call is; what the connection is too slow for is left out."""
+    """Pass on a progress text; it is dropped if the connection is too slow for it."""
     with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
         told.send_nowait(text)
 

@@ -1,4 +1,4 @@
-"""How a server of the Model Context Protocol is started or reached, and what it said last where that failed."""
+"""Starting or reaching an MCP server, and reporting its last output if that fails."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from mcp import Client, StdioServerParameters
 
-MOST_SAID: Final = 500  # characters of a line that a server says beside its answers
-_LAST_WORDS = 20  # lines that a server process said last, told where it does not start
+MOST_SAID: Final = 500  # characters of one line of a server's log or progress
+_LAST_WORDS = 20  # last lines of a server process's output that are reported if it does not start
 # Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
-# that nothing longer could be shown to a model.
+# nothing longer could be shown to a model.
 _LONGEST_ANSWER: Final = 32_000_000
 
 
@@ -46,18 +46,19 @@ async def open_client(
     heard: MessageHandlerFnT,
     answer: ElicitationFnT,
 ) -> AsyncGenerator[Client]:
-    """Start or reach a server, as ``McpServer`` says, and end the connection with the block.
+    """Start or reach a server, as ``McpServer`` says, and close the connection at the end of the block.
 
     Args:
         target: Its command, or its address.
-        env: Of the process.
-        cwd: Of the process.
-        headers: Of each request to the address.
-        heard: Called with what it says by itself.
-        answer: Answers what it asks within a call.
+        env: Environment of the process.
+        cwd: Working directory of the process.
+        headers: Headers of each request to the address.
+        heard: Called with each notification from the server.
+        answer: Answers what the server asks within a call.
 
     Raises:
-        Exception: It cannot be started or reached. What it said last is told with that, and nothing else is certain.
+        Exception: The server cannot be started or reached. The type of the error varies; it carries the server's last
+            output.
         ConfigurationError: The extra ``repertory[mcp]`` is not installed.
     """
     try:
@@ -88,7 +89,7 @@ async def open_client(
                 args=arguments,
                 env=env,
                 cwd=cwd,  # type: ignore[arg-type]
-                # Else one byte that is no UTF-8 ends the reading, and nobody hears of it.
+                # Otherwise one byte that is not UTF-8 ends the reading without any report.
                 encoding_error_handler="replace",
             )
             transport = _talk_to_process(parameters, errlog)
@@ -104,7 +105,7 @@ async def open_client(
 
 @asynccontextmanager
 async def _talk_to_process(parameters: StdioServerParameters, errlog: TextIO) -> AsyncGenerator[TransportStreams]:
-    """A transport over the standard streams of a process, on which no answer that cannot be read is lost."""
+    """A transport over the standard streams of a process that does not lose unreadable answers."""
     from mcp.client.stdio import stdio_client
 
     async with stdio_client(parameters, errlog=errlog) as (said, writing), anyio.create_task_group() as tasks:
@@ -128,10 +129,11 @@ async def _pass_on(
 
 
 def _read_again(error: ValidationError) -> SessionMessage | Exception:
-    """What the SDK could not read. It drops that, and the call whose answer it is would wait until its deadline.
+    """Read again what the SDK could not read. The SDK drops it, and its call would wait until the deadline.
 
-    Half of a character, which a text that was cut in JavaScript ends with, becomes U+FFFD. The answer to a call that
-    still cannot be read is an error of that call. What is no JSON is what the server prints, and stays as it is.
+    A lone surrogate, which a text that was cut in JavaScript may end with, becomes U+FFFD. If the answer to a call
+    still cannot be read, it becomes an error of that call. Anything but JSON is the server's own output and stays as
+    it is.
     """
     import mcp_types as types
     from mcp.shared.message import SessionMessage
@@ -152,15 +154,15 @@ def _read_again(error: ValidationError) -> SessionMessage | Exception:
 
 
 async def _note_refusal(words: deque[str], response: Any) -> None:
-    """Remember the status of an answer that is an error, which the SDK does not tell."""
+    """Remember the HTTP status of an error response, which the SDK does not report."""
     if response.is_error:
         words.append(f"HTTP {response.status_code} {response.reason_phrase}")
 
 
 async def _bound_reading(response: Any) -> None:
-    """See that an answer which is read as a whole, as the SDK does with JSON, does not fill the memory.
+    """Limit the size of a response that is read as a whole, as the SDK does with JSON.
 
-    It is counted as it is unpacked: a small compressed one can be a bomb.
+    The bytes are counted after decompression: a small compressed response can be a bomb.
     """
     import httpx2
 
@@ -178,12 +180,12 @@ async def _bound_reading(response: Any) -> None:
 
 @contextmanager
 def last_words(lines: deque[str]) -> Generator[TextIO]:
-    """A file to write to of which the last lines are kept, as what a process complains of may be all that tells why."""
+    """A file whose last lines are kept. A process's error output may be the only explanation of a failure."""
     reading, writing = os.pipe()
 
     def read() -> None:
         with os.fdopen(reading, encoding="utf-8", errors="replace") as stream:
-            while line := stream.readline(MOST_SAID):  # one without an end must not fill the memory
+            while line := stream.readline(MOST_SAID):  # a line without an end must not fill the memory
                 lines.append(line.rstrip())
 
     threading.Thread(target=read, name="mcp stderr", daemon=True).start()
@@ -192,6 +194,6 @@ def last_words(lines: deque[str]) -> Generator[TextIO]:
 
 
 def say(error: BaseException) -> str:
-    """What went wrong, in a line; of several errors the first."""
+    """What went wrong, in one line; the first of several errors."""
     error = leaves_of(error)[0]
     return str(error) if isinstance(error, ConnectionError | TimeoutError) else one_line(error)
