@@ -1,4 +1,4 @@
-"""What happened: the ledger of a run, the journal under it, and every record that either keeps."""
+"""What happened: the ledger of a run, the journal that stores it, and all types of records."""
 
 from __future__ import annotations
 

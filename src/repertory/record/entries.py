@@ -1,4 +1,4 @@
-"""Entries: what the ledger of a run is made of."""
+"""Entries, of which the ledger of a run consists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EntryKind: TypeAlias = Literal[
 class Part(NamedTuple):
     """Characters ``start`` to ``end``, not included, of an earlier entry or a stored content.
 
-    ``at`` is where they stand in the text that brought them back; -1 where that is not known.
+    ``at`` is their offset in the text that brought them back; -1 if it is not known.
     """
 
     source: str
@@ -34,13 +34,13 @@ class Part(NamedTuple):
 
 
 class Retrieved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a result brought back of what was no longer in view.
+    """What a retrieval brought back into view.
 
     Attributes:
-        positions: The entries that it shows, or hints at.
+        positions: The positions of the entries that it shows or hints at.
         content_id: The stored content that it shows; "" for none.
-        parts: The characters of them that it shows.
-        hint: Whether it only tells that they are there, and brings nothing back.
+        parts: Which characters of them it shows.
+        hint: Whether it only says that they exist, and brings nothing back.
     """
 
     positions: tuple[int, ...] = ()
@@ -53,29 +53,29 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """An entry before the ledger has given it a position.
 
     Attributes:
-        role: Whose turn it belongs to. Neighbouring entries of one role become one message.
-        kind: What it is.
+        role: The role whose turn it belongs to. Neighbouring entries of one role become one message.
+        kind: The kind of entry.
         content: What the model was first shown, as blocks; a tool result is exactly one ``ToolResult`` block.
-        iteration: The iteration that added it; 0 for what came before the first model call.
+        iteration: The iteration that added it; 0 before the first model call.
         tool: The tool's name, for results.
         tool_call_id: The call's id, for results.
-        content_id: The citation under which the content store holds the whole, where ``content`` is not all
-            of it (or where it is large enough to be cited); None otherwise.
-        original_length: Characters of the whole result, before it was shaped on arrival; 0 where it was not.
-        gist: What stands for the whole of a result that was cut, once it is shortened further; "" where that is to be
+        content_id: The citation under which the content store holds the whole, if ``content`` is only part of it or
+            is large enough to be cited; None otherwise.
+        original_length: Characters of the whole result before it was shaped on arrival; 0 if it was not shaped.
+        gist: For a result that was cut, the text that replaces the whole once it is shortened further; "" if that is
             made from ``content``.
-        spans: Where in the text of ``content`` the tool's own words stand, as (start, end) in characters: what stands
-            around them and between them is the runtime's. () where all of it is the tool's.
-        url: Where a result came from; "" where it has no address.
-        facts: Small facts about a result, as its tool gave them; told where the result is shown short.
-        step_id: Which step of the run wrote it, for traces; "" where nobody asked.
-        stop_reason: Why the model stopped, for its turns; "" otherwise.
-        message_id: Which message to the run it is, for what users say; "" otherwise.
-        deduplicated_from: The call whose result it repeats or points at; "" for a result of its own.
-        retrieved: What it brought back; None for everything but the results of retrievals.
-        covered: Whether a summary stood for something of what it brought back.
+        spans: Which parts of the text of ``content`` are the tool's own, as (start, end) in characters; the rest was
+            added by the runtime. () if all of it is the tool's.
+        url: Where a result came from; "" if it has no address.
+        facts: Small facts about a result, as its tool gave them. They are shown with a shortened result.
+        step_id: The step of the run that wrote it, for traces; "" if there are none.
+        stop_reason: For a model's turn, why the model stopped; "" otherwise.
+        message_id: For a user's message to the run, its id; "" otherwise.
+        deduplicated_from: The call whose result it repeats or refers to; "" if it is a result of its own.
+        retrieved: What it brought back into view; None if it is not the result of a retrieval.
+        covered: Whether part of what it brought back was covered by a trail or a summary.
         pinned: Whether its tool asked to keep it in view, as ``Run.pin`` would.
-        metadata: The application's own, kept and never read.
+        metadata: The application's own data. It is kept and never read.
     """
 
     role: Role
@@ -107,9 +107,9 @@ class Entry(Draft, frozen=True, kw_only=True):
     """One record in the ledger. It never changes.
 
     Attributes:
-        position: Its place in the run's ledger, from 0, without gaps.
+        position: Its position in the run's ledger, from 0, without gaps.
         created_at: Seconds since 1970.
-        tokens: Estimate of what ``content`` costs in a prompt, by characters; see ``repertory.llm``.
+        tokens: Estimated tokens of ``content`` in a prompt, by its characters; see ``repertory.llm``.
     """
 
     position: int

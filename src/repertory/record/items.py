@@ -1,4 +1,4 @@
-"""How memory is read: which items the layers of a scope show, found by what is known of them or by their words."""
+"""Reading memory: finding the items that the layers of a scope show, by their labels or their words."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ Layer: TypeAlias = tuple[str, int]
 """A scope, and the position of the item log up to which it is seen."""
 
 _ITEMS = TABLES[ItemWritten]
-# Ranking what a word of every item finds took 100 ms of 100,000 items; of the newest thousand it took 6.
+# Ranking 100,000 items for a word that all of them hold took 100 ms; ranking the newest thousand took 6.
 _RANKED: Final = 1_000
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items are wanted; what is left empty does not matter.
+    """Which items to find. A field that is left empty does not restrict them.
 
     Attributes:
-        types: Any of these.
-        sources: Any of these.
-        tags: All of these.
-        related_to: Related to any of these items.
-        id_prefix: What their ids begin with.
+        types: The item's type is one of these.
+        sources: The item's source is one of these.
+        tags: The item has all of these tags.
+        related_to: The item is related to any of these items.
+        id_prefix: The item's id begins with this.
         since: Written at this time or later, in seconds since 1970.
         until: Written before this time.
-        text: Plain words, all of which must be in the content or the tags. Other forms of a word count too, case and
-            accents do not; words in double quotes are a phrase. The best come first, of the newest thousand.
-        limit: How many at most, else the newest first; None for all.
+        text: Plain words, all of which must be in the content or the tags. Other forms of a word match too; case and
+            accents do not matter; words in double quotes are a phrase. Of the newest thousand matches, the best come
+            first.
+        limit: The maximum number of items; None for all. Without ``text`` the newest come first.
 
     Raises:
-        ConfigurationError: A value is of another type, the limit is below 0, or a time is none.
+        ConfigurationError: A value is of another type, the limit is below 0, or a time is not a valid number.
     """
 
     types: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ ITEMS: Final = SearchIndex("item_search", _ITEMS, ("scope", "labels", "words"), 
 
 
 def _labels(query: ItemQuery) -> list[list[str]]:
-    """What the index is asked for beside words."""
+    """The labels to look for in the index, besides words."""
     wanted = [[label("tag", tag)] for tag in query.tags]
     for kind, values in (("type", query.types), ("source", query.sources), ("item", query.related_to)):
         wanted += [[label(kind, value) for value in values]] if values else []
@@ -87,28 +88,28 @@ def _labels(query: ItemQuery) -> list[list[str]]:
 def _select(
     layers: Sequence[Layer], query: ItemQuery, ids: str | None, full_text: FullText, *, bodies: bool, ended: bool
 ) -> Question:
-    """SELECT the items that the layers, nearest first, show; of ``ids``, a JSON list of them, if given.
+    """SELECT the items that the layers, nearest first, show; only those in ``ids``, a JSON list, if it is given.
 
-    Each layer is asked by itself for its newest (or best), so that the engine reads no more than are wanted.
+    Each layer is queried by itself for its newest (or best) items, so that the engine reads no more than needed.
     """
     labels, words = _labels(query), bool(phrases_of(query.text))
     most = NO_LIMIT if query.limit is None else min(query.limit, NO_LIMIT)
     parts: list[str] = []
     values: list[Value] = []
     for depth, (scope_id, upto) in enumerate(layers):
-        # The order is that of an index, so that nothing is sorted and reading ends with the last one that is wanted.
+        # The order is that of an index, so nothing is sorted, and reading stops at the last item that is wanted.
         source, rank, order, index = "items t", "-t.position", "ORDER BY t.position DESC", "items_by_scope"
         where: list[str] = ["t.scope_id = ?"]
         wanted: list[Value] = [scope_id]
         if labels or words:
             source, values_there = full_text.items([[label("scope", scope_id)], *labels], query.text, upto, _RANKED)
             if words:
-                # Ranked before they are joined: only the best are looked at, until as many are there as are wanted.
+                # Ranked before the join, so that items are read best first, and only until there are enough.
                 source = f"SELECT * FROM ({source}) newest ORDER BY score LIMIT {_RANKED}"
             rank, order = ("f.score", full_text.by_score) if words else ("-f.place", "ORDER BY f.place DESC")
             source = f"({source}) f CROSS JOIN items t"
             wanted = [*values_there, scope_id]
-            # The sign keeps SQLite from taking the bound of the rowid for one of the position, and reading a range.
+            # The plus sign keeps SQLite from using the rowid's bound as a bound on the position, and reading a range.
             where.append("t.position = +f.place")
         else:
             where.append("t.position <= ?")
@@ -155,7 +156,7 @@ class ItemReads(Reads):
         return await self._records(ScopeOpened, f"WHERE {below} ORDER BY t.seq", owner, owner, owner)
 
     async def read_scope(self, scope_id: str) -> list[ScopeOpened]:
-        """A scope and those above it, in this order; [] where there is none of this id."""
+        """A scope and then its ancestors, nearest first; [] if there is no scope with this id."""
         above = """WITH RECURSIVE above (id, parent_id, depth) AS (
                        SELECT scope_id, parent_id, 0 FROM scopes WHERE scope_id = ? UNION ALL
                        SELECT s.scope_id, s.parent_id, depth + 1
@@ -164,7 +165,7 @@ class ItemReads(Reads):
         return await self._records(ScopeOpened, f"JOIN ({above}) a ON t.scope_id = a.id ORDER BY a.depth", scope_id)
 
     async def read_snapshot_scopes(self, scope_id: str) -> list[ScopeOpened]:
-        """The scopes that are snapshots of a scope, or of one that is the same by another name, oldest first."""
+        """The snapshots of a scope, or of a shared scope that stands for it, oldest first."""
         names = """WITH RECURSIVE names (id) AS (
                        SELECT scope_id FROM scopes WHERE scope_id = ? UNION
                        SELECT s.scope_id FROM names JOIN scopes s ON s.parent_id = names.id
@@ -174,12 +175,12 @@ class ItemReads(Reads):
         return await self._records(ScopeOpened, rest, scope_id)
 
     async def read_merge(self, scope_id: str) -> ScopeMerged | None:
-        """The last merge of a scope into its parent; None where there was none."""
+        """The last merge of a scope into its parent; None if there was none."""
         found = await self._records(ScopeMerged, "WHERE t.scope_id = ? ORDER BY t.seq DESC LIMIT 1", scope_id)
         return found[0] if found else None
 
     async def last_item_position(self) -> int:
-        """How far the log of items goes; 0 where it is empty."""
+        """The last position in the item log; 0 if it is empty."""
         sql = """SELECT coalesce(max(position), 0) FROM (
                      SELECT position FROM items WHERE seq = (SELECT max(seq) FROM items)
                      UNION ALL SELECT max(position) FROM scopes
@@ -187,16 +188,16 @@ class ItemReads(Reads):
         return await self._fetch("items", sql, (), lambda rows: int(next(iter(rows))[0] or 0))
 
     async def item_position_at(self, number: int) -> int:
-        """How far the log of items went before a record of the journal; 0 where there was none yet."""
+        """The last position in the item log before the record with this number; 0 if there was no item yet."""
         sql = "SELECT coalesce(max(position), 0) FROM items WHERE seq < ?"
         return await self._fetch("items", sql, (number,), lambda rows: int(next(iter(rows))[0] or 0))
 
     async def take_item_positions(self) -> int:
-        """The position after which the one actor that writes items goes on."""
+        """The position after which the memory actor, the only one to write items, continues."""
         return await self.last_item_position()
 
     async def scope_size(self, scope_id: str) -> tuple[int, int]:
-        """How many living items were written in a scope, and their bytes."""
+        """The number of a scope's own items that are not deleted, and their bytes."""
         newer = "SELECT 1 FROM items n INDEXED BY items_by_id WHERE n.scope_id = t.scope_id AND n.item_id = t.item_id"
         sql = f"""SELECT count(*), coalesce(sum(size), 0) FROM items t INDEXED BY items_by_id
                   WHERE scope_id = ? AND deleted = 0 AND NOT EXISTS ({newer} AND n.position > t.position)"""
@@ -222,18 +223,18 @@ class ItemReads(Reads):
         bodies: bool = False,
         ended: bool = False,
     ) -> list[ItemWritten]:
-        """The items that layers show together, newest first, or best first where words are looked for.
+        """The items that layers show together, newest first, or best match first if the query has words.
 
         Args:
-            layers: Scopes, nearest first: the version that the nearest one has of an item hides the others.
-            query: Which ones are wanted; None for all.
+            layers: Scopes, nearest first. The version of an item in the nearest scope hides the others.
+            query: Which items to find; None for all.
             ids: Only these items; None for all.
-            bodies: Whether with their contents, which are "" else.
-            ended: Whether items that were ended are given too.
+            bodies: Whether to read their contents; otherwise these are "".
+            ended: Whether to include deleted items.
         """
         query = query or ItemQuery()
         if query.text.strip() and not phrases_of(query.text):
-            return []  # signs alone are in no index
+            return []  # punctuation is not indexed
         if _labels(query) or query.text.strip():
             await self._catch_up(ITEMS)
         wanted = None if ids is None else self._list(ids)

@@ -1,6 +1,7 @@
-"""The journal: where every record becomes durable, and where all of them can be read again.
+"""The journal: the durable store of all records.
 
-This is how it is written; its parts that read are ``RunReads``, ``ItemReads`` and ``QueueReads``.
+This module holds the methods that write. Those that read are in ``RunReads``, ``ListReads``, ``ItemReads`` and
+``QueueReads``.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from repertory.record.writing import Batch
 T = TypeVar("T")
 
 Durability: TypeAlias = Literal["memory", "process", "power"]
-"""What an acknowledged write survives: nothing, the death of the process, or the loss of power."""
+"""What an acknowledged write survives: nothing, the death of the process, or a power failure."""
 
 
 class Journal(ListReads, ItemReads, QueueReads):
-    """The one durable store. ``SqliteJournal`` keeps it in a file, ``MemoryJournal`` in this process.
+    """The durable store of all records: ``SqliteJournal`` in a file, ``MemoryJournal`` in this process.
 
-    A read shows everything that was submitted before it, by whatever task or thread, whether somebody still waits
-    for it or not: it waits until that is durable. So a restarted actor never decides again what its predecessor has
-    decided. A journal that was opened to look only shows what its owner has made durable.
+    A read shows everything that any task or thread submitted before it: it first waits until that is durable. So a
+    restarted actor never makes a decision again that its predecessor has made. A journal that was opened read-only
+    shows what its owner has made durable.
 
     Attributes:
         durability: What an acknowledged write survives.
@@ -41,17 +42,17 @@ class Journal(ListReads, ItemReads, QueueReads):
     def __init__(self, durability: Durability, redactor: Redactor | None) -> None:
         self.durability: Durability = durability
         self._redactor = redactor
-        # Replaced and never changed: the writer's thread may be going through them.
+        # Replaced, never changed in place: the writer's thread may be iterating over it.
         self._observers: tuple[Callable[[Sequence[Record]], None], ...] = ()
 
     @property
     def queued(self) -> int:
-        """How many batches wait for the disk, about; 0 where none ever does."""
+        """About how many batches wait for the disk; 0 in a journal that writes at once."""
         return 0
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write to it as well."""
+        """Whether other processes may write to it too."""
         return False
 
     # --- where the rows are -------------------------------------------------------------------------------
@@ -74,14 +75,15 @@ class Journal(ListReads, ItemReads, QueueReads):
         Batches become durable in the order of their ``submit`` calls, each wholly or not at all.
 
         Args:
-            records: The batch, one transaction.
-            on_commit: Called once the batch is durable and before any waiter of the ticket wakes, in the order
-                of the batches, on the writer's thread. It must be quick and must not raise.
-            after: An earlier batch that this one builds on: if that was refused, so is this one.
+            records: The batch, which becomes one transaction.
+            on_commit: Called when the batch is durable, before any waiter of the ticket wakes. The calls are made on
+                the writer's thread, in the order of the batches. It must be quick and must not raise.
+            after: An earlier batch that this one builds on. If that was refused, this one is refused too.
 
         Raises:
-            RecordRefused: A record cannot be kept exactly; nothing of the batch was queued, and others go on.
-            JournalReadOnly: The journal was opened to look only.
+            RecordRefused: A record cannot be kept exactly. Nothing of the batch was queued; other batches are not
+                affected.
+            JournalReadOnly: The journal was opened read-only.
             JournalClosed: After ``aclose``.
             JournalWriteFailed: An earlier batch could not be written.
         """
@@ -94,7 +96,7 @@ class Journal(ListReads, ItemReads, QueueReads):
         after: Ticket | None = None,
         emptied: Sequence[int] = (),
     ) -> Batch:
-        """The rows of some records; with them go the bodies of the contents of these numbers."""
+        """Make a batch of some records; it also empties the bodies of the contents with these numbers."""
         records = tuple(self.redact(records))
         told: list[Callable[[], object]] = []
         for observer in self._observers if records else ():
@@ -104,21 +106,22 @@ class Journal(ListReads, ItemReads, QueueReads):
         return Batch(encode_records(records), told, after, emptied)
 
     def redact(self, value: T) -> T:
-        """The value as it would be recorded: without the secrets that the journal was told of; else the very same."""
+        """The value as it would be recorded: with the journal's secrets replaced, or the same object if it has none."""
         return value if self._redactor is None else self._redactor(value)
 
     @property
     def redaction_reach(self) -> int:
-        """Characters of the longest text that ``redact`` replaces; 0 where it replaces none."""
+        """Characters of the longest text that ``redact`` replaces; 0 if it replaces none."""
         return 0 if self._redactor is None else self._redactor.reach
 
     def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
-        """Have a function called with every batch once it is durable, in the order of the batches.
+        """Register a function to be called with every batch once it is durable, in the order of the batches.
 
-        It is called before any waiter of the batch wakes, on the writer's thread: it must be quick and must not raise.
+        It is called on the writer's thread before any waiter of the batch wakes, so it must be quick and must not
+        raise.
 
         Returns:
-            A function that ends it.
+            A function that unregisters it.
         """
         self._observers = (*self._observers, committed)
 
@@ -132,32 +135,32 @@ class Journal(ListReads, ItemReads, QueueReads):
         await self.submit(records).wait()
 
     async def remove_run(self, run_id: str, *, at: float) -> None:
-        """Take a root and all below it out of the journal, for good: nobody may write to them any more.
+        """Delete a root run and all runs below it from the journal for good. Nobody may write to them any more.
 
-        Its memory goes with it, but for what another tree sees by a snapshot; copies of its contents that other trees
-        have stay. A cancelled call, or a kill, has begun it or has not: calling it again goes on, as does the next
-        process. Its id cannot be used again.
+        Its memory is deleted too, except what another tree sees through a snapshot. Copies of its contents in other
+        trees stay. A call that is cancelled or killed may have begun the deletion: calling it again continues it, and
+        so does the next process that opens the journal. The id cannot be used again.
 
         Args:
-            run_id: The root, by its whole id.
-            at: Now, in seconds since 1970.
+            run_id: The whole id of the root run.
+            at: The current time, in seconds since 1970.
 
         Raises:
-            RunError: Another machine goes on with it.
+            RunError: Another machine is continuing the run.
         """
         while not await self._change("remove", partial(remove_slice, run_id=run_id, at=at)):
             pass
 
     async def read_removals(self, *, finished: bool) -> list[str]:
-        """The roots that were removed, or whose removal was begun and not finished."""
+        """The ids of the roots that were removed, or with ``finished=False`` those whose removal was only begun."""
         sql = "SELECT run_id FROM removals WHERE finished = ?"
         return await self._fetch("removals", sql, (int(finished),), ids_of)
 
     async def was_removed(self, run_id: str) -> bool:
-        """Whether there was a root of this id once."""
+        """Whether a root run with this id has been removed, or its removal has begun."""
         sql = "SELECT 1 FROM removals WHERE run_id = ?"
         return await self._fetch("removals", sql, (run_id,), lambda rows: bool([*rows]))
 
     async def delete_bodies(self, bodies: Iterable[StoredBody], *, also: Sequence[Record] = ()) -> None:
-        """Empty stored contents, and write further records, in one transaction. Their citations stay listed."""
+        """Delete the bodies of stored contents and write further records, in one transaction. Citations stay listed."""
         await self._insert(self._batch_of(also, emptied=[body.number for body in bodies])).wait()

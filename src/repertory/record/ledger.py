@@ -19,10 +19,10 @@ from repertory.record.waiting import Ticket
 
 
 class Snapshot(Sequence[Entry]):
-    """The first entries of a run's ledger: immutable, and made in the same time whatever their number.
+    """The first entries of a run's ledger: immutable, and made in constant time.
 
-    It is a list that only ever grows, shared with the ledger, and a length; a later append is beyond the length.
-    An entry's position is its index.
+    It consists of a length and a list that it shares with the ledger. The list only grows, beyond that length. An
+    entry's position is its index.
     """
 
     __slots__ = ("_entries", "_length", "_run_id")
@@ -31,9 +31,9 @@ class Snapshot(Sequence[Entry]):
         """Make a snapshot of entries.
 
         Args:
-            run_id: Their run.
-            entries: A list, the first ``length`` of which its owner promises never to change; None for none.
-            length: How many; None for all that are there now.
+            run_id: The id of their run.
+            entries: A list whose first ``length`` elements its owner must never change; None for no entries.
+            length: How many of them; None for all that are in the list now.
         """
         self._run_id = run_id
         self._entries = [] if entries is None else entries
@@ -41,7 +41,7 @@ class Snapshot(Sequence[Entry]):
 
     @property
     def run_id(self) -> str:
-        """The run whose entries they are."""
+        """The id of the run that the entries belong to."""
         return self._run_id
 
     @property
@@ -63,7 +63,7 @@ class Snapshot(Sequence[Entry]):
             start, stop, step = index.indices(self._length)
             if step > 0:
                 return self._entries[start:stop:step]
-            # Backwards, the bounds may be -1, which as an index would mean the end of the shared list.
+            # With a negative step a bound may be -1, which as an index would mean the end of the shared list.
             return [self._entries[position] for position in range(start, stop, step)]
         if not -self._length <= index < self._length:
             raise IndexError(f"position {index} is not within this snapshot of {self._length} entries")
@@ -87,11 +87,11 @@ class Snapshot(Sequence[Entry]):
 
 
 class Ledger:
-    """The append-only record of one run, in memory for reading and in the journal for good.
+    """The append-only record of one run, kept in memory for reading and in the journal for durability.
 
-    Appends come from any task and any OS thread. A batch is kept wholly or not at all; positions have no gaps,
-    and their order is the order in the file. Only what is durable is ever shown. There must be one living
-    ledger for a run: of two that append, one is refused and takes no more.
+    Any task and any OS thread may append. A batch is kept wholly or not at all. Positions have no gaps, and their
+    order is the order in the file. Only durable entries are ever shown. A run must have only one ledger open: if two
+    append, one of them is refused and takes no more.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class Ledger:
         entries: Iterable[Entry] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Start a ledger; for a run that may have entries already, use ``open``.
+        """Start a ledger. For a run that may already have entries, use ``open``.
 
         Args:
-            journal: Where the entries become durable.
-            run_id: The run.
-            entries: What the journal holds of this run.
-            clock: Gives ``created_at``, in seconds since 1970.
+            journal: The journal that makes the entries durable.
+            run_id: The run's id.
+            entries: The entries of this run that the journal holds.
+            clock: Returns ``created_at``, in seconds since 1970.
         """
         self.run_id = run_id
         self._journal = journal
@@ -116,7 +116,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._entries = list(entries)  # append-only up to _durable; snapshots share it
         self._durable = len(self._entries)
-        self._latest: Ticket | None = None  # of the batch that the next one builds on
+        self._latest: Ticket | None = None  # the batch that the next one builds on
 
     @classmethod
     async def open(cls, journal: Journal, run_id: str, *, clock: Callable[[], float] = time.time) -> Ledger:
@@ -136,7 +136,7 @@ class Ledger:
 
     @property
     def journal(self) -> Journal:
-        """Where the entries become durable."""
+        """The journal that makes the entries durable."""
         return self._journal
 
     @property
@@ -145,25 +145,25 @@ class Ledger:
         return self._durable
 
     def snapshot(self) -> Snapshot:
-        """The ledger as it is now, in constant time. Shows what is durable, and never what comes later."""
+        """The durable entries as of now, in constant time. Later appends do not show in it."""
         return Snapshot(self.run_id, self._entries, self._durable)
 
     async def append(self, *drafts: Draft, also: Sequence[Record] = ()) -> tuple[Entry, ...]:
         """Append a batch and wait until it is durable.
 
-        A cancelled call takes nothing back: the batch will still be written.
+        Cancelling the call takes nothing back: the batch will still be written.
 
         Args:
             drafts: The entries, in order.
-            also: Further records that become durable in the same instant, or not at all.
+            also: Further records to write in the same transaction.
 
         Returns:
             The entries with their positions.
 
         Raises:
-            RecordRefused: Something in the batch cannot be kept exactly, and nothing of it was appended; or it
-                contradicts what the journal holds, and then this ledger takes no more.
-            JournalWriteFailed: The disk refused this batch or an earlier one; this ledger takes no more.
+            RecordRefused: Something in the batch cannot be kept exactly, and nothing of it was appended. Or the batch
+                contradicts what the journal holds; then this ledger takes no more entries.
+            JournalWriteFailed: The disk refused this batch or an earlier one; this ledger takes no more entries.
             JournalClosed: The journal is closed.
         """
         entries, ticket = self._submit(drafts, also)
@@ -175,16 +175,16 @@ class Ledger:
         return self._submit(drafts, also)[1]
 
     def append_sync(self, *drafts: Draft, also: Sequence[Record] = ()) -> tuple[Entry, ...]:
-        """The same for OS threads: blocks until the batch is durable."""
+        """Like ``append``, but for OS threads: blocks until the batch is durable."""
         entries, ticket = self._submit(drafts, also)
         ticket.wait_sync()
         return entries
 
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
         said = drafts
-        drafts = self._journal.redact(drafts)  # so that the ledger is what the journal holds
+        drafts = self._journal.redact(drafts)  # so that the ledger equals what the journal holds
         counted = [(draft, estimate_tokens(draft.content)) for draft in drafts]
-        # Positions and the place in the journal's queue are given under one lock, so both orders are the same.
+        # Positions and places in the journal's queue are assigned under one lock, so their orders are the same.
         with self._lock:
             if self._latest is not None and self._latest.failure is not None:
                 cause = self._latest.failure()
@@ -206,7 +206,7 @@ class Ledger:
                 self._durable = end
 
             try:
-                # Positions are given already, so a batch that is refused takes with it those that are queued behind.
+                # Positions are already assigned, so if a batch is refused, those queued behind it must be too.
                 ticket = self._journal.submit(records, on_commit=advance, after=self._latest)
             except BaseException:
                 del self._entries[start:]  # never durable, so no snapshot reaches it
@@ -216,7 +216,7 @@ class Ledger:
 
 
 def _refer(reply: ModelReplied, said: Sequence[Draft], start: int) -> ModelReplied:
-    """A reply that names the entry that it would repeat, of those appended with it from position ``start`` on."""
+    """The reply, referring to the entry with the same content if one is appended with it, from ``start`` on."""
     for position, draft in enumerate(said, start):
         if reply.content and reply.content == draft.content:
             return msgspec.structs.replace(reply, content=(), position=position)

@@ -1,4 +1,4 @@
-"""The one way to open a journal, wherever it is."""
+"""``open_journal``, the one way to open a journal, wherever it is."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ async def open_journal(
     """Open a journal, and close it at the end of the block.
 
     Args:
-        path: The file; made where there is none, readable by this user alone, as is its folder. None or
-            ``":memory:"`` keeps everything in this process: a ``MemoryJournal``. ``postgresql://…`` is a database of a
-            PostgreSQL server, whose tables are made where there are none: a ``PostgresJournal``.
-        durability: What an acknowledged write survives: ``"power"`` the loss of power, ``"process"`` the death of
-            the process (many times more appends a second on slow disks), ``"memory"`` nothing.
-        readonly: Look only, while another process may own the file. Needs no lock, changes nothing.
+        path: The path of a file. A missing file is created; only this user can read it and its new folder. None or
+            ``":memory:"`` keeps everything in this process, in a ``MemoryJournal``. ``postgresql://…`` is a database on
+            a PostgreSQL server, in which missing tables are created: a ``PostgresJournal``.
+        durability: What an acknowledged write survives: ``"power"`` survives a power failure, ``"process"`` the death
+            of the process (many times more appends a second on slow disks), ``"memory"`` nothing.
+        readonly: Open only for reading, while another process may own the file. Needs no lock and changes nothing.
         close_timeout: Seconds that closing may take to write what is queued.
-        redact: Environment variables whose values, as they are now, are recorded as ``[redacted: NAME]``; see
+        redact: Names of environment variables whose current values are recorded as ``[redacted: NAME]``; see
             ``Redactor`` for the forms in which they are found.
 
     Raises:
         JournalLocked: Another process owns the file; the message names it.
-        JournalUnreadable: Not a journal, damaged, or no permission; or the server cannot be reached.
-        JournalWriteFailed: The disk does not make durable what the file holds already.
+        JournalUnreadable: It is not a journal, is damaged, or may not be read; or the server cannot be reached.
+        JournalWriteFailed: The disk does not make durable what the file already holds.
         JournalSchemaTooNew: A newer repertory wrote it.
-        ConfigurationError: There is no such durability, a value to redact is shorter than 8 characters, ``redact`` is
-            no list of names, or the path is none; or psycopg is not installed.
+        ConfigurationError: An argument is invalid, a value to redact is shorter than 8 characters, or psycopg is not
+            installed.
     """
     check_choice("open_journal: durability", durability, Durability)
     check_number("open_journal: close_timeout", close_timeout, int | float, least=0, most=TIMEOUT_MAX)
@@ -86,7 +86,7 @@ def _check_place(path: object) -> None:
 
 
 def _check_redact(names: object) -> None:
-    """See that these are names: of a single text each letter would be taken for one, and nothing be redacted."""
+    """Check for a list of names: each character of a single text would be taken for one, and nothing be redacted."""
     words = "a list of names of environment variables"
     check_type("redact", names, list | tuple | set | frozenset, words)
     for name in cast("Iterable[object]", names):
@@ -95,7 +95,7 @@ def _check_redact(names: object) -> None:
 
 
 def is_owned(place: Place) -> bool:
-    """Whether a living process may write to a journal; blocks."""
+    """Whether a running process has a journal open to write to it; blocks."""
     if isinstance(place, PostgresAddress):
         from repertory.record.postgres_journal import has_writer
 

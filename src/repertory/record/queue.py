@@ -1,4 +1,4 @@
-"""The queue of runs, as the journal has it: who waits, in what order, and what was used of a day's quotas."""
+"""The queue of runs in the journal: which runs wait, in what order, and how much of a day's quotas is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIELDS: Final = QueuedRow.__struct_fields__
 _QUEUED: Final = """SELECT r.run_id, r.agent, r.client, r.priority, s.at
     FROM current_states c JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
     WHERE c.state = 'queued'"""
-# A call without a reply was cut off, or is under way: the most that it can take counts, as it does for limits.
+# A call without a reply was cut off or is in progress. The most that it can take is counted, as for limits.
 _USED: Final = """SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
         SELECT run_id, cost + cost_lost AS cost, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens
                + cache_write_1h_tokens + tokens_lost AS tokens
@@ -39,7 +39,7 @@ class QueueReads(Reads):
     """The part of a journal that reads the queue of runs."""
 
     async def read_settled(self) -> dict[str, ScheduleSettled]:
-        """What was settled last of each schedule, by its name."""
+        """The last settled due time of each schedule, by its name."""
         latest = "t.seq IN (SELECT max(seq) FROM schedules GROUP BY schedule)"
         found = await self._records(ScheduleSettled, f"WHERE {latest} ORDER BY t.seq")
         return {settled.schedule: settled for settled in found}
@@ -52,15 +52,15 @@ class QueueReads(Reads):
         without_clients: Collection[str] = (),
         limit: int | None = None,
     ) -> list[QueuedRow]:
-        """The runs that wait to begin, in the order in which they do.
+        """The runs that wait to begin, in the order in which they will begin.
 
-        Higher priority comes first, and ``AGEING`` seconds of waiting weigh as much as one level of it.
+        Higher priority comes first. Waiting for ``AGEING`` seconds counts as much as one level of priority.
 
         Args:
             without_runs: Ids of runs to leave out.
             without_agents: Names of agents whose runs to leave out.
             without_clients: Names of clients whose runs to leave out.
-            limit: How many at most; None for all.
+            limit: The maximum number of runs; None for all.
         """
         sql, values = _QUEUED, list[Value]()
         for column, left_out in (("run_id", without_runs), ("agent", without_agents), ("client", without_clients)):
@@ -80,7 +80,7 @@ class QueueReads(Reads):
     async def read_used(self, since: float) -> dict[tuple[str, str], Amount]:
         """What trees of runs have used since a time, by the agent and the client of their roots.
 
-        Attempts that broke off, and calls without a reply, count with the most that they can have taken.
+        Attempts that broke off and calls without a reply count as the most that they can have taken.
 
         Args:
             since: Seconds since 1970.

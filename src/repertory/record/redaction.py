@@ -1,7 +1,7 @@
-"""Secrets that must not be recorded: the values of named environment variables, wherever they turn up in a record.
+"""Keeping secrets out of records: the values of named environment variables are replaced wherever they occur.
 
-Everything that becomes durable passes ``Journal.submit``, so that is where they are replaced. What is shown before
-that, or kept beside it, asks ``Journal.redact`` for the same.
+Everything that becomes durable passes through ``Journal.submit``, which replaces them. Code that shows something before
+that, or keeps it elsewhere, calls ``Journal.redact``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ T = TypeVar("T")
 
 logger = logging.getLogger("repertory.journal")
 
-SHORTEST: Final = 8  # characters; a shorter value is found in harmless text, too
-_LINE: Final = 16  # characters from where on a single line of a value with several is replaced by itself
+SHORTEST: Final = 8  # characters; a shorter value would also be found in harmless text
+_LINE: Final = 16  # characters; each line of a multi-line value that is at least so long is also replaced on its own
 
 
 class Redactor:
     """Replaces the values of environment variables by ``[redacted: NAME]``.
 
-    A value is found as it is, in base 64, in hexadecimal, as a part of a URL and as a part of JSON; a value of several
-    lines also line by line. A value that was cut or encoded in another way is not found.
+    A value is found as it is, in base 64, in hexadecimal, URL-encoded and in JSON; a value of several lines also line
+    by line. A value that was cut, or encoded in another way, is not found.
 
     Args:
-        names: Environment variables. One that is not set now has no value to replace; the log says so.
-        environment: Where the values are; None means this process's.
+        names: Names of environment variables. If one is not set now, there is nothing to replace, and a warning is
+            logged.
+        environment: The variables with their values; None means those of this process.
 
     Raises:
         ConfigurationError: A value is shorter than 8 characters.
@@ -62,14 +63,14 @@ class Redactor:
 
     @property
     def reach(self) -> int:
-        """Characters of the longest text that is replaced; 0 where there is none."""
+        """Characters of the longest text that is replaced; 0 if there is none."""
         return len(next(iter(self._names), ""))
 
     def __call__(self, value: T) -> T:
-        """The same value without the secrets; the very same where there are none in it.
+        """The value with its secrets replaced, or the same object if it has none.
 
         Raises:
-            RecordRefused: It is nested too deep to be looked through.
+            RecordRefused: It is nested too deep to be searched.
         """
         try:
             return self._walk(value) if self._names else value
@@ -107,13 +108,13 @@ class Redactor:
 
 
 def _forms(value: str) -> set[str]:
-    """How a value is written where it is not written as it is."""
+    """The forms in which a value may be written, itself included."""
     data = value.encode("utf-8", "surrogatepass")
     plain = {value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= _LINE)}
     escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     quoted = {quote(data, safe=""), quote(data), quote_plus(data)}
     coded = {data.hex(), data.hex().upper()}
-    for before in range(3):  # what stands before it decides how its bits fall on the letters
+    for before in range(3):  # the number of bytes before it decides how its bits are split into letters
         letters = base64.b64encode(b"\0" * before + data + b"\0\0").decode()
         core = letters[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
         coded |= {core, core.replace("+", "-").replace("/", "_")}

@@ -1,4 +1,4 @@
-"""The journal in a file, and its twin in memory."""
+"""The journal in an SQLite file, and the one in memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def open_file(
     path: str, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
 ) -> SqliteJournal:
     """Open a journal in a file; blocks. See ``open_journal``."""
-    path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
+    path = os.path.realpath(path)  # one name for each file, whatever links and dots: two names would be two locks
     _check_kind(path)
     if readonly:
         check_readable(path)
@@ -69,10 +69,10 @@ def open_file(
 
 
 def _check_kind(path: str) -> None:
-    """Refuse what is there and is no file, before anything waits for a pipe or leaves a lock beside a device."""
+    """Refuse a path to something other than a file, before anything waits for a pipe or leaves a lock by a device."""
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # not there, or out of reach: what opens it says so
+    except (OSError, ValueError):  # missing or out of reach: opening it will say so
         return
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -83,16 +83,16 @@ def _check_kind(path: str) -> None:
 
 
 class MemoryJournal(Journal):
-    """The in-memory twin of ``SqliteJournal``: the same rows and answers, no file, no thread, gone with the process.
+    """The in-memory version of ``SqliteJournal``: the same rows and answers, without a file or a thread.
 
-    A batch is written before ``submit`` returns, ``on_commit`` included.
+    It is lost with the process. ``submit`` has written the batch and called ``on_commit`` before it returns.
     """
 
     def __init__(self, *, redactor: Redactor | None = None) -> None:
         super().__init__("memory", redactor)
         self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         migrate(self._connection, ":memory:")
-        weakref.finalize(self, self._connection.close)  # nothing is lost with one that nobody closes
+        weakref.finalize(self, self._connection.close)  # closes it if nobody else does; nothing is lost
         self._inserter = Inserter(self._connection)
         self._lock = threading.Lock()
         self._closed = False
@@ -149,14 +149,14 @@ class MemoryJournal(Journal):
 
 
 class OwnedJournal(Journal):
-    """A journal with a writer, or with none: opened to look only, so that it may not bring the index up to date."""
+    """A journal with a writer thread, or read-only without one, and then it may not update the search index."""
 
     def __init__(self, durability: Durability, redactor: Redactor | None, writer: Writer | None) -> None:
         super().__init__(durability, redactor)
         self._writer = writer
 
     def _not_writable(self) -> JournalReadOnly:
-        """The error of every write to a journal that was opened to look only."""
+        """The error for every write to a journal that was opened read-only."""
         raise NotImplementedError
 
     def _close(self) -> None:
@@ -164,12 +164,12 @@ class OwnedJournal(Journal):
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Write what is queued, then close, and give up the ownership of a file. Safe to call twice.
+        """Write what is queued, then close and give up ownership of a file. Safe to call twice.
 
         Shielded from cancellation; bounded by ``close_timeout``.
 
         Raises:
-            JournalWriteFailed: The disk, or the server, did not take everything in time.
+            JournalWriteFailed: The disk, or the server, did not accept everything in time.
         """
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._close)
@@ -185,14 +185,14 @@ class OwnedJournal(Journal):
 
     @property
     def queued(self) -> int:
-        """How many batches wait to be durable, about."""
+        """About how many batches wait to become durable."""
         return 0 if self._writer is None else self._writer.queued
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """As every journal does, also where the index in the file may not be brought up to date."""
         if self._writer is not None:
             return await super().search_entries(run_id, query, limit=limit)
-        # It lags and only the file's owner may bring it up to date: make one of this run, in memory.
+        # The index lags, and only the file's owner may update it: build one for this run, in memory.
         entries = await self.read_entries(run_id)
         aside = MemoryJournal()
         records = [EntryAppended(run_id=run_id, entry=entry) for entry in entries]
@@ -218,7 +218,7 @@ class OwnedJournal(Journal):
 
 
 class SqliteJournal(OwnedJournal):
-    """A journal in one SQLite file. Opened by ``open_journal``; owns the file until it is closed."""
+    """A journal in one SQLite file. ``open_journal`` opens it; it owns the file until it is closed."""
 
     def __init__(
         self,
@@ -248,10 +248,10 @@ class SqliteJournal(OwnedJournal):
         return await self._reader.fetch(what, sql, values, decode)
 
     async def give_back(self, pages: int) -> tuple[int, int]:
-        """Give up to so many pages of the file back to the disk that hold nothing any more.
+        """Return up to ``pages`` unused pages of the file to the disk.
 
         Returns:
-            The bytes of the file afterwards, and how many of them hold nothing yet.
+            The size of the file in bytes afterwards, and how many of these bytes are still unused.
         """
 
         def step(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -270,7 +270,7 @@ class SqliteJournal(OwnedJournal):
                 file.
 
         Returns:
-            What is wrong, the first hundred of each kind; empty where all is well.
+            The problems, the first hundred of each kind; empty if there are none.
         """
         await self._settle()
         return await anyio.to_thread.run_sync(find_damage, self.path, deep)
@@ -278,10 +278,10 @@ class SqliteJournal(OwnedJournal):
     def _close(self) -> None:
         writer = self._writer
         try:
-            self._reader.close()  # first, so that the writer finds nobody reading when it empties the log
+            self._reader.close()  # first, so that nobody is reading when the writer empties the log
             if writer is not None:
                 writer.close(self._close_timeout)
         finally:
-            # A thread that hangs in the disk may still write; then the file stays owned until the process ends.
+            # A thread that hangs on the disk may still write. Then the file stays owned until the process ends.
             if self._lock is not None and (writer is None or writer.ended):
                 self._lock.release()

@@ -1,7 +1,6 @@
-"""The figures of a run: sums over its journalled records, and the one way in which anything is counted.
+"""The figures of a run: sums over its journalled records. All figures that are shown anywhere are these.
 
-A run under way keeps them up record by record, a journal adds them up where the records are, and everybody who shows
-figures shows these.
+An active run updates them record by record. A journal computes them with SQL over its records.
 """
 
 from __future__ import annotations
@@ -32,37 +31,37 @@ RESULT_SUMMARIZED: Final = "ResultSummarized"
 class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one run, or the sum over a tree of runs.
 
-    A plain loop sends the whole record at every call, nothing shortened, with a cache breakpoint at the end.
+    A plain loop sends the whole record in every call, with nothing shortened and a cache breakpoint at the end.
 
     Attributes:
-        runs: How many runs the figures are about.
+        runs: The number of runs that the figures cover.
         iterations: Model calls of the loop that were answered.
-        model_calls: All model calls, the summarizer's and those without an answer included.
+        model_calls: All model calls, including the summarizer's and those without an answer.
         tokens_seen: Prompt tokens that the model was shown, over all iterations, as billed; cached ones included.
         tokens_plain: Prompt tokens that a plain loop would have sent for the same iterations.
         cache_read_tokens: Those of ``tokens_seen`` that were read from the prompt cache.
         cache_write_tokens: Those that were written to it, whatever their time to live.
         output_tokens: Tokens of the answers, over all iterations.
-        tokens_billed: Tokens of all model calls, the summarizer's included: prompts, cached or not, and answers.
-        cost_seen: US dollars of all model calls, the summarizer's included.
-        cost_lost: US dollars that attempts of them can have cost which broke off before their answer was whole. They
-            are billed as a rule, and nobody says how much.
-        tokens_lost: Tokens that those attempts can have taken.
-        cost_plain: US dollars of the plain loop, cache reads and writes priced as the provider would.
-        view_tokens: The newest prompt; in a sum, those of all runs together.
-        record_tokens: The prompt that a plain loop would send now; in a sum, those of all runs together.
+        tokens_billed: Tokens of all model calls, including the summarizer's: prompts, cached or not, and answers.
+        cost_seen: US dollars of all model calls, including the summarizer's.
+        cost_lost: The most, in US dollars, that attempts can have cost which broke off before their answer was
+            complete. Such attempts are usually billed, but the amount is not reported.
+        tokens_lost: The most tokens that those attempts can have taken.
+        cost_plain: US dollars of the plain loop, with cache reads and writes at the provider's prices.
+        view_tokens: Tokens of the newest prompt; in a sum, those of all runs together.
+        record_tokens: Tokens of the prompt that a plain loop would send now; in a sum, those of all runs together.
         largest_prompt: Tokens of the largest prompt.
         summaries: Summaries swapped in.
         summaries_written: Summaries that were written and offered to the planner.
-        summaries_refused: Summaries, of single results too, that failed or were of no use.
-        summaries_fallback: Those of ``summaries_written`` that were extracted because the strategy that was asked
+        summaries_refused: Summaries, including those of single results, that failed or were of no use.
+        summaries_fallback: Those of ``summaries_written`` that were extracted because the strategy that was tried
             first gave nothing usable.
         tool_calls: All tool calls.
         tool_errors: Those of them whose result is an error.
         retrievals: Calls of the tools that look something up again.
-        retrievals_covered: Those of them that brought back what trail or a summary stood for: what it lacked.
-        dedup_hits: Tool calls answered from an earlier, identical one.
-        replied_at: When the latest model call ended, in seconds since 1970; 0.0 where none has.
+        retrievals_covered: Those of them that brought back something covered by a trail or a summary, which lacked it.
+        dedup_hits: Tool calls that were answered from an earlier, identical call.
+        replied_at: When the latest model call ended, in seconds since 1970; 0.0 if none has ended.
     """
 
     runs: int = 1
@@ -94,7 +93,7 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summaries_failed(self) -> int:
-        """Summaries that were refused, or that an extractive one took the place of."""
+        """Summaries that were refused or replaced by an extractive one."""
         return self.summaries_refused + self.summaries_fallback
 
     def __add__(self, other: RunStatistics) -> RunStatistics:
@@ -107,7 +106,7 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **more)
 
     def count(self, record: Record) -> RunStatistics:
-        """The figures with one more record of the run; most records change none."""
+        """The figures after one more record of the run; most records change nothing."""
         match record:
             case ModelReplied():
                 return self._with_reply(record)
@@ -155,13 +154,13 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What the records of a stretch of the journal add to the figures of all runs.
+    """What a range of the journal's records adds to the figures of all runs.
 
     Attributes:
-        upto: The number of its last record: the next stretch begins behind it.
-        removals: How many trees were removed until now, of which earlier stretches may have counted something.
+        upto: The number of its last record; the next range begins after it.
+        removals: How many trees have been removed until now. Earlier ranges may have counted their records.
         figures: The figures that are sums, by the name of the agent.
-        states: By how many more, or fewer, runs of an agent are in a state, by both.
+        states: The change in the number of runs, by agent and state.
     """
 
     upto: int
@@ -178,7 +177,7 @@ COUNTED: Final = frozenset[object](
 
 
 def count_in(figures: dict[str, RunStatistics], record: Any) -> None:
-    """Count one record among the figures of its run; a run's first record is its ``RunStarted``."""
+    """Add one record to the figures of its run; a run's first record is its ``RunStarted``."""
     if isinstance(record, RunStarted):
         figures.setdefault(record.run_id, RunStatistics())
     elif (now := figures.get(getattr(record, "run_id", ""))) is not None:
@@ -187,8 +186,8 @@ def count_in(figures: dict[str, RunStatistics], record: Any) -> None:
 
 _PROMPT: Final = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens"
 _OF_LOOP: Final = "purpose = 'agent' AND error IS NULL"
-_AND_WHERE: Final = "/* and where */"  # where the caller's condition goes once more
-# Where the figures of a run come from: a table, which of its rows, and what each figure is over those.
+_AND_WHERE: Final = "/* and where */"  # replaced by the caller's condition
+# The sources of a run's figures: a table, the condition on its rows, and the SQL of each figure over these rows.
 _SOURCES: Final = (
     ("model_calls", "", "count(*) AS model_calls"),
     (
@@ -205,7 +204,7 @@ _SOURCES: Final = (
             sum(cache_write_tokens + cache_write_1h_tokens) AS cache_write_tokens, sum(output_tokens) AS output_tokens,
             sum(plain_cost) AS cost_plain, max({_PROMPT}) AS largest_prompt""",
     ),
-    # Of the newest alone, which is one row of a run.
+    # Only the newest, which is one row for each run.
     (
         "model_replies",
         f"seq IN (SELECT max(seq) FROM model_replies WHERE {_OF_LOOP} {_AND_WHERE} GROUP BY run_id)",
@@ -230,10 +229,10 @@ _SOURCES: Final = (
 
 
 def statistics_sql(where: str = "") -> str:
-    """The figures as SQL: one row for each run, ``run_id`` and then the fields of ``RunStatistics`` in their order.
+    """SQL for the figures: one row for each run, ``run_id`` and then the fields of ``RunStatistics`` in their order.
 
     Args:
-        where: A condition on ``run_id``, put wherever rows are read; "" means every run.
+        where: A condition on ``run_id``, used wherever rows are read; "" means every run.
     """
 
     def rows(name: str, table: str, which: str, figures: str) -> str:
@@ -253,9 +252,9 @@ _STRETCH: Final = "seq > ? AND seq <= ?"
 
 
 def totals_sql() -> str:
-    """The figures of a stretch as SQL: one row for each agent, its name and then the fields of ``RunStatistics``.
+    """SQL for the figures of a range: one row for each agent, its name and then the fields of ``RunStatistics``.
 
-    Those that are no sums are 0. It takes the bounds of the stretch once for each ``?``.
+    Fields that are not sums are 0. Each ``?`` takes a bound of the range.
     """
     names, parts = RunStatistics.__struct_fields__, list[str]()
     for table, which, figures in _SOURCES:
