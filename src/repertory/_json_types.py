@@ -270,7 +270,8 @@ def _alternatives(schema: Json, root: Json) -> list[Json]:
 def inner_schemas(schema: Json) -> Iterator[tuple[Json | list[Any], Any, Json]]:
     """The schemas directly within a schema: what holds each, under which key, and the schema."""
     for key in ("properties", "$defs"):
-        for name, inner in (schema.get(key) or {}).items():
+        named: Json = schema.get(key) or {}
+        for name, inner in named.items():
             if isinstance(inner, dict):
                 yield schema[key], name, inner
     for key in ("items", "additionalProperties"):
