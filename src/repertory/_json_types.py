@@ -270,8 +270,7 @@ def _alternatives(schema: Json, root: Json) -> list[Json]:
 def inner_schemas(schema: Json) -> Iterator[tuple[Json | list[Any], Any, Json]]:
     """The schemas directly within a schema: what holds each, under which key, and the schema."""
     for key in ("properties", "$defs"):
-        named: Json = schema.get(key) or {}
-        for name, inner in named.items():
+        for name, inner in (schema.get(key) or Json()).items():
             if isinstance(inner, dict):
                 yield schema[key], name, inner
     for key in ("items", "additionalProperties"):
