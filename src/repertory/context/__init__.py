@@ -1,7 +1,7 @@
 """What the model is shown: policies, the plan, its projection, and the planner that edits the plan when it pays.
 
-Everything here is pure: no I/O, no clock. Results are shaped on arrival, ``Planner.next`` looks at the record
-before each call, ``Projector.project`` makes the request.
+Everything here is pure: no I/O, no clock. Results are shaped on arrival. Before each model call ``Planner.next``
+examines the record and ``Projector.project`` makes the request.
 """
 
 from __future__ import annotations

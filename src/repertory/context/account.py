@@ -1,7 +1,7 @@
-"""The account of a run: what its prompts have cost, what they would have cost unedited, and what is owed to the past.
+"""The account of a run: what its prompts have cost, what they would have cost unedited, and what a fold is owed.
 
-All figures are in tokens at the input price, by estimates. They follow from the record and the plan: a request was
-made in front of every turn of the assistant.
+All figures are estimates, in tokens at the input price. They follow from the record and the plan: one request was
+made before every turn of the assistant.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Rates(msgspec.Struct, frozen=True):
     """Prices as multiples of the input price.
 
     Attributes:
-        read: Of a token that is read from the prompt cache.
-        write: Of one that is written to it.
-        output: Of one that the model writes.
+        read: Price of a token that is read from the prompt cache.
+        write: Price of a token that is written to it.
+        output: Price of a token that the model writes.
     """
 
     read: float
@@ -32,7 +32,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 def rates_of(profile: ModelProfile) -> Rates:
-    """A model's prices; where there is no cache, or no price, every token costs what input costs."""
+    """Return a model's prices. Without a cache or a price, every token of a prompt has the input price."""
     prices = profile.prices[0]
     if not prices.input:
         return Rates(1.0, 1.0, 5.0)
@@ -42,7 +42,7 @@ def rates_of(profile: ModelProfile) -> Rates:
 
 
 def cliffs_of(profile: ModelProfile) -> list[int]:
-    """The prompt lengths above which every token of a request costs more."""
+    """Return the prompt lengths above which every token of a request costs more."""
     base = profile.prices[0]
     return [prices.above for prices in profile.prices if prices.above and prices.input > base.input]
 
@@ -51,35 +51,35 @@ class Account:
     """What one run has paid so far.
 
     Attributes:
-        bank: By how much it is cheaper than if nothing had been edited.
-        owed: What it has spent since the last fold on reading what a fold would have cleared.
-        since_counted: How many requests were made after the one that the plan counts.
+        bank: By how much the run is cheaper than if nothing had been edited.
+        owed: What the run has spent since the last fold on reading what a fold would have cleared.
+        since_counted: How many requests were made after the last one that the plan counts.
         cached: Tokens of the view that the last request left in the cache, head included.
     """
 
     def __init__(self, rates: Rates, head: int) -> None:
-        """Begin with nothing.
+        """Start an empty account.
 
         Args:
-            rates: The model's.
+            rates: The model's prices.
             head: Tokens of system text and tools.
         """
         self.rates = rates
         self.head = head
         self.bank = 0.0
         self.owed = 0.0
-        self._position = 0  # entries below are in ``_record``
+        self._position = 0  # entries below this are counted in ``_record``
         self._record = 0  # tokens of the record so far, results as they came from their tools
-        self._sent = 0  # of them, those that the last request held
+        self._sent = 0  # those of them in the last request
         self.cached = 0
         self.since_counted = 0
         self._passed = True  # whether the answer to the request that the plan counts has been seen
-        self._taken_up = (0, 0, 0)  # how far the record was counted then
+        self._taken_up = (0, 0, 0)  # the three counts above at the last ``take_up``
 
     def take_up(self, plan: Plan, view_before: Callable[[int], int], *, again: bool = False) -> None:
-        """Go on from the figures of a plan; ``view_before`` gives the tokens of its view in front of a position.
+        """Continue from the figures of a plan; ``view_before`` gives the tokens of its view before a position.
 
-        ``again`` goes back to where that was done last: what came since is shown otherwise.
+        ``again`` first returns to the state of the last call: everything since is shown differently now.
         """
         if again:
             self._position, self._record, self._sent = self._taken_up
@@ -93,13 +93,13 @@ class Account:
     def grow(
         self, snapshot: Sequence[Entry], plan: Plan, view_before: Callable[[int], int], unfolded: Callable[[Entry], int]
     ) -> None:
-        """Count the requests that have been made since.
+        """Count the requests that were made since the last call.
 
         Args:
             snapshot: The record.
-            plan: As it was shown; its own request is counted in it already.
-            view_before: Tokens of the view in front of a position.
-            unfolded: Tokens that the request which an entry answers could have done without.
+            plan: How it was shown; the plan already counts its own request.
+            view_before: Returns the tokens of the view before a position.
+            unfolded: Returns the unneeded tokens in the request that an entry answers.
         """
         for entry in snapshot[self._position :]:
             if entry.role == "assistant" and entry.position:
@@ -108,7 +108,7 @@ class Account:
                     self._passed = entry.position >= plan.counted_at
                 else:
                     view = self.head + view_before(entry.position)
-                    if entry.position >= plan.decided_at:  # else others have edited since; no telling what was saved
+                    if entry.position >= plan.decided_at:  # else others have edited since, and the savings are unknown
                         self.bank += self._price(base, self._sent) - self._price(view, self.cached)
                     self.owed += self.rates.read * unfolded(entry)
                     self.cached = view
@@ -118,16 +118,16 @@ class Account:
         self._position = len(snapshot)
 
     def pays_for(self, cost: float) -> bool:
-        """Whether what was saved pays for an edit of the past."""
+        """Whether the savings pay for an edit of the past."""
         return cost * _MARGIN <= self.bank
 
     def bank_after(self, view: int, kept: int, *, held: int = 0, cold: bool = False) -> float:
-        """What the bank holds once the next request is paid.
+        """Return what the bank holds after the next request is paid.
 
         Args:
             view: Tokens of its prompt.
-            kept: Of them, those that can be read from the cache.
-            held: Of them, those that are not written to it.
+            kept: How many of them can be read from the cache.
+            held: How many of them are not written to it.
             cold: Whether the cache has expired.
         """
         base = self._price(self.head + self._record, 0 if cold else self._sent)

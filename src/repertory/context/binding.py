@@ -1,7 +1,7 @@
-"""Where a model binds its reasoning to the past: its provider's signed compaction is the one edit that stays legal.
+"""The provider's signed compaction: the only legal edit of the past for a model that binds its reasoning to it.
 
-When to ask for one, and how it is swapped in. Beside it the log of what it stands for is said again, in documents: a
-summary forgets what it does not say, and its words cost five times what ours do.
+This decides when to ask for one and how it is swapped in. The log of what it replaces is repeated beside it, in
+documents: a summary loses what it does not mention, and its words cost five times what ours do.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from repertory.llm.messages import Text
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
-_SUMMARY_TOKENS = 1_500  # of a provider's first summary; so many had those of the recorded runs
+_SUMMARY_TOKENS = 1_500  # of a provider's first summary, as in the recorded runs
 _INSTRUCTION_TOKENS = 200
-_LEAST_CLEARED = 25_000  # tokens: many small compactions lose most, as each forgets what it does not say
-_BEFORE = 3  # turns before a limit is passed; a summary takes its time
-_LOOKED_AT = 5  # of the newest turns, by which the growth of the next ones is guessed
+_LEAST_CLEARED = 25_000  # tokens: many small compactions lose the most, as each loses what it does not mention
+_BEFORE = 3  # turns before a limit is passed, since a summary takes time
+_LOOKED_AT = 5  # newest turns from which the growth of the next ones is estimated
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What the provider should be asked to compact.
+    """What to ask the provider to compact.
 
     Attributes:
         upto: Length of the ledger at the last request that was sent: exactly its messages are to be compacted.
-        reason: Why, with the arithmetic.
+        reason: The reason, with the arithmetic.
     """
 
     upto: int
@@ -39,22 +39,22 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signed_tokens(cover: CoverRange) -> int:
-    """Tokens of what the provider wrote of a cover: all but the log beside it."""
+    """Count the tokens of a cover that the provider wrote: all but the log beside it."""
     return cover.tokens - sum(text_tokens(block.text) for block in cover.content if isinstance(block, Text))
 
 
 def _expected_tokens(live: Live) -> int:
-    """Tokens that the next summary is expected to have: it takes in the one in view, which may have more."""
+    """Estimate the tokens of the next summary: it includes the one in view, which may be longer than the default."""
     return max([_SUMMARY_TOKENS, *map(signed_tokens, live.plan.covers[:1])])
 
 
 def compactable(live: Live, position: int, log: int) -> int:
-    """Tokens that the view below a position would lose by a compaction, beside which a log of so many is said again."""
+    """Tokens by which a compaction, with a log of ``log`` tokens beside it, would shorten the view below a position."""
     return max(0, live.before(position) - _expected_tokens(live) - log - live.restated(position))
 
 
 def compaction_call(account: Account, view: int, tokens: int) -> float:
-    """What the provider's own call costs, in tokens at the input price: it reads the prompt and writes the summary."""
+    """Price the provider's own call, in tokens at the input price: it reads the prompt and writes the summary."""
     rates = account.rates
     return rates.read * (account.head + view) + rates.output * tokens + _INSTRUCTION_TOKENS
 
@@ -62,16 +62,17 @@ def compaction_call(account: Account, view: int, tokens: int) -> float:
 def wanted_compaction(
     live: Live, account: Account, *, log: int, size: int, factor: float, limit: int, comfort: int
 ) -> Compaction | None:
-    """Whether to ask now: the prompt would soon be too long, is longer than a model attends well to, or it pays.
+    """Decide whether to ask now: the prompt will soon be too long, is longer than a model attends well to, or it pays.
 
     Args:
         live: The view; its reasoning is bound to the past.
         account: What the run has paid so far.
-        log: Tokens of the log that would be said again.
+        log: Tokens of the log that would be repeated.
         size: Tokens of the next prompt, calibrated.
-        factor: Real tokens for each that is estimated.
-        limit: The length that the prompt should not pass: of the window, or where every token costs more.
-        comfort: Tokens of a comfortable view, kept whatever that costs: nothing is saved before the first compaction.
+        factor: Real tokens for each estimated token.
+        limit: Tokens that the prompt should not exceed, because of the window or because every token then costs more.
+        comfort: Tokens of a comfortable view. It is kept whatever that costs: nothing is saved before the first
+            compaction.
     """
     upto = live.last_turn
     gain = compactable(live, upto, log)
@@ -80,7 +81,7 @@ def wanted_compaction(
     coming = round(_BEFORE * live.growth(_LOOKED_AT) * factor)
     rates, sent, summary = account.rates, live.before(upto), _expected_tokens(live)
     cost = compaction_call(account, sent, summary) + rates.write * (summary + log + live.restated(upto))
-    cost -= rates.read * sent  # which the next request need not read
+    cost -= rates.read * sent  # which the next request does not have to read
     saves = rates.read * gain
     if size + coming > limit:
         why = f"the prompt should not pass {limit:,} tokens"
@@ -99,14 +100,14 @@ def wanted_compaction(
 def signed_cover(
     live: Live, snapshot: Sequence[Entry], summary: SummaryStored, log: Sequence[str]
 ) -> CoverRange | None:
-    """The cover that lets a provider's summary stand for everything up to its last entry.
+    """Make the cover that replaces everything up to a provider's summary's last entry by that summary.
 
-    The block takes the place of exactly the messages of one request. What must stay in view verbatim (the task, what
-    users said, what is pinned) cannot stand before the block or right behind it, so it is said again behind the last
-    entry of the snapshot, which the model has not answered yet. So are the stretches of ``log``.
+    The block replaces exactly the messages of one request. What must stay in view verbatim (the task, what users said,
+    what is pinned) cannot come before the block or directly after it, so it is repeated after the last entry of the
+    snapshot, which the model has not answered yet. So are the stretches of ``log``.
 
     Returns:
-        The cover; None where the summary does not fit this moment: the assistant's turn does not follow it, or the last
+        The cover; None if the summary cannot be used now, because the assistant's turn does not follow it or the last
         entry is not the user's.
     """
     plan, upto, last = live.plan, summary.last + 1, len(snapshot) - 1

@@ -1,4 +1,4 @@
-"""A run as its planner follows it: its view in numbers, its trail and its account, and what an edit of it costs."""
+"""The planner's state of one run: its view in numbers, its trail and its account; and what an edit costs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 from repertory.shortening.trail import SHARE, TALKERS, Trail, log_head
 
-TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or made shorter where it must be
-LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: less is not worth a decision
+TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or shortened if necessary
+LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: clearing less is not worth a decision
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """What the next request is planned from; ``size`` is the prompt's as it stands, calibrated."""
+    """The inputs of planning the next request; ``size`` is the prompt's tokens before new edits, calibrated."""
 
     live: Live
     snapshot: Sequence[Entry]
@@ -39,13 +39,13 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Fold(NamedTuple):
-    """What it would come to if the trail stood for what has left the window.
+    """The effect of replacing what has left the window by trail.
 
     Attributes:
-        upto: Where it would end, not included.
+        upto: Position at which the fold would end, not included.
         old: Tokens that it would take out of view.
         cost: What that costs, in tokens at the input price.
-        saves: What it saves at each call, in the same.
+        saves: What it saves at each call, in the same unit.
     """
 
     upto: int
@@ -63,24 +63,24 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Course:
-    """How far one run has come.
+    """The state of one run, as the planner follows it.
 
     Attributes:
         policy: What the application asks for.
-        profile: The model's.
+        profile: The model's profile.
         head: Estimate of system text and tools.
-        charged: US dollars paid for the run beside its own calls that no decision has counted yet.
+        charged: US dollars paid for the run, apart from its own calls, that no decision has counted yet.
         comfort: Tokens of a comfortable view.
         rates: The model's prices.
         thrifty: Whether edits are made when they pay.
-        editor: Makes the edits; its trail is the run's.
+        editor: Makes the edits; it holds the run's trail.
         account: What the run has paid so far.
     """
 
     def __init__(
         self, policy: ContextPolicy, profile: ModelProfile, *, head: int, charged: float, comfort: int
     ) -> None:
-        """Begin with nothing; the arguments are the attributes of the same name."""
+        """Start a run; the arguments are the attributes of the same name."""
         self.policy = policy
         self.profile = profile
         self.head = head
@@ -92,10 +92,10 @@ class Course:
         self.account = Account(self.rates, head)
         self._live: Live | None = None
         self._logged: tuple[CoverRange, ...] = ()
-        self._logged_tokens = [0]  # of the stretches of so many of these covers
+        self._logged_tokens = [0]  # at each index, tokens of the stretches of that many of these covers
 
     def follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
-        """The view of a plan, up to the record. Of a plan that others have changed only what they changed is new."""
+        """Return the view of a plan, brought up to date. If others changed the plan, only the changes are recounted."""
         live = self._followed(snapshot, plan)
         self.editor.trail.known = live.last_turn
         return live
@@ -109,7 +109,7 @@ class Course:
         live = Live(plan, self.policy, snapshot, like=before)
         goes_on = before is not None and live.plan.start >= before.plan.start and before.position <= live.position
         if before is not None and goes_on and live.plan.epoch == before.plan.epoch:
-            self._live = live  # pins alone
+            self._live = live  # only pins changed
             self._count_again(live)
             return live
         if not goes_on:
@@ -120,23 +120,23 @@ class Course:
         return live
 
     def _count_again(self, live: Live) -> None:
-        """Count what came since the plan was made as one would that sees it as it is shown now."""
+        """Recount everything since the plan was made, as it is shown now."""
         self.account.take_up(live.plan, live.before, again=True)
         self.account.bank -= self._priced_in_tokens(self.charged)
 
     def take(self, live: Live, snapshot: Sequence[Entry]) -> None:
-        """Take over the view of another plan."""
+        """Switch to the view of another plan."""
         self.editor.trail.follow(live.plan.covers, live.plan.start, snapshot)
         self._live = live
         self.account.take_up(live.plan, live.before)
 
     def take_summaries(self, live: Live, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> None:
-        """Take what a model wrote of single results, by position."""
+        """Take in a model's summaries of single results, by position."""
         if self.editor.trail.take_summaries(result_summaries, snapshot):
             self._count_again(live)
 
     def count(self, live: Live, snapshot: Sequence[Entry]) -> None:
-        """Count the requests that have been made since, where anything is weighed."""
+        """Count the requests that were made since the last count; only thrifty rhythm needs it."""
         if self.thrifty:
             self.account.grow(snapshot, live.plan, live.before, partial(self._in_vain, snapshot))
 
@@ -145,25 +145,26 @@ class Course:
         return self.profile.target == "binding" and live.thinking
 
     def edge(self, live: Live, iteration: int) -> int:
-        """Where a fold before an iteration's request would end, not included: what was said there stays, so it goes
-        along."""
+        """Return where a fold before an iteration's request would end, not included. Talk that follows directly is
+        included, since it stays verbatim anyway."""
         upto = live.end_at_turn(iteration - self.policy.window)
         return live.past_talk(upto)
 
     def write(self, live: Live, snapshot: Sequence[Entry], iteration: int) -> None:
-        """Write the trail of what has left the window before an iteration's request: mostly the turn or two that are
-        new. It comes before anything else that reads on, so that it does not matter how often was planned before.
+        """Write the trail of what has left the window before an iteration's request, usually one or two new turns.
+
+        It runs before anything else that reads on, so that the trail does not depend on how often planning ran before.
         """
         if self.policy.summaries:
             self.editor.trail.write(snapshot, max(live.plan.start, live.end_at_turn(iteration - self.policy.window)))
 
     def read_ahead(self, now: Moment) -> None:
-        """Read what a request shows, and write what will have left the window before the next one."""
+        """Read what a request shows, and write the trail of what will have left the window before the next one."""
         self.editor.trail.known = now.live.position
         self.write(now.live, now.snapshot, now.iteration + 1)
 
     def _in_vain(self, snapshot: Sequence[Entry], answer: Entry) -> int:
-        """Tokens that the request before an answer could have done without."""
+        """Count the unneeded tokens in the request that an entry answers."""
         live = self._live
         assert live is not None
         if self.profile.target == "binding":
@@ -174,7 +175,7 @@ class Course:
     # --- the log beside a provider's summary --------------------------------------------------------------
 
     def log_tokens(self, live: Live, snapshot: Sequence[Entry], upto: int) -> int:
-        """About how many tokens the log of everything in front of a position would have."""
+        """Estimate the tokens of the log of everything before a position."""
         covers = live.plan.covers
         if covers is not self._logged:
             same, self._logged = equal_items(self._logged, covers), covers
@@ -189,7 +190,7 @@ class Course:
         return min(log, round(TRAIL_SHARE * self.comfort))
 
     def _log(self, live: Live, snapshot: Sequence[Entry], upto: int) -> list[str]:
-        """The stretches of the log of everything in front of a position: as many of the newest as there is room for."""
+        """Return the stretches of the log of everything before a position: as many of the newest as fit."""
         plan, trail = live.plan, self.editor.trail.ahead(snapshot)
         trail.write(snapshot, upto)
         text = trail.text(plan.start, upto, talk=TALKERS[self.policy.keep_user_input :])  # what users said is kept
@@ -205,9 +206,9 @@ class Course:
         return kept[::-1]
 
     def affords(self, dollars: float, *, written: int = 0) -> bool:
-        """Whether what was saved so far pays for a summary of this price, and for swapping its tokens in.
+        """Whether the savings so far pay for a summary of this price, and for swapping in its ``written`` tokens.
 
-        Always so where nothing is weighed: in strict rhythm, where prices are not known, before the first call.
+        Always true in strict rhythm, if prices are not known, and before the first call.
         """
         live, tokens = self._live, self._priced_in_tokens(dollars)
         if not self.thrifty or live is None or not tokens:
@@ -216,19 +217,19 @@ class Course:
         return tokens + (self.rates.write - self.rates.read) * rewritten <= self.account.bank
 
     def charge(self, dollars: float) -> None:
-        """Take from the savings what was paid for the run beside its own calls, such as for a summary."""
+        """Subtract from the savings what was paid for the run apart from its own calls, such as for a summary."""
         self.charged += dollars
         self.account.bank -= self._priced_in_tokens(dollars)
 
     def _priced_in_tokens(self, dollars: float) -> float:
-        """How many tokens of input a sum buys; 0 where input costs nothing."""
+        """Return how many tokens of input a sum buys; 0 if input costs nothing."""
         price = self.profile.prices[0].input
         return dollars * 1e6 / price if price else 0.0
 
     # --- what an edit costs -------------------------------------------------------------------------------
 
     def fold_before(self, live: Live, iteration: int) -> Fold:
-        """What a fold before an iteration's request would come to."""
+        """Calculate the effect of a fold before an iteration's request."""
         upto = self.edge(live, iteration)
         old, size = self.editor.foldable(live, upto)
         cached = min(self.account.cached, self.head + live.tokens)  # what is new is written in any case
@@ -237,17 +238,17 @@ class Course:
         return Fold(upto, old, cost, self.rates.read * (old - size))
 
     def decided(self, now: Moment, wish: Wish) -> tuple[Decision, Live]:
-        """Write a decision, with the arithmetic of what the edits really do, and the view after it."""
+        """Make a decision, with the arithmetic of what its edits really do, and the view after it."""
         live, position = now.live, len(now.snapshot)
         edits = tuple(wish.edits)
         if self.is_bound(live) and wish.kind != "provider":
-            # An edit of the past leaves what reasoning there is so far bound to another history.
+            # After an edit of the past, the reasoning so far is bound to a history that is no longer shown.
             edits = (*edits, DropThinking(position=live.position))
         plain = Decision(kind=wish.kind, reason=wish.reason, iteration=now.iteration, position=position, edits=edits)
         after = Live(apply(live.plan, plain), self.policy, now.snapshot, like=live)
         plan = after.plan
         first = min((_begins(edit) for edit in edits), default=position)
-        # What is settled now: everything in front of the oldest result that is still shown in full.
+        # Everything before the oldest result that is still shown in full is settled now.
         edge = plan.start if plan.start != live.plan.start else 0
         if not self.thrifty or wish.kind in ("forced", "recovery", "comfort"):
             edge = max(plan.start, after.end_before(min((e.position for e in after.results), default=live.last_turn)))
@@ -270,13 +271,13 @@ class Course:
         return done, after
 
     def priced(self, decision: Decision, snapshot: Sequence[Entry], plan: Plan, calibration: Calibration) -> Decision:
-        """Write into a decision that somebody asked for what it costs.
+        """Add what it costs to a decision that somebody asked for.
 
         Args:
-            decision: It expands or pins.
+            decision: A decision that expands or pins.
             snapshot: The ledger.
             plan: How it is shown without the decision.
-            calibration: What the provider's counts taught.
+            calibration: What was learned from the provider's counts.
         """
         live = Live(plan, self.policy, snapshot, like=self._live)
         after = Live(apply(plan, decision), self.policy, snapshot, like=live)
@@ -291,7 +292,7 @@ class Course:
         return msgspec.structs.replace(decision, arithmetic=arithmetic)
 
     def _untouched(self, live: Live, plan: Plan, first: int, cached: int) -> int:
-        """Tokens in front of the first edit that a breakpoint keeps."""
+        """Count the tokens before the first edit that a breakpoint preserves."""
         if first < live.plan.start:
             return self.head
         if plan.start != live.plan.start:
@@ -306,7 +307,7 @@ class Course:
     def _on_account(
         self, decision: Decision, before: Live, after: Live, *, iteration: int, untouched: int, cold: bool
     ) -> Decision:
-        """Write into a decision what the run will have saved and owe once the request that shows it is paid."""
+        """Add to a decision what the run will have saved and owe once the request that shows it is paid."""
         account, plan = self.account, after.plan
         held = after.tokens - after.before(plan.held) if plan.held else 0
         view, kept = self.head + after.tokens, min(untouched, account.cached)
@@ -331,18 +332,18 @@ class Course:
         calibration: Calibration | None = None,
         cold: bool = False,
     ) -> Decision | None:
-        """Let a provider's summary stand for everything up to its last entry.
+        """Replace everything up to the last entry of a provider's summary by that summary.
 
         Args:
             snapshot: The ledger.
             plan: How it was shown so far.
             summary: What the provider wrote.
-            iteration: The iteration whose request shows it first.
-            calibration: What the provider's counts taught; None for nothing.
+            iteration: The first iteration whose request shows it.
+            calibration: What was learned from the provider's counts; None for nothing.
             cold: Whether the prompt cache has expired.
 
         Returns:
-            The decision; None where the summary does not fit this moment, or would not make the view smaller.
+            The decision; None if the summary cannot be used now, or would not make the view smaller.
         """
         live = self.follow(snapshot, plan)
         fits = plan.start <= summary.last < len(snapshot)
@@ -362,7 +363,7 @@ class Course:
 
 
 def _stretches(cover: CoverRange) -> list[str]:
-    """The texts of a cover, but for the words that the provider signed."""
+    """Return the texts of a cover, except for the words that the provider signed."""
     return [block.text for block in cover.content if isinstance(block, Text)]
 
 

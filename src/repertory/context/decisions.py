@@ -1,4 +1,4 @@
-"""Decisions: edits of the plan with their reason and arithmetic, as they are asked for, applied and journalled."""
+"""Decisions: edits of the plan with their reason and arithmetic; how they are made, applied and journalled."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
     """Why a decision pays, in tokens and US dollars.
 
     Attributes:
-        cleared_tokens: What leaves the prompt, net of what takes its place.
-        cost_now: What the next call costs more than without the edit; negative where it is cheaper at once.
-        saving_per_call: What every call after that costs less.
+        cleared_tokens: Tokens that leave the prompt, less those that replace them.
+        cost_now: US dollars that the next call costs more than without the edit; negative if it is cheaper at once.
+        saving_per_call: US dollars that every call after that costs less.
         prompt_before: Estimate of the prompt without the edit.
-        prompt_after: Estimate of the prompt with it.
+        prompt_after: Estimate of the prompt with the edit.
         bank: By how much the run is cheaper so far than if nothing had been edited, this request included; in
             tokens at the input price, estimated.
         owed: What calls have spent since the last edit of the past on reading what could have been cleared; in
@@ -64,18 +64,18 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Edits of the plan, with the reason and the arithmetic.
+    """Edits of the plan, with their reason and arithmetic.
 
     Attributes:
         kind: ``pays``, ``cold``, ``uncached`` (no prompt cache), ``once`` (shown in full only once), ``expired``,
             ``comfort``, ``forced``, ``recovery`` (after a refusal), ``strict``, ``provider`` (its signed summary),
             ``drop-block`` (see ``docs/binding.md``), ``expand`` or ``pin``.
-        iteration: The iteration whose request shows it first.
-        position: Length of the ledger when it was made.
-        edge: Entries before this position will not be edited by the next epoch, as far as is known; a cache
-            breakpoint stands there. 0 leaves it where it was.
-        counted: Whether the arithmetic's ``bank`` and ``owed`` are those of the run up to this request; else they
-            stay as they were.
+        iteration: The first iteration whose request shows the edits.
+        position: Length of the ledger when the decision was made.
+        edge: The next epoch is not expected to edit entries before this position, so a cache breakpoint is set there.
+            0 leaves the edge where it was.
+        counted: Whether the arithmetic's ``bank`` and ``owed`` are those of the run up to this request. If not, the
+            plan keeps its own.
     """
 
     kind: str
@@ -103,7 +103,7 @@ def _tokens(count: int) -> str:
 
 
 def apply(plan: Plan, decision: Decision) -> Plan:
-    """Make the plan that a decision asks for.
+    """Apply a decision to a plan and return the new plan.
 
     Raises:
         ContextError: An edit does not fit the plan.
@@ -127,7 +127,7 @@ def apply(plan: Plan, decision: Decision) -> Plan:
 
 
 def replay(bodies: Iterable[Json]) -> Plan:
-    """Make the plan of a run again from its journalled decisions, in order."""
+    """Rebuild the plan of a run from its journalled decisions, in order."""
     plan = EMPTY
     for body in bodies:
         plan = apply(plan, decode_decision(body))
@@ -147,19 +147,19 @@ def arithmetic_of(
     new: int = 0,
     cold: bool = False,
 ) -> Arithmetic:
-    """Work out what an edit costs at the next call and saves at every call after it.
+    """Calculate what an edit costs at the next call and saves at every call after it.
 
-    A prefix is read from the cache at a fraction of the input price, and written to it at a premium. Whatever stands
-    behind an edit is another prefix, so it is written again once; from then on every call reads less.
+    A prefix is read from the cache at a fraction of the input price, and written to it at a premium. An edit changes
+    the prefix of everything after it, so that is written once more; from then on every call reads less.
 
     Args:
-        profile: The model's.
-        calibration: Makes tokens of the estimates.
+        profile: The model's profile.
+        calibration: Converts estimates to tokens.
         before: Estimate of the next prompt without the edit.
-        after: Estimate of it with the edit.
-        untouched: Of it, what stands before the edit and can still be read from the cache.
-        new: Of the prompt, what no earlier request held, and must be written to the cache in any case.
-        cold: Whether nothing can be read from the cache any more.
+        after: Estimate of the next prompt with the edit.
+        untouched: Part of it that precedes the edit and can still be read from the cache.
+        new: Part of the prompt that no earlier request held; it must be written to the cache in any case.
+        cold: Whether the cache has expired, so that nothing can be read from it.
     """
     prompt, edited = calibration.real_tokens(before), calibration.real_tokens(after)
     old, changed = _input_prices(profile, prompt), _input_prices(profile, edited)
@@ -194,13 +194,13 @@ def expansion(
     whole: str | None = None,
     items: tuple[int, int] | None = None,
 ) -> ExpandEntry:
-    """The edit that shows an entry again that was shortened, removed or covered; whole, or some of its lines.
+    """Return the edit that shows a shortened, removed or covered entry again, whole or some of its lines.
 
     Args:
         snapshot: The ledger.
         plan: How it is shown.
         position: The entry.
-        whole: The whole out of the content store; None for the entry as it stands in the ledger.
+        whole: The whole text from the content store; None shows the entry as it is in the ledger.
         items: The first and last line to show, counted from 1; None for all.
 
     Raises:
@@ -220,7 +220,7 @@ def expansion(
 
 
 def entry_at(snapshot: Sequence[Entry], position: int) -> Entry:
-    """The entry that a caller means; raises ``ContextError`` where there is none."""
+    """Return the entry at a position; raise ``ContextError`` if there is none."""
     if not 0 <= position < len(snapshot):
         raise ContextError(f"there is no entry {position}; the record has {len(snapshot)} entries, from 0")
     return snapshot[position]
@@ -249,7 +249,7 @@ def decode_decision(body: Json) -> Decision:
     """Read the body of a ``DecisionMade`` record.
 
     Raises:
-        JournalUnreadable: It is not a decision that this version knows.
+        JournalUnreadable: The body is not a decision that this version knows.
     """
     try:
         fields = {name: body[name] for name in Decision.__struct_fields__}

@@ -1,4 +1,4 @@
-"""Edits of the past: what stands for a stretch or for one result from now on."""
+"""Makes the edits of the past: what replaces a stretch or a single result."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from repertory.shortening.shaping import (
 )
 from repertory.shortening.trail import TALKERS, Trail, log_head, log_of_calls, room_of
 
-HEADROOM = 0.8  # of a bound on the view: what is edited to keep it makes room for the next prompts too
-LEAST_SAVED = 40  # tokens, about those of a stub's first line: a stub that saves less is not made
-OLDER = 0.75  # of the trail: what may be left as its calls alone, while the newest quarter stays as it is
+HEADROOM = 0.8  # of a bound on the view: edits to keep a bound also make room for the next prompts
+LEAST_SAVED = 40  # tokens, about as many as a stub's first line has: a stub that saves less is not made
+OLDER = 0.75  # of the trail: the older part, which may be reduced to its calls; the newest quarter stays as it is
 
 
 class Editor:
@@ -40,22 +40,22 @@ class Editor:
     # --- stretches ----------------------------------------------------------------------------------------
 
     def foldable(self, live: Live, upto: int) -> tuple[int, int]:
-        """Tokens that a fold would take out of view, and those of the trail that takes their place."""
+        """Return the tokens that a fold would take out of view, and those of the trail that replaces them."""
         if upto <= live.plan.start or not live.policy.summaries:
             return 0, 0
         return live.before(upto) - live.covered - live.spoken_tokens(upto), self.trail.chars(upto) // 4 + 60
 
     def fold(self, live: Live, snapshot: Sequence[Entry], upto: int, *, users: bool = True) -> list[CoverRange]:
-        """Let the trail stand for everything uncovered up to a position.
+        """Replace everything uncovered up to a position by trail.
 
-        What was said between user and agent stays word for word, in its place and its role: a cover begins with it, and
-        a new one begins behind it.
+        Talk between user and agent stays word for word, in its place and role: a cover ends before it, and the next one
+        begins with it.
 
         Args:
             live: The view.
             snapshot: The ledger.
             upto: A position at which no call is open.
-            users: Whether what was said stays; else it goes into the trail too, but for the task.
+            users: Whether talk stays; if not, all of it but the task goes into the trail too.
         """
         edits: list[CoverRange] = []
         first = live.plan.start
@@ -78,10 +78,10 @@ class Editor:
         return edits
 
     def condense(self, live: Live, snapshot: Sequence[Entry], most: int) -> list[CoverRange]:
-        """Leave of the older three quarters of the trail its calls, so that all of it has about so many tokens.
+        """Reduce the older three quarters of the trail to its calls, so that the whole trail has about ``most`` tokens.
 
-        The newest of them stay as far as there is room. What was said stays where it was said, as long as there is room
-        for a line between all of it; else in front of the calls.
+        The newest calls stay as far as there is room. Talk stays in its place, as long as there is room for a line
+        between all of it; otherwise it is put before the calls.
         """
         older = _older(live.plan)
         size = _tokens(older)
@@ -95,7 +95,7 @@ class Editor:
     def calls_alone(
         self, live: Live, snapshot: Sequence[Entry], covers: Sequence[CoverRange], tokens: int
     ) -> CoverRange:
-        """Leave of some neighbouring covers their calls, in so many tokens, behind all that they keep."""
+        """Reduce neighbouring covers to their calls, in at most about ``tokens`` tokens, after all that they keep."""
         first, last = covers[0].first, covers[-1].last
         kept = [position for cover in covers for position in cover.kept]
         text = log_of_calls(
@@ -106,7 +106,7 @@ class Editor:
         return _trail_over(snapshot, first, last, text, kept=kept, was_tokens=_tokens(covers))
 
     def swap(self, live: Live, snapshot: Sequence[Entry], summary: SummaryStored) -> CoverRange:
-        """Let a summary stand for its range."""
+        """Replace a summary's range by the summary."""
         upto = summary.last + 1
         replaced = [cover for cover in live.plan.covers if summary.first <= cover.first and cover.last <= summary.last]
         end = max([cover.last + 1 for cover in replaced], default=live.plan.start)
@@ -129,7 +129,7 @@ class Editor:
     # --- single results -----------------------------------------------------------------------------------
 
     def shorten(self, live: Live, snapshot: Sequence[Entry], entry: Entry, why: Why, rules: ResultRules) -> StubResult:
-        """Let a stub stand for a result: what its policy asks for, else the lines that tell most."""
+        """Replace a result by a stub: what its policy asks for, or else the most telling lines."""
         asked = words_asked_for(entry, rules, self.trail.result_summary(entry))
         if asked:
             text = stub_of(entry, rules, why, asked)
@@ -141,13 +141,13 @@ class Editor:
         return stubbed(entry, text, why)
 
     def shorten_old(self, live: Live, snapshot: Sequence[Entry]) -> list[StubResult]:
-        """Shorten all results that the model has seen but the newest few."""
+        """Shorten all results that the model has seen, except the newest ``keep_recent``."""
         seen = [entry for entry in live.results if entry.position < live.last_turn]
         old = seen[: max(0, len(seen) - live.policy.keep_recent)]
         return worthwhile(self.shorten(live, snapshot, entry, "shortened", live.rules(entry.tool)) for entry in old)
 
     def supersede(self, live: Live, snapshot: Sequence[Entry], first: int) -> list[StubResult]:
-        """Shorten the results from a position on that a newer one holds in full: what they gave stands there."""
+        """Shorten the results from a position on whose content a newer result in view holds in full."""
         edits: list[StubResult] = []
         for entry in live.results if live.policy.stubs else ():
             newer = self.superseded.newer.get(entry.position)
@@ -159,7 +159,7 @@ class Editor:
     def expire(
         self, live: Live, snapshot: Sequence[Entry], iteration: int, first: int
     ) -> list[StubResult | RemoveResult]:
-        """Remove or shorten the results from a position on whose time is up."""
+        """Remove or shorten the results from a position on that have expired."""
         edits: list[StubResult | RemoveResult] = []
         for entry, rules in live.expired(iteration):
             if entry.position < first:
@@ -178,7 +178,7 @@ class Editor:
     def strictly(
         self, live: Live, snapshot: Sequence[Entry], iteration: int, summaries: Sequence[SummaryStored]
     ) -> list[Edit]:
-        """Every policy at once, as the documents say: what strict rhythm does before each request."""
+        """Apply every policy, as strict rhythm does before each request."""
         policy, edits = live.policy, list[Edit]()
         edge = live.end_at_turn(iteration - policy.window)
         summary = best_summary(live, summaries, edge) if policy.summaries else None
@@ -187,7 +187,7 @@ class Editor:
             edits.append(self.swap(live, snapshot, summary))
             start = summary.last + 1
         elif policy.summaries and live.turns_before(edge) > 2 * (policy.summarize_every or live.policy.window):
-            # No summary has come for two intervals: the program's own stands in, so that the window stays one.
+            # No summary has come for two intervals, so trail is used instead to keep the view bounded.
             edits += self.fold(live, snapshot, edge)
             start = edge
         edits = joined(edits, self.expire(live, snapshot, iteration, start))
@@ -207,7 +207,7 @@ class Editor:
 def _trail_over(
     snapshot: Sequence[Entry], first: int, last: int, text: str, *, kept: Iterable[int], was_tokens: int
 ) -> CoverRange:
-    """A cover that the program wrote; without a text where all of the range is kept."""
+    """Make a cover written by the program; it has no text if all of the range is kept."""
     return CoverRange(
         first=first,
         last=last,
@@ -220,7 +220,8 @@ def _trail_over(
 
 
 def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> SummaryStored | None:
-    """The summary that covers most, of those that fit: no gap, no split call, nothing recent, and smaller."""
+    """Return the summary that covers most, of those that leave no gap, split no call, cover nothing recent and are
+    smaller than what they replace."""
     if not summaries:
         return None
     starts = {0, *(cover.last + 1 for cover in live.plan.covers)}
@@ -238,7 +239,7 @@ def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> S
 
 
 class _Turns:
-    """What is not kept of a range of the ledger, from either end: the range may be long, and little of it looked at."""
+    """Iterates over the entries of a range that are not kept, from either end; a long range is not copied."""
 
     def __init__(self, snapshot: Sequence[Entry], first: int, last: int, *, without: Container[int]) -> None:
         self._snapshot = snapshot
@@ -264,7 +265,7 @@ def _tokens(covers: Iterable[CoverRange]) -> int:
 
 
 def _older(plan: Plan) -> list[CoverRange]:
-    """The older part of the trail."""
+    """Return the older part of the trail."""
     covers = _trail(plan)
     most = OLDER * _tokens(covers)
     sizes = accumulate(cover.tokens for cover in covers)
@@ -272,7 +273,7 @@ def _older(plan: Plan) -> list[CoverRange]:
 
 
 def _groups(covers: Sequence[CoverRange], *, across: bool = False) -> list[list[CoverRange]]:
-    """Neighbouring covers that may become one: only the first of them keeps something in view, or all may (across)."""
+    """Group neighbouring covers that may become one. Only the first of a group may keep entries, unless ``across``."""
     groups: list[list[CoverRange]] = []
     for cover in covers:
         if groups and (across or not cover.kept) and groups[-1][-1].last + 1 == cover.first:
@@ -283,7 +284,7 @@ def _groups(covers: Sequence[CoverRange], *, across: bool = False) -> list[list[
 
 
 def joined(edits: Iterable[Edit], more: Iterable[Edit]) -> list[Edit]:
-    """Edits, and those of single results among others that they leave possible: neither covered nor edited by them."""
+    """Return ``edits``, and those edits of single results among ``more`` that they neither cover nor edit."""
     first, more = list(edits), list(more)
     if not more:
         return first
@@ -294,11 +295,11 @@ def joined(edits: Iterable[Edit], more: Iterable[Edit]) -> list[Edit]:
 
 
 def worthwhile(edits: Iterable[StubResult]) -> list[StubResult]:
-    """Those stubs that save more than a stub's first line."""
+    """Return the stubs that save at least as much as a stub's first line."""
     return [edit for edit in edits if edit.was_tokens - edit.tokens >= LEAST_SAVED]
 
 
 def stubbed(entry: Entry, text: str, why: Why) -> StubResult:
-    """Let a text stand for a result."""
+    """Replace a result by a text."""
     tokens = text_tokens(text) + 15  # the block around it
     return StubResult(position=entry.position, text=text, tokens=tokens, was_tokens=entry.tokens, why=why)

@@ -1,4 +1,4 @@
-"""What makes a prompt fit: the gentlest edits first, step by step, until it does."""
+"""Makes a prompt fit: tries edits step by step, the gentlest first, until it does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from repertory.shortening.shaping import whole_of
 from repertory.shortening.trail import Trail
 
 _FEW = 3  # results that a recovery keeps (FEATURES.md C9)
-_CUT_CHARS = 1_000  # what remains of a result that nobody has read yet, when nothing else helps (C9)
+_CUT_CHARS = 1_000  # what remains of a result that the model has not read yet, if nothing else helps (C9)
 
 
 class _Tried(NamedTuple):
@@ -42,14 +42,14 @@ class Fitting:
     def __init__(
         self, course: Course, now: Moment, limit: int, *, due: Sequence[Edit] = (), summary: SummaryStored | None = None
     ) -> None:
-        """Begin.
+        """Prepare to look.
 
         Args:
             course: The run.
             now: The request.
-            limit: Tokens that its prompt may have.
+            limit: Most tokens of its prompt.
             due: Edits of single results that are made in any case.
-            summary: What may take the place of the oldest trail before that is made shorter; None for nothing.
+            summary: A summary that may replace the oldest trail before that is shortened; None for nothing.
         """
         self._course = course
         self._now = now
@@ -59,9 +59,9 @@ class Fitting:
         self._edge = now.live.end_at_turn(now.iteration - course.policy.window)
 
     def gently(self) -> list[Edit]:
-        """What makes it fit, or nearly so, while the window and what was said stay.
+        """Return edits that make the prompt fit, or nearly, and leave the window and the talk as they are.
 
-        Each edit rewrites the prompt, so only those that give room for a while are worth it: a fifth of the limit.
+        Each edit rewrites the prompt, so edits are only worth it if they make room for a while: a fifth of the limit.
         """
         least_cleared = self._limit * (1 - HEADROOM)
         if self._now.calibration.factor * self._most_cleared() < least_cleared:
@@ -74,13 +74,13 @@ class Fitting:
         return best.edits if self._now.size - best.size >= least_cleared else []
 
     def whatever_it_takes(self, bound: str) -> list[Edit]:
-        """What makes it fit, with headroom where that can be had.
+        """Return edits that make the prompt fit, with headroom if possible.
 
         Args:
             bound: What sets the limit, for the error.
 
         Raises:
-            ContextOverflow: Even at its smallest it does not fit.
+            ContextOverflow: The prompt does not fit, even at its smallest.
         """
         editor, fitting = Editor(self._ahead()), list[Edit]()
         best = _Tried([], self._now.live, self._now.size)
@@ -129,7 +129,7 @@ class Fitting:
                 yield _Tried(edits, view, self._now.calibration.real_tokens(self._course.head + view.tokens))
 
     def _ahead(self) -> Trail:
-        """What is written of the trail here may not be used: it must not stand in the way of what is written later."""
+        """Return a copy of the trail: what is tried here may not be used, and must not affect what is written later."""
         return self._course.editor.trail.ahead(self._now.snapshot)
 
     def _behind(
@@ -142,15 +142,15 @@ class Fitting:
         large: bool = False,
         users: bool = True,
     ) -> list[Edit]:
-        """Fold everything in front of an edge, and shorten the results there that cannot be folded.
+        """Fold everything before an edge, and shorten the results there that cannot be folded.
 
         Args:
-            editor: Whose trail is written.
+            editor: The editor whose trail is written.
             edge: A position.
-            trail: Tokens of the older trail, if it is to become shorter; 0 leaves it as it is.
-            all_of_it: Whether the new trail becomes as short too, where nothing else is left that could.
-            large: Whether seen results behind the edge become shorter as well if they have a tenth of the limit.
-            users: Whether what users said stays; else it goes into the trail.
+            trail: Tokens to which the older trail is shortened; 0 leaves it as it is.
+            all_of_it: Whether the new trail is shortened to that as well, as a last resort.
+            large: Whether to shorten seen results after the edge too, if they have more than a tenth of the limit.
+            users: Whether talk stays; if not, it goes into the trail.
         """
         live, snapshot = self._now.live, self._now.snapshot
         edits: list[Edit] = [*editor.condense(live, snapshot, trail)] if trail else []
@@ -177,17 +177,17 @@ class Fitting:
         return tokens > self._limit // 10
 
     def _before_newest(self, keep: int) -> int:
-        """Where the newest results begin that the model has seen."""
+        """Return the position of the first of the newest ``keep`` results that the model has seen."""
         live = self._now.live
         seen = [entry.position for entry in live.results if entry.position < live.last_turn]
         return min([*seen[-keep:], live.last_turn]) if keep else live.last_turn
 
     def _most_cleared(self) -> float:
-        """Tokens that gentle edits might clear, at most. Nothing is written for it, so it may be asked every time."""
+        """Return the most tokens that gentle edits might clear. Cheap, since it writes no trail."""
         live, edge, editor = self._now.live, self._edge, self._course.editor
         old, _ = editor.foldable(live, edge)
         most: float = max(0, old - editor.trail.chars(edge) // 4)
-        # What was expanded under a cover goes with the next one.
+        # An entry that was expanded under a cover leaves the view with the next cover.
         most += sum(shown.tokens for at, shown in live.plan.shown.items() if at < live.plan.start)
         covers = live.covered - live.restated(live.plan.start)
         most += max(0.0, min(covers - self._limit // 4, OLDER * covers))
@@ -202,7 +202,7 @@ class Fitting:
 
 
 def _parts(view: Live, head: int, tokens: int) -> str:
-    """What a prompt of so many tokens consists of, for a person who has to make it smaller."""
+    """Say what a prompt consists of, for a person who has to make it smaller."""
     stays = view.restated(view.position)
     newest = view.tokens - view.before(view.last_turn)
     newest -= view.spoken_tokens(view.position) - view.spoken_tokens(view.last_turn)
@@ -217,7 +217,7 @@ def _parts(view: Live, head: int, tokens: int) -> str:
 
 
 def _cut_newest(live: Live) -> list[Edit]:
-    """Cut the results that came last, which no model has seen yet."""
+    """Cut the newest results, which the model has not seen yet."""
     edits: list[Edit] = []
     for entry in live.results:
         found = cut(text_of(entry.content), _CUT_CHARS) if entry.position >= live.last_turn else None

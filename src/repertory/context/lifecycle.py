@@ -1,4 +1,4 @@
-"""What callers are told of single messages: what became of each."""
+"""Events that tell callers what happens to single messages."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ LifecycleKind: TypeAlias = Literal["added", "compacted", "expired", "removed", "
 
 
 class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One message was added, or is shown in another way than before.
+    """One message was added, or is shown differently than before.
 
     Attributes:
-        kind: What became of it. A result that expires and is compacted or removed for that is both, in order.
-            ``expanded`` is also said of what the agent itself got back with a tool.
-        turn: The iteration whose request shows it first.
-        position: The entry; for ``covered`` the first of the range.
-        last: The last entry of the range; the same as ``position`` for a single one.
-        reason: Why.
-        tool: The tool whose result it is; None for anything else, and for a range.
-        tool_call_id: The call that it answers; None likewise.
-        tokens_saved: What it costs less in each later prompt; negative for what is added or expanded. 0 for what the
-            agent got back: the answer to its call is an entry of its own.
+        kind: What happened to the message. A result that is compacted or removed because it expired has two events:
+            ``expired``, then the other. ``expanded`` also covers what the agent itself retrieved with a tool.
+        turn: The first iteration whose request shows the change.
+        position: Position of the entry; for ``covered`` the first of the range.
+        last: Position of the last entry of the range; the same as ``position`` for a single entry.
+        reason: The reason, for a person to read.
+        tool: The tool whose result the message is; None for anything else, and for a range.
+        tool_call_id: The call that the message answers; None for anything else, and for a range.
+        tokens_saved: Tokens saved in each later prompt; negative if the message was added or expanded. 0 for what the
+            agent retrieved: the answer to its call is a separate entry.
         cost_now: US dollars that the whole decision costs once.
         saving_per_call: US dollars that the whole decision saves at each later call.
-        run_id: The run, for listeners that hear several; "" where nobody said.
+        run_id: The run, for listeners to several runs; "" if it was not given.
     """
 
     kind: LifecycleKind
@@ -47,12 +47,12 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def added(entries: Iterable[Entry]) -> list[MessageEvent]:
-    """The events of entries that were appended."""
+    """Return the events of appended entries."""
     return [_of(entry, kind="added", turn=entry.iteration, tokens_saved=-entry.tokens) for entry in entries]
 
 
 def retrieved(entries: Iterable[Entry], iteration: int) -> list[MessageEvent]:
-    """The events of entries that the agent got back with a tool; ``iteration`` is that of the request to show it."""
+    """Return the events of entries that the agent retrieved with a tool; the request of ``iteration`` shows them."""
     return [_of(entry, kind="expanded", turn=iteration, reason="the agent retrieved it") for entry in entries]
 
 
@@ -75,7 +75,7 @@ _WHY = {
 
 
 def events_of(decision: Decision, snapshot: Sequence[Entry]) -> list[MessageEvent]:
-    """The events of a decision, in the order of its edits; ``snapshot`` is the ledger that it was made for."""
+    """Return the events of a decision, in the order of its edits; ``snapshot`` is the ledger that it was made for."""
     out: list[MessageEvent] = []
     for edit in decision.edits:
         if not isinstance(edit, StubResult | RemoveResult | CoverRange | ExpandEntry):
@@ -103,7 +103,7 @@ def _is_expired(edit: StubResult | RemoveResult | ExpandEntry) -> bool:
 
 
 def _reason(decision: Decision, edit: Shown | CoverRange, snapshot: Sequence[Entry]) -> str:
-    """Why this message is shown otherwise; the decision's own reason is about all of its edits together."""
+    """Say why this message is shown differently; the decision's own reason is about all of its edits together."""
     strict, why = decision.kind == "strict", ""
     if isinstance(edit, CoverRange):
         first, last = edit.iterations

@@ -1,6 +1,6 @@
-"""Shown once: a bulky result that is whole in one request, unwritten to the prompt cache, and a stub from the next on.
+"""Shown once: a bulky result that is whole in one request, not written to the prompt cache, and then a stub.
 
-No prefix changes, so this saves from the first time: it is how a run that has saved nothing yet begins to.
+No prefix changes, so this saves from the first time on: it is how a run makes its first savings.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from repertory.shortening.shaping import tool_text
 from repertory.shortening.trail import room_of
 
 _BULKY = 1_000  # tokens of a result that may be shown once; the smallest prefix that most models cache
-_FILE = 2_500  # tokens of a file, about 250 lines: what is read to be edited stays whole in the window up to that
+_FILE = 2_500  # tokens of a file, about 250 lines: up to that, a file that may be edited stays whole in the window
 _LARGE_SHARE = 0.1  # of the comfort: a larger result is shown whole once, whatever it is
 
 
 class ShownOnce:
-    """Decides it for the results of one run."""
+    """Decides which results of one run are shown once."""
 
     def __init__(self, course: Course) -> None:
         """Begin."""
@@ -30,7 +30,7 @@ class ShownOnce:
         self._large = _LARGE_SHARE * course.comfort
 
     def due(self, now: Moment) -> list[StubResult]:
-        """The stubs of results that the last request showed without writing them to the cache."""
+        """Return the stubs of results that the last request showed without writing them to the cache."""
         return [] if self._course.account.since_counted else self._stubs(now, now.live.last_turn)
 
     def read_ahead(self, now: Moment) -> None:
@@ -39,8 +39,8 @@ class ShownOnce:
             self._stubs(now, now.live.position)
 
     def hold_back(self, now: Moment, stubs: Sequence[StubResult], fold: Fold) -> list[HoldBack]:
-        """Keep what is new and bulky from being written to the cache, beside the stubs that are made now; ``fold`` is
-        what would be folded otherwise."""
+        """Keep new, bulky results from being written to the cache; ``stubs`` are made now in any case, ``fold`` is the
+        fold that was considered instead."""
         course, live = self._course, now.live
         policy, rates = course.policy, course.rates
         if now.cold or rates.write <= 1.0 or not (policy.show_once and policy.stubs):
@@ -56,15 +56,15 @@ class ShownOnce:
         return [HoldBack(position=hold)] if gain > 0 and before >= course.profile.cache.minimum_tokens else []
 
     def _gain(self, whole: int, stub: int) -> float:
-        """What showing a result once saves within a window, in tokens at the input price.
+        """Return what showing a result once saves within a window, in tokens at the input price.
 
-        It is paid as input instead of written, its stub is written behind it, and every call of the window reads less.
+        It is paid as input instead of being written, then its stub is written, and every call of the window reads less.
         """
         rates, window = self._course.rates, self._course.policy.window
         return (rates.write - 1.0) * whole - rates.write * stub + rates.read * window * (whole - stub)
 
     def _stubs(self, now: Moment, seen: int) -> list[StubResult]:
-        """The stubs of what the plan's request holds back, as far as the model has seen it."""
+        """Return the stubs of what the plan's request held back, as far as the model has seen it."""
         plan, live = now.live.plan, now.live
         shown = now.snapshot[plan.held : min(plan.decided_at, seen)] if plan.held else ()
         stubs = (
@@ -75,7 +75,7 @@ class ShownOnce:
         return worthwhile(stubs)
 
     def _stub_tokens(self, live: Live, entry: Entry) -> int:
-        """About how many tokens the stub of a result has that is shown once; 0 for one that stays."""
+        """Estimate the tokens of the stub if a result is shown once; 0 if the result stays."""
         bulky = entry.tool_call_id is not None and entry.tokens >= _BULKY
         if not bulky or entry.position in live.plan.shown or live.stays(entry):
             return 0

@@ -1,7 +1,7 @@
 """The plan: how each entry of a ledger is shown now, and the edits that change it.
 
-A plan is data. It never changes: ``Plan.edited`` makes a new one, and the journalled edits of a run make the same plan
-again. What it does not mention is shown as it stands in the ledger.
+A plan is immutable data: ``Plan.edited`` makes a new one, and replaying the journalled edits of a run gives the same
+plan again. Entries that a plan does not mention are shown as they are in the ledger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StubResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Take a result and its call out of view; ``text`` is the line that remains."""
+    """Remove a result and its call from view; ``text`` is the line that remains."""
 
     position: int
     call_id: str
@@ -44,8 +44,8 @@ class RemoveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpandEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Show an entry again: as it stands in the ledger (``content`` is None), or other content such as the
-    whole or a part out of the content store."""
+    """Show an entry again: as it is in the ledger (``content`` is None), or with other content, such as all or part
+    of what the content store has."""
 
     position: int
     tokens: int
@@ -54,18 +54,18 @@ class ExpandEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Let a text stand for the entries ``first`` to ``last``, both included: for some of the covers there are, or for
-    what follows them.
+    """Show a text instead of the entries ``first`` to ``last``, both included. It replaces existing covers, or entries
+    that follow them.
 
     Attributes:
-        content: The text; empty where all of the range is kept.
-        tokens: Estimate of what it costs, without what is kept.
-        was_tokens: What the range cost before.
+        content: The text; empty if the whole range is kept.
+        tokens: Estimated tokens of the text, without what is kept.
+        was_tokens: Tokens that the range had before.
         kept: Positions within the range that stay in view verbatim, before the text.
         iterations: The first and the last iteration of the range.
-        strategy: Who wrote it: ``trail`` (the program), ``extractive``, ``model``, ``provider``.
-        restated_at: Where a provider's block stands first and nothing may come between it and what follows: the
-            position of the user's entry behind which ``kept`` is shown again; -1 for any other.
+        strategy: Who wrote the text: ``trail`` (the program), ``extractive``, ``model``, ``provider``.
+        restated_at: For a provider's block, which comes first and must be followed directly by the next turn: position
+            of the user's entry after which ``kept`` is shown again. -1 for any other cover.
     """
 
     first: int
@@ -81,7 +81,7 @@ class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldBack(msgspec.Struct, frozen=True, kw_only=True):
-    """Write nothing from a position on to the prompt cache with this request: the next will show it otherwise."""
+    """Write nothing from a position on to the prompt cache with this request: the next one will show it differently."""
 
     position: int
 
@@ -90,7 +90,7 @@ class PinEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Keep an entry in view verbatim, whatever happens around it.
 
     Attributes:
-        until: The last iteration for which it is meant; whoever pinned it takes the pin off then. 0 for good.
+        until: The last iteration of the pin; whoever pinned the entry removes the pin then. 0 means for good.
     """
 
     position: int
@@ -98,13 +98,13 @@ class PinEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnpinEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Let an entry be treated like any other again."""
+    """Remove the pin of an entry, so that it is treated like any other."""
 
     position: int
 
 
 class DropThinking(msgspec.Struct, frozen=True, kw_only=True):
-    """Show no reasoning of the entries below a position: on a binding model an edit of the past invalidates it."""
+    """Hide the reasoning of the entries below a position: on a binding model an edit of the past invalidates it."""
 
     position: int
 
@@ -117,20 +117,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How each entry is shown. The empty plan shows the ledger as it is.
 
     Attributes:
-        covers: What stands for ranges, from position 0 on without gaps.
-        start: The first position that none of them covers.
-        shown: Single entries that are not shown as they stand; those that a later cover includes are dropped.
+        covers: The texts that replace ranges of entries, from position 0 on without gaps.
+        start: The first position that no cover includes.
+        shown: Edits of single entries, by position; those that a later cover includes are dropped.
         pins: Positions that stay in view verbatim.
-        removed_calls: Ids of the calls that went with their removed results.
+        removed_calls: Ids of the calls that were removed with their results.
         thinking_from: Reasoning of entries below this position is not shown.
         edges: The last two edges (see ``Decision.edge``), the newest last.
         epoch: How many decisions have rewritten the prefix.
-        decided_at: Length of the ledger at the last of them; -1 before the first.
-        held: Entries from this position on are not written to the cache by that decision's request; 0 for none.
-        held_before: The same of the decision before it.
+        decided_at: Length of the ledger at the last of these decisions; -1 before the first.
+        held: That decision's request does not write entries from this position on to the cache; 0 for none.
+        held_before: The same for the decision before it.
         counted_at: Length of the ledger at the last request that ``bank`` and ``owed`` count; -1 for none.
-        cached_to: What that request left in the cache: the view of the entries below; -1 where an edit by others
-            may have changed it.
+        cached_to: That request left the view of the entries below this position in the cache; -1 if a later decision
+            without ``counted`` may have changed it.
         bank: See ``Arithmetic``.
         owed: See ``Arithmetic``.
     """
@@ -152,20 +152,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     owed: float = 0.0
 
     def cover_of(self, position: int) -> CoverRange | None:
-        """What stands for a position, or would if the entry were not kept; None where nothing does."""
+        """Return the cover whose range includes a position, even if it keeps that entry; None if there is none."""
         return next((cover for cover in self.covers if cover.first <= position <= cover.last), None)
 
     def kept(self, cover: CoverRange) -> list[int]:
-        """Positions under a cover that are nevertheless in view, in order."""
+        """Return the positions in a cover's range that are in view nevertheless, in order."""
         if cover.restated_at >= 0:
-            return sorted(cover.kept)  # said again once, in a message that must not change any more
+            return sorted(cover.kept)  # restated once, in a message that must not change afterwards
         inside = {*cover.kept}
         inside.update(p for p in self.pins if cover.first <= p <= cover.last)
         inside.update(p for p in self.shown if cover.first <= p <= cover.last)
         return sorted(inside)
 
     def covers_shared(self, other: Plan) -> int:
-        """How many of the first covers, with what is kept of what they cover, are shown as in another plan."""
+        """Count the first covers that another plan shows in the same way, kept entries included."""
         if self.pins != other.pins or self._below(self.start) != other._below(other.start):
             return 0
         return equal_items(self.covers, other.covers)
@@ -174,7 +174,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return {at: shown for at, shown in self.shown.items() if at < position}
 
     def tokens_of(self, entry: Entry) -> int:
-        """Estimate what one entry costs as it is shown."""
+        """Estimate the tokens of one entry as it is shown."""
         shown = self.shown.get(entry.position)
         return entry.tokens if shown is None else shown.tokens
 
@@ -195,7 +195,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return "shaped" if entry.original_length else "verbatim"
 
     def edited(self, edits: Sequence[Edit]) -> Plan:
-        """Make the plan that some edits ask for; without the accounts of the decision that they belong to.
+        """Apply some edits and return the new plan; ``apply`` adds the other fields of their decision.
 
         Raises:
             ContextError: An edit does not fit, such as a cover that leaves a gap.
@@ -206,7 +206,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         thinking_from, held = self.thinking_from, 0
         for position in [p for p in shown if p < start] if start > self.start else ():
             if position in pins and isinstance(shown[position], ExpandEntry):
-                continue  # it stays in view, as it was asked for
+                continue  # it stays in view, as it was requested
             _forget(shown, removed, position)
         for edit in edits:
             match edit:
@@ -230,7 +230,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 case DropThinking():
                     thinking_from = max(thinking_from, edit.position)
                 case CoverRange():
-                    pass  # done
+                    pass  # applied above
         return msgspec.structs.replace(
             self,
             covers=covers,
@@ -253,7 +253,7 @@ def _forget(shown: dict[int, Shown], removed: set[str], position: int) -> None:
 
 
 def _covered(covers: tuple[CoverRange, ...], edits: Sequence[CoverRange]) -> tuple[CoverRange, ...]:
-    """Put new covers in the place of those that they include, or behind the last."""
+    """Put new covers in the place of those that they include, or after the last."""
     if not edits:
         return covers
     at = bisect_left(covers, edits[0].first, key=lambda cover: cover.last)

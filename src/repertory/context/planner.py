@@ -1,16 +1,16 @@
-"""The planner: looks at the record before each model call and says how it is to be shown, with the arithmetic.
+"""The planner: examines the record before each model call and decides how to show it, with the arithmetic.
 
-Edits of the past cost a rewrite of the cached prompt behind them and save cache reads at every later call.
+An edit of the past costs a rewrite of the cached prompt after it, and saves cache reads at every later call.
 
-- **Fold**: what has left the window becomes trail once reading it in vain has cost what folding it costs (the rule for
-  renting or buying skis), if what the run has saved so far pays for it: so no run is dearer than an unedited one.
-- **Once**: while nothing has been saved yet, a bulky result is shown whole without being written to the cache, and by
-  its telling lines from the next request on: that saves without a rewrite. A file stays whole in the window, since it
-  may have been read to be edited, unless it is very large; what is very large is always shown once.
-- A **cold** cache makes edits free, and a model without one makes them free always. A **price cliff**, the window, the
-  budget and the policy's comfort force them.
+- **Fold**: iterations that have left the window become trail once reading them needlessly has cost as much as folding
+  them (the ski rental rule), if the run's savings so far pay for it: so no run costs more than an unedited one.
+- **Once**: until the run has saved enough, a bulky result is shown whole without being written to the cache, and by its
+  telling lines from the next request on: that saves without a rewrite. A file stays whole in the window, since it
+  may have been read to be edited, unless it is very large. Very large results are always shown once.
+- A **cold** cache makes edits free; for a model without a cache they always are. A **price cliff**, the window, the
+  budget and the policy's comfort force edits.
 - In **strict** rhythm every policy is applied at every iteration, whatever that costs.
-- Where the model **binds** its reasoning to the past nothing is edited for money; the outcome says when to ask the
+- If the model **binds** its reasoning to the past, nothing is edited for money. The outcome says when to ask the
   provider for a compaction instead (see ``binding``).
 """
 
@@ -42,15 +42,16 @@ _NO_SUMMARIES: Mapping[int, str] = MappingProxyType({})
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the planner says about the next request.
+    """What the planner decides about the next request.
 
     Attributes:
-        plan: How the record is to be shown: the plan so far with the decisions applied.
-        decisions: What changed, to be journalled before the request is sent; mostly empty.
-        estimate: The prompt's tokens by characters, head included; what ``Calibration.observe`` wants back.
+        plan: How to show the record: the plan so far with the decisions applied.
+        decisions: The decisions to journal before the request is sent; usually empty.
+        estimate: Estimate of the prompt's tokens by characters, head included; the one to pass to
+            ``Calibration.observe``.
         prompt_tokens: The same, calibrated.
-        compaction: What to ask the provider to compact; None for nothing. It is said again at every call until a
-            summary is there.
+        compaction: What to ask the provider to compact; None for nothing. It is repeated at every call until the
+            summary arrives.
     """
 
     plan: Plan
@@ -61,9 +62,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planner:
-    """Plans one run, call after call, at a cost that follows what is new.
+    """Plans one run, call after call. Its work is in proportion to what is new since the last call.
 
-    What it answers follows from the record and the plan alone: a planner that comes afresh answers the same.
+    Its answers follow from the record and the plan alone: a newly made planner gives the same answers.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class Planner:
 
         Args:
             policy: What the application asks for.
-            profile: The model's.
+            profile: The model's profile.
             head_tokens: Estimate of system text and tools.
-            max_tokens: What is left free of the window for the answer.
-            accepted_tokens: The longest prompt that the server was found to take; None for what the profile says.
-            charged: US dollars paid for the run beside its own calls that no decision has counted yet.
+            max_tokens: Tokens of the window to leave free for the answer.
+            accepted_tokens: The longest prompt that the server is known to accept; None relies on the profile.
+            charged: US dollars paid for the run, apart from its own calls, that no decision has counted yet.
         """
         room = profile.context_window - min(max_tokens, profile.context_window // 2)
         bounds = [
@@ -101,11 +102,11 @@ class Planner:
         self._cliffs = cliffs_of(profile)
         self._cached = bool(profile.cache.breakpoints)
         self._once = ShownOnce(course)
-        self._shown: Moment | None = None  # the request that was planned last, with the view that it shows
+        self._shown: Moment | None = None  # the last planned request, with the view that it shows
 
     @property
     def charged(self) -> float:
-        """US dollars paid for the run beside its own calls that no decision has counted yet."""
+        """US dollars paid for the run, apart from its own calls, that no decision has counted yet."""
         return self._course.charged
 
     def next(
@@ -120,21 +121,21 @@ class Planner:
         result_summaries: Mapping[int, str] = _NO_SUMMARIES,
         shrink_to: int | None = None,
     ) -> Outcome:
-        """Say how the record is to be shown in the next request.
+        """Decide how to show the record in the next request.
 
         Args:
             snapshot: The ledger.
             plan: How it was shown so far.
-            iteration: The iteration whose request this is, from 1.
-            calibration: What the provider's counts taught; None before the first call.
+            iteration: The iteration of the request, from 1.
+            calibration: What was learned from the provider's counts; None before the first call.
             cold: Whether the prompt cache has expired.
-            summaries: Those that may be swapped in.
-            result_summaries: What a model wrote of single results, by position; it is shown where a policy asks for it.
-            shrink_to: Tokens that the prompt must not exceed because the server refused a longer one; None for
-                what the window and the budget leave.
+            summaries: Summaries that may be swapped in.
+            result_summaries: A model's summaries of single results, by position; shown if a policy asks for them.
+            shrink_to: Most tokens of the prompt, because the server refused a longer one; None for what the window
+                and the budget leave.
 
         Raises:
-            ContextOverflow: It does not fit, even at its smallest.
+            ContextOverflow: The prompt does not fit, even at its smallest.
         """
         course = self._course
         live = course.follow(snapshot, plan)
@@ -160,17 +161,17 @@ class Planner:
         return Outcome(plan=after.plan, decisions=(decision,), estimate=estimate, prompt_tokens=prompt)
 
     def read_ahead(self) -> None:
-        """Do now what planning the next request would else begin with, as far as it follows from the last one.
+        """Do some of the work of planning the next request in advance, as far as it follows from the last one.
 
-        It changes nothing but when that is done: reading a long result takes milliseconds, and while the model answers
-        nobody waits for them.
+        This only changes when the work is done: reading a long result takes milliseconds, and nobody waits for them
+        while the model answers.
         """
         if self._shown is not None:
             self._course.read_ahead(self._shown)
             self._once.read_ahead(self._shown)
 
     def _decide(self, now: Moment, limit: int, *, refused: bool) -> tuple[Decision, Live] | None:
-        """The decision and the view that it leads to; None to leave things as they are."""
+        """Return a decision and the view that results from it; None to change nothing."""
         course, live, fits = self._course, now.live, now.size <= limit
         if fits and course.thrifty and course.is_bound(live) and not now.cold:
             return None  # the server would refuse the reasoning behind the edit
@@ -187,7 +188,7 @@ class Planner:
         decided = course.decided(now, wish) if wish is not None else None
         size = now.calibration.real_tokens(course.head + decided[1].tokens) if decided else now.size
         if cliff and size > cliff:
-            with suppress(ContextOverflow):  # then it is not avoidable
+            with suppress(ContextOverflow):  # then it cannot be avoided
                 reason = "a longer prompt costs more for every token"
                 return self._fitted(now, cliff, "forced", reason, due)
         if size > self._course.comfort:
@@ -197,13 +198,13 @@ class Planner:
         return decided
 
     def _due(self, now: Moment) -> list[Edit]:
-        """What is edited in any case: results whose time was up a window ago, and those that were shown once."""
+        """Return the edits to make in any case: of results that expired a window ago, and of those shown once."""
         if not self._course.thrifty:
             return []
         return joined(self._overdue(now), self._once.due(now))
 
     def _wish(self, now: Moment, due: Sequence[Edit], *, pressed: bool) -> Wish | None:
-        """What thrifty rhythm wants to edit now."""
+        """Return what thrifty rhythm wants to edit now."""
         fold = self._course.fold_before(now.live, now.iteration)
         wish = self._wish_to_fold(now, fold, pressed=pressed)
         if wish is not None:
@@ -231,12 +232,12 @@ class Planner:
         kind, reason = _reason(costless=costless, cached=self._cached, pays=pays)
         edits = self._summary(now, costless=costless, left=account.bank - cost)
         edits += course.editor.fold(live, now.snapshot, upto)
-        # What is behind the fold is written anew with it, so nothing else need pay for these.
+        # A fold rewrites everything after it anyway, so edits there cost nothing extra.
         edits += course.editor.expire(live, now.snapshot, now.iteration, upto)
         return Wish(kind, reason, joined(edits, course.editor.supersede(live, now.snapshot, upto)))
 
     def _summary(self, now: Moment, *, costless: bool, left: float) -> list[Edit]:
-        """Along with a fold, a model's summary of trail that has outgrown its share, if what is left pays for that."""
+        """With a fold, swap in a model's summary for trail that has outgrown its share, if what is left pays for it."""
         live = now.live
         summary = self._ready_summary(now)
         if summary is None or sum(cover.tokens for cover in live.plan.covers) <= TRAIL_SHARE * self._course.comfort:
@@ -247,20 +248,20 @@ class Planner:
         return [self._course.editor.swap(live, now.snapshot, summary)]
 
     def _ready_summary(self, now: Moment) -> SummaryStored | None:
-        """The summary that may take the place of trail; None where none fits."""
+        """Return the summary that may replace trail; None if none fits."""
         if not (self._course.thrifty and self._course.policy.summaries):
             return None
         return best_summary(now.live, now.summaries, now.live.plan.start)
 
     def _single(self, now: Moment) -> list[Edit]:
-        """Edits of single results, where nothing is to be folded: of those that have expired, or of all old ones."""
+        """Edit single results if there is nothing to fold: those that have expired, or all old ones."""
         edits: list[Edit] = [*self._course.editor.expire(now.live, now.snapshot, now.iteration, 0)]
         if self._course.policy.summaries or not self._course.policy.stubs:
             return edits
         return joined(edits, self._course.editor.shorten_old(now.live, now.snapshot))
 
     def _overdue(self, now: Moment) -> Sequence[Edit]:
-        """Results that expired a window ago: an explicit expiration waits that long for a cheap moment, no longer."""
+        """Edit results that expired a window ago: an explicit expiration waits no longer for a cheap moment."""
         late = now.iteration - self._course.policy.window
         return self._course.editor.expire(now.live, now.snapshot, late, 0)
 
@@ -272,7 +273,7 @@ class Planner:
         return self._course.decided(now, Wish(kind, reason, edits)) if edits else None
 
     def _wanted_compaction(self, now: Moment, limit: int) -> Compaction | None:
-        """What the provider should compact, where only it may edit the past."""
+        """Return what the provider should compact, if only the provider may edit the past."""
         if not (self._course.thrifty and self._course.is_bound(now.live) and self._course.policy.summaries):
             return None
         return wanted_compaction(

@@ -1,4 +1,4 @@
-"""The policy of an agent's view: what an application asks for. Nothing here decides anything; the planner does."""
+"""The context policy of an agent: what the application asks for. The decisions themselves are made by the planner."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ Rhythm: TypeAlias = Literal["thrifty", "strict"]
 
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=100_000)]  # more iterations than a run can have
 
-# Strict rhythm has the numbers of the documents that asked for it, in bytes, newest results and tokens.
+# Bytes and newest results of each preset, and tokens of a summary in strict rhythm, as the requirements state them.
 _PRESETS = {"small": (30_000, 4), "medium": (50_000, 6), "large": (80_000, 10)}
 _STRICT_SUMMARY = 500
 
 
 class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """How the view of an agent is kept small. ``context=None`` on an agent means a plain loop instead.
+    """How the view of an agent is kept small. With ``context=None`` the agent runs as a plain loop instead.
 
     Attributes:
-        rhythm: ``thrifty`` edits the past when the arithmetic says that it pays; ``strict`` applies every
+        rhythm: ``thrifty`` edits the past only when the edit pays for itself; ``strict`` applies every
             policy at every iteration, whatever that costs.
         window: Newest iterations that stay as they arrived.
-        keep_recent: Newest tool results that are spared at first when the prompt must be made to fit.
-        strict_chars: Characters that strict rhythm shows of a result on arrival; 0 shows it whole.
-        stubs: Whether old tool results may become stubs.
-        summaries: Whether trail or a summary may stand for what is old. Without them single results are
-            shortened, in thrifty rhythm only where that costs nothing.
+        keep_recent: Newest tool results that the first attempts to make a prompt fit leave alone.
+        strict_chars: Characters of a result that strict rhythm shows on arrival; 0 shows it whole.
+        stubs: Whether stubs may replace old tool results.
+        summaries: Whether trail or a summary may replace old iterations. If not, single results are
+            shortened, in thrifty rhythm only if that costs nothing.
         summarize_every: Iterations between two requests to the summarizer; 0 never asks it.
-        summary_tokens: Bound on one summary; None for as many as its stretch deserves, and for 500 in strict rhythm.
-        budget_tokens: Bound on the whole prompt; None takes what the model's window leaves.
-        keep_user_input: What users and leads say stays verbatim when a summary stands for what surrounds it.
+        summary_tokens: Bound on one summary. None derives it from the length of the stretch; in strict rhythm it means
+            500.
+        budget_tokens: Bound on the whole prompt; None uses what the model's window leaves.
+        keep_user_input: Whether messages of users and leads stay verbatim when a summary replaces what surrounds them.
         expiration: Whether results expire at all, whatever their policies say.
-        retrieval: Whether the texts that stand for something name the tool that shows it whole. For an agent without
-            ``context_tools()`` they never do.
-        deduplicate: Whether a call of a pure tool that was made before is answered from its result; see ``repeatable``.
-        known_calls: How many calls are known for that, the longest unused forgotten first; 0 for none.
-        show_once: Whether thrifty rhythm may show a bulky result whole only once: a very large one always, others for
-            as long as the run has not saved enough to pay for edits of the past.
-        comfort_tokens: Bound on the view for the model's attention: what is longer is made shorter, though nothing that
-            stands in the window and nothing that was said; None for what the model's profile says, 0 for no bound.
-        results: For the results of all tools of this agent.
-        tools: By the tool's name; beats ``results`` and the tool's own policy.
+        retrieval: Whether stubs, trail and summaries name the tool that shows the original. They never do for an agent
+            without ``context_tools()``.
+        deduplicate: Whether a repeated call of a pure tool is answered from its earlier result; see ``repeatable``.
+        known_calls: How many calls are remembered for ``deduplicate``. The least recently used is forgotten first; 0
+            remembers none.
+        show_once: Whether thrifty rhythm may show a bulky result whole only once. It always does so with very large
+            results, and with others until the run has saved enough to pay for edits of the past.
+        comfort_tokens: Bound on the view, for the sake of the model's attention. A longer view is shortened, except for
+            the window and for what was said. None uses the bound in the model's profile, 0 sets no bound.
+        results: Policy for the results of all tools of this agent.
+        tools: Policies by tool name; they override ``results`` and the tool's own policy.
     """
 
     rhythm: Rhythm = "thrifty"
@@ -76,7 +78,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
         given: list[tuple[str, object]] = [("results", self.results)]
         given += ((f"tools[{tool!r}]", said) for tool, said in self.tools.items())
         for name, said in given:
-            if not isinstance(said, ResultPolicy):  # the check of types takes a dictionary for one, as in JSON
+            if not isinstance(said, ResultPolicy):  # check_types accepts a dictionary, as in JSON
                 raise ConfigurationError(f"ContextPolicy.{name} is {show(said)}; expected a ResultPolicy")
         freeze_fields(self, "tools")
         if (self.summary_tokens or 0) > (self.budget_tokens or math.inf):
@@ -86,13 +88,13 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
             )
 
     def rules(self, tool: str | None) -> ResultRules:
-        """What holds for one tool's results, all layers merged."""
+        """Return the rules for one tool's results, with all layers merged."""
         cap_chars = self.strict_chars if self.rhythm == "strict" else 0
         return rules_of(self.tools.get(tool or ""), self.results, cap_chars, self.expiration, self.retrieval)
 
     @property
     def summary_bound(self) -> int | None:
-        """``summary_tokens`` as it holds in this rhythm; None for as many as a stretch deserves."""
+        """``summary_tokens``, or the default of this rhythm; None derives the bound from the length of the stretch."""
         return self.summary_tokens or (_STRICT_SUMMARY if self.rhythm == "strict" else None)
 
     @property
@@ -103,12 +105,13 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
 
     @classmethod
     def preset(cls, name: str) -> ContextPolicy:
-        """One of the budgets that go by a name: ``small``, ``medium`` or ``large``, in strict rhythm.
+        """Return a named policy in strict rhythm: ``small``, ``medium`` or ``large``.
 
-        They are 30,000, 50,000 and 80,000 bytes, at four a token, and keep the newest 4, 6 and 10 results.
+        Their budgets are 30,000, 50,000 and 80,000 bytes, at four bytes a token; they keep the newest 4, 6 and 10
+        results.
 
         Raises:
-            ConfigurationError: There is no such name.
+            ConfigurationError: There is no preset of that name.
         """
         if name not in _PRESETS:
             raise ConfigurationError(f"there is no context preset {show(name)}; expected one of {', '.join(_PRESETS)}")
@@ -116,7 +119,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
         return cls(rhythm="strict", budget_tokens=size // 4, keep_recent=keep)
 
     def said_of(self, tool: str | None) -> ResultPolicy:
-        """What is said of one tool's results: by its name first, then for all tools."""
+        """Return the policy for one tool's results: its entry in ``tools``, with gaps filled from ``results``."""
         return merge_policies(self.tools.get(tool or ""), self.results)
 
     def with_layers(
@@ -125,11 +128,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
         """Put the tools' own defaults below this policy and a run's overrides on top of it.
 
         Args:
-            tools: What each tool says about its own results.
-            run: What the caller says for one run; it beats everything.
+            tools: Each tool's policy for its own results, by tool name.
+            run: The caller's policy for one run; it overrides everything.
 
         Returns:
-            The policy that ``rules`` reads from then on.
+            The merged policy, for ``rules`` to read.
         """
         below = dict(tools or {})
         merged = {name: merge_policies(run, self.tools.get(name), below.get(name)) for name in {*below, *self.tools}}

@@ -1,4 +1,4 @@
-"""How single entries are shown: as blocks that may be sent. Pure, deterministic."""
+"""Shows single entries as blocks that may be sent. Pure, deterministic."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def verbatim(entry: Entry, *, signed: bool) -> tuple[Block, ...]:
-    """An entry as it stands in the ledger, without what no request may hold: its own blocks as far as they are legal.
+    """Return an entry's blocks as they are in the ledger, without what no request may hold.
 
     Args:
         entry: The entry.
-        signed: Whether the provider signs reasoning: then it takes back only what it signed.
+        signed: Whether the provider signs reasoning: then it accepts only what it signed.
     """
     blocks = [
         _legalised(block)
@@ -30,12 +30,12 @@ def verbatim(entry: Entry, *, signed: bool) -> tuple[Block, ...]:
         if not _blank(block) and not (signed and isinstance(block, Thinking) and not block.signature)
     ]
     while blocks and isinstance(blocks[-1], _THINKING):
-        blocks.pop()  # no turn may end with it
+        blocks.pop()  # no turn may end with reasoning
     return sendable(blocks)
 
 
 def instead(entry: Entry, shown: Shown) -> tuple[Block, ...] | None:
-    """What a plan shows instead of an entry; None where it shows the entry as it stands in the ledger."""
+    """Return what a plan shows instead of an entry; None if it shows the entry as it is in the ledger."""
     match shown:
         case StubResult(text=text):
             return sendable(_with_content(block, text) for block in entry.content)
@@ -48,7 +48,7 @@ def instead(entry: Entry, shown: Shown) -> tuple[Block, ...] | None:
 
 
 def remaining(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> tuple[Block, ...]:
-    """What remains of an assistant's turn without the calls whose results were removed, and without its reasoning."""
+    """Return an assistant's turn without calls whose results were removed and, unless ``thinking``, its reasoning."""
     out = [
         block
         for block in blocks
@@ -61,12 +61,12 @@ def remaining(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinkin
 
 
 def words_of(blocks: Sequence[Block]) -> list[Block]:
-    """What was said in a turn: neither its calls nor its reasoning."""
+    """Return what was said in a turn: neither its calls nor its reasoning."""
     return [block for block in blocks if not isinstance(block, (ToolUse, *_THINKING))]
 
 
 def restated(entry: Entry) -> list[Block]:
-    """An entry that is said again without its call or turn: what a tool gave as a document, never as words."""
+    """Repeat an entry without its call or turn: what tools and the agent said becomes documents, not a user's words."""
     out: list[Block] = []
     for block in entry.content:
         if isinstance(block, ToolResult):
@@ -86,14 +86,14 @@ def restated(entry: Entry) -> list[Block]:
 
 
 def document(title: str, text: str) -> RawBlock:
-    """Text that nobody says: it stands beside what is said, under a title. For the provider's own servers."""
+    """Make a titled document: text that is nobody's words. For the provider's own servers."""
     return RawBlock(
         {"type": "document", "title": title, "source": {"type": "text", "media_type": "text/plain", "data": text}}
     )
 
 
 def sendable(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Blocks without lone surrogates, which JSON from a model may carry and no request can: each becomes U+FFFD."""
+    """Replace lone surrogates in blocks by U+FFFD: JSON from a model may contain them, but no request can."""
     found = tuple(blocks)
     try:
         _encode(found)
@@ -122,7 +122,7 @@ def _blank(block: Block) -> bool:
 
 
 def _legalised(block: Block) -> Block:
-    """The API takes no blank text, and nothing but text in a result that reports an error."""
+    """Make a block legal: the API takes no blank text, and only text in a result that reports an error."""
     if not isinstance(block, ToolResult) or isinstance(block.content, str):
         return block
     parts = tuple(
@@ -134,7 +134,7 @@ def _legalised(block: Block) -> Block:
 
 
 def _with_content(block: Block, content: str | tuple[Block, ...]) -> Block:
-    """A result block with other content; it keeps its call id, its error flag and whatever else it carries."""
+    """Return a result block with other content; call id, error flag and all other fields stay."""
     if not isinstance(block, ToolResult):
         return Text(content if isinstance(content, str) else text_of(content))
     return msgspec.structs.replace(block, content=content)

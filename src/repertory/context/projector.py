@@ -1,13 +1,13 @@
 """Projection: from a snapshot and a plan to the request. Deterministic, byte-stable.
 
-What stands for a stretch is shown as one call of ``context_trail`` with its result: text that came out of tools stays
-in the frame of a result. What was kept of the stretch stands before it, each in its own role: what users said as
-theirs, what the agent answered as its own, a pinned result behind its call. Then the entries that nothing covers
-follow, neighbours of one role as one message, each as the plan shows it.
+A cover is shown as one call of ``context_trail`` with its result, so that text from tools stays in the frame of a
+result. What was kept of the stretch comes before it, each entry in its own role: what users said as a user's words,
+what the agent answered as its own, a pinned result after its call. The entries that no cover includes follow, each as
+the plan shows it; neighbours of one role become one message.
 
-A provider's signed summary stands first, at the head of the assistant's turn that came after it: the thinking there
-stays valid only if nothing comes between. What is kept of its entries is said again behind a later message of the
-user's, the last one there was when the summary was swapped in, so that nothing that was sent before is changed.
+A provider's signed summary comes first, at the head of the assistant's turn that followed it: the thinking there
+stays valid only if nothing comes between. What is kept of its entries is restated after a later message of the user,
+the last one when the summary was swapped in, so that nothing that was sent before changes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RESTATED = "[Still in force, word for word, from before the summary:]"
 
 
 class Around(TypedDict, total=False):
-    """What is the same in all requests of a run, around the messages; see ``ModelRequest``."""
+    """The parts of a request besides the messages, the same in all requests of a run; see ``ModelRequest``."""
 
     system: Sequence[Block]
     tools: Sequence[ToolSchema]
@@ -51,7 +51,7 @@ class Around(TypedDict, total=False):
 
 
 class _Open(NamedTuple):
-    """How far a view has come: so many messages are done, and one is open."""
+    """A state of a view under construction: the number of finished messages, and the parts of the open one."""
 
     done: int = 0
     role: Role | None = None
@@ -62,30 +62,30 @@ class _Open(NamedTuple):
 def project(
     snapshot: Sequence[Entry], plan: Plan = EMPTY, *, profile: ModelProfile, **around: Unpack[Around]
 ) -> ModelRequest:
-    """Make the request that a plan shows of a snapshot: what a ``Projector`` makes that is begun afresh.
+    """Make the request that shows a snapshot as a plan says, with a new ``Projector``.
 
-    The same arguments always give the same bytes. A tool call whose result is missing at the end of the
-    snapshot is the caller's to complete first; ``validate`` refuses such a request.
+    The same arguments always give the same bytes. If a tool call at the end of the snapshot has no result, the
+    caller must add it first; ``validate`` refuses such a request.
 
     Args:
         snapshot: The ledger, from position 0.
         plan: How its entries are shown.
-        profile: The model's; its name goes into the request, its cache rules say where breakpoints stand.
-        around: The rest of the request; at most 8,192 tokens are to be written where it does not say otherwise.
+        profile: The model's profile; the request gets its name, and its cache rules say where breakpoints are set.
+        around: The rest of the request; ``max_tokens`` is 8,192 by default.
     """
     return Projector(profile=profile, **around).project(snapshot, plan)
 
 
 class Projector:
-    """Projects one run, call after call. Not for several tasks at once; one per run.
+    """Projects one run, call after call. Use one per run, and not from several tasks at once.
 
-    As long as the plan is the same object, only the entries that are new since the last call are looked at. A changed
-    plan shows anew what it shows otherwise and what follows that, which costs what the view is long, never what the
-    record is.
+    As long as the plan is the same object, only the entries that are new since the last call are processed. After a
+    change of the plan, what is shown differently and what follows it are projected again. The cost of that depends on
+    the length of the view, never on that of the record.
     """
 
     def __init__(self, *, profile: ModelProfile, **around: Unpack[Around]) -> None:
-        """Begin a run; the arguments are those of ``project``."""
+        """Start a run; the arguments are those of ``project``."""
         system, tools = tuple(around.get("system", ())), tuple(around.get("tools", ()))
         self._request = ModelRequest(
             model=profile.name,
@@ -98,22 +98,22 @@ class Projector:
         )
         self._cache = profile.cache
         self._head = bool(system or tools)
-        # Only the provider signs reasoning, and it takes back only what it signed.
+        # Only the provider signs reasoning, and it accepts only what it signed.
         self._signed = canonical_name(profile.name).startswith("claude")
         self._plan: Plan | None = None
         self._position = 0  # entries below are in the view
         self._done: list[Message] = []  # messages that no later entry can change
-        self._last: list[int] = []  # for each of them, and for the open one, the last position in it
+        self._last: list[int] = []  # the last position in each of them and in the open one
         self._role: Role | None = None
-        self._results: list[Block] = []  # results come first in a user message, whatever arrived in between
+        self._results: list[Block] = []  # results come first in a user message, in whatever order its entries arrived
         self._others: list[Block] = []
-        self._ends: list[_Open] = []  # behind each cover
-        self._restated: tuple[Block, ...] = ()  # what a provider's summary covers and stays in view verbatim
+        self._ends: list[_Open] = []  # the state after each cover
+        self._restated: tuple[Block, ...] = ()  # what a provider's summary covers but stays in view verbatim
         self._restated_at = -1
-        self._verbatim: dict[int, tuple[Block, ...]] = {}  # of entries that nothing covers
+        self._verbatim: dict[int, tuple[Block, ...]] = {}  # of uncovered entries
 
     def project(self, snapshot: Sequence[Entry], plan: Plan = EMPTY) -> ModelRequest:
-        """Make the request that the plan shows of the snapshot.
+        """Make the request that shows the snapshot as the plan says.
 
         Args:
             snapshot: The ledger.
@@ -132,7 +132,7 @@ class Projector:
     # --- the messages -------------------------------------------------------------------------------------
 
     def _begin(self, snapshot: Sequence[Entry], plan: Plan) -> None:
-        """Begin with what stands for stretches, and what is kept of them; as before as far as that is the same."""
+        """Start the view with the covers and what they keep, reusing the covers that have not changed."""
         before, self._plan = self._plan, plan
         covers = plan.covers
         same = 0
@@ -153,13 +153,13 @@ class Projector:
 
     def _add_cover(self, snapshot: Sequence[Entry], plan: Plan, cover: CoverRange) -> None:
         if cover.restated_at >= 0:
-            # Nothing may come between the provider's block and what follows, so what stays is said again later.
+            # Nothing may come between the provider's block and what follows, so what stays is restated later.
             self._add("assistant", sendable(b for b in cover.content if not isinstance(b, Text)), cover.last)
             logs = [document(FRAME, block.text) for block in cover.content if isinstance(block, Text)]
             kept = [block for position in plan.kept(cover) for block in restated(snapshot[position])]
             self._restated = sendable([*logs, Text(_RESTATED), *kept] if kept else logs)
             self._restated_at = cover.restated_at
-            if cover.restated_at < plan.start:  # covered since, so it is said right behind
+            if cover.restated_at < plan.start:  # covered since, so it is restated right after the block
                 self._add("user", self._restated, cover.last)
             return
         for position in plan.kept(cover):
@@ -168,7 +168,7 @@ class Projector:
             if entry.tool_call_id is None:
                 self._add(entry.role, words_of(shown), position)
                 continue
-            # A result stands behind its call, which is in one of the turns before it.
+            # A result must follow its call, which is in one of the turns before it.
             turns = (snapshot[at] for at in range(position - 1, -1, -1))
             call = next(use for turn in turns for use in tool_uses(turn.content) if use.id == entry.tool_call_id)
             self._add("assistant", sendable([call]), position)
@@ -180,7 +180,7 @@ class Projector:
             self._add("user", sendable([ToolResult(call_id, text_of(cover.content))]), cover.last)
 
     def _shown(self, entry: Entry, plan: Plan) -> Sequence[Block]:
-        """The blocks of an entry as the plan shows it; made once as long as it is shown as it stands."""
+        """Return the blocks of an entry as the plan shows it; those of an unedited entry are kept."""
         edit = plan.shown.get(entry.position)
         blocks = None if edit is None else instead(entry, edit)
         if blocks is None:
@@ -207,7 +207,7 @@ class Projector:
     def _open(self) -> Message:
         assert self._role is not None
         if len(self._results) > 1 and self._done:
-            # Results are in the ledger in the order in which they came in; shown, in the order of their calls.
+            # The ledger has results in the order in which they arrived; show them in the order of their calls.
             asked = {use.id: place for place, use in enumerate(tool_uses(self._done[-1].content))}
             self._results.sort(key=lambda block: asked.get(getattr(block, "tool_use_id", ""), len(asked)))
         return Message(self._role, (*self._results, *self._others))
@@ -215,12 +215,12 @@ class Projector:
     # --- the prompt cache ---------------------------------------------------------------------------------
 
     def _breakpoints(self, messages: Sequence[Message], plan: Plan) -> tuple[Breakpoint, ...]:
-        """Where cache entries are written, the most valuable first while there is room for them.
+        """Choose where cache entries are written, the most valuable first, as many as the model allows.
 
-        The last message that is not held back, so that the next request finds this one. The plan's edge, so that
-        the next edit behind it finds what stands before. The static head, which other runs share. On the first
-        request after an edit the edge before it, which is where the cache still holds the prefix; later, where a
-        request adds more blocks than a lookup goes back, the message on which the request before it ended.
+        They are: the last message that is not held back, so that the next request finds this one; the plan's edge, so
+        that the next edit after it finds what comes before; the static head, which other runs share; on the first
+        request after an edit, the previous edge, up to which the cache still holds the prefix; and if a request adds
+        more blocks than a lookup goes back, the message with which the request before it ended.
         """
         room, last = self._cache.breakpoints, len(messages) - 1
         if not room or last < 0:
@@ -235,7 +235,7 @@ class Projector:
             wanted.append(None)
         if decided_now and len(plan.edges) > 1:
             wanted.append(self._message_before(plan.edges[-2], plan))
-        # The message on which the request before this one ended, where that is further back than a lookup goes.
+        # The last message of the request before this one, if it is further back than a lookup goes.
         ended = last - 2
         if decided_now and plan.held_before:
             ended = self._message_before(plan.held_before, plan)
@@ -245,6 +245,6 @@ class Projector:
         return tuple(map(Breakpoint, sorted(places, key=lambda p: -1 if p is None else p)))
 
     def _message_before(self, edge: int, plan: Plan) -> int:
-        """Index of the last message that ends before a position; -1 for none."""
+        """Return the index of the last message that ends before a position; -1 for none."""
         index = bisect_left(self._last, edge) - 1
         return 0 if index < 0 and plan.covers else index

@@ -1,4 +1,4 @@
-"""Results that were asked for again since: by the same call, or by one whose result holds all that they hold."""
+"""Results that were asked for again later: by the same call, or by one whose result holds all that they hold."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from repertory.shortening.shaping import failed
 
 
 class Superseded:
-    """Follows the results of one run that nothing covers yet.
+    """Follows the uncovered results of one run.
 
     Attributes:
-        newer: Of each result whose call was made again since, for the same or a wider range: the position of the newer
-            one.
+        newer: For the position of each result whose call was made again for the same or a wider range: the position of
+            the newer result.
     """
 
     def __init__(self) -> None:
         self.newer: dict[int, int] = {}
-        self._calls: dict[str, tuple[int, int]] = {}  # by their ids, as long as they are open
-        self._reads: dict[int, list[_Read]] = {}  # the newest results of calls that are alike
+        self._calls: dict[str, tuple[int, int]] = {}  # by id, while they are open
+        self._reads: dict[int, list[_Read]] = {}  # by hash, the newest results of similar calls
         self._start = 0
         self._position = 0
 
     def follow(self, snapshot: Sequence[Entry], start: int) -> None:
-        """Take in the entries that are new; what stands below ``start`` is covered, and forgotten."""
+        """Take in the new entries; those below ``start`` are covered, and are forgotten."""
         if start != self._start:
             self._start, self._position = start, max(start, self._position)
             self.newer = {at: newer for at, newer in self.newer.items() if at >= start}
@@ -39,7 +39,7 @@ class Superseded:
             for use in tool_uses(entry.content) if entry.role == "assistant" else ():
                 self._calls[use.id] = _hashes_of(use)
             call = self._calls.pop(entry.tool_call_id or "", None)
-            # A result that failed, or that only points at the first, supersedes nothing.
+            # A failed result, or one that only points to an earlier result, supersedes nothing.
             if call is not None and not failed(entry) and not entry.deduplicated_from:
                 self._note(entry, *call)
         self._position = len(snapshot)
@@ -56,7 +56,7 @@ class Superseded:
 
 
 class _Read(NamedTuple):
-    """A result, the hash of its call, and a long line of it: what lacks that one need not be compared."""
+    """A result, the hash of its call, and a long line of it: a text without that line need not be compared."""
 
     entry: Entry
     call: int
@@ -64,13 +64,13 @@ class _Read(NamedTuple):
 
 
 def _hashes_of(call: ToolUse) -> tuple[int, int]:
-    """Hashes of a call: of its tool and arguments, whatever their order, and of these without any range."""
+    """Return two hashes of a call: of its tool and arguments in any order, and of the same without any range."""
     kind = {name: value for name, value in call.input.items() if not _is_range(value)}
     return hash((call.name, canonical_json(call.input))), hash((call.name, canonical_json(kind)))
 
 
 def _is_range(value: object) -> bool:
-    """Whether an argument may say which part is wanted: a number, two of them, or nothing."""
+    """Whether an argument may say which part is wanted: an integer, a list of integers, or null."""
     if isinstance(value, list):
         numbers: list[object] = value
         return all(isinstance(number, int) for number in numbers)
@@ -78,6 +78,6 @@ def _is_range(value: object) -> bool:
 
 
 def _holds(text: str, older: Entry) -> bool:
-    """Whether a text has all lines of a result but its first and last, where tools say what range they show."""
+    """Whether a text has all lines of a result, except the first and last, in which tools say what range they show."""
     standing = set(text.splitlines())
     return all(line in standing for line in text_of(older.content).splitlines()[1:-1])
