@@ -1,8 +1,8 @@
-"""What is left of results and of old stretches when they are made shorter: text, without a model.
+"""Shortens results and old stretches of a run to text, without a model.
 
-What an application says of a tool's results (``rules``), what a model sees of one on arrival and later (``shaping``),
-what each kind of result comes down to (``compactors``), the lines that tell most (``lines``), and the log that stands
-for a stretch (``trail``). Nothing here knows of plans or prices; when something is made shorter, ``context`` decides.
+``rules`` has the policies for a tool's results, ``shaping`` what a model sees of a result on arrival and later,
+``compactors`` describe each kind of result in a few lines, ``lines`` chooses the most telling lines, and ``trail``
+writes the log that replaces a stretch. Nothing here knows plans or prices: ``context`` decides when to shorten what.
 """
 
 from __future__ import annotations

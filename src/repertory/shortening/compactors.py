@@ -1,4 +1,4 @@
-"""Compactors: one for each kind of result, to say in a few lines what it was. Short, general, deterministic."""
+"""Compactors: one for each kind of result, which describes it in a few lines. Short, general, deterministic."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import msgspec
 from repertory._cutting import LOOKED_AT, clip, first_chars, kind_of_text
 from repertory.shortening.lines import MOST_READ, looked_at, trouble_lines
 
-_SNIPPET = 200  # characters of a search result's snippet, and of what a schema says of a field, at most
-_FIRST_FIELDS = 5  # of each of several schemas; of a single one all, as far as there is room
+_SNIPPET = 200  # at most, in characters: a search result's snippet, and a schema's description of a field
+_FIRST_FIELDS = 5  # of each of several schemas; a single schema shows all that fit
 
 
 class Compactor(Protocol):
-    """Makes a few lines out of one kind of result. For a very long one it may be called from another thread."""
+    """Reduces one kind of result to a few lines. It may be called from another thread for a very long result."""
 
     @property
     def name(self) -> str:
@@ -26,21 +26,21 @@ class Compactor(Protocol):
         ...
 
     def matches(self, text: str, data: Any) -> bool:
-        """Whether a result is of this kind; asked even where the compactor is named.
+        """Whether a result is of this kind; called even if a policy names the compactor.
 
         Args:
             text: The whole result.
-            data: The same as JSON values; None where it is not JSON.
+            data: The same as JSON values; None if it is not JSON.
         """
         ...
 
     def compact(self, text: str, data: Any, length: int) -> str:
-        """Say what the result was, in about ``length`` characters."""
+        """Describe the result in about ``length`` characters."""
         ...
 
 
 class _Said(NamedTuple):
-    """What a built-in compactor says: one line of the whole, then items, which are written only as far as they fit."""
+    """What a built-in compactor says: one line about the whole, then as many items as fit."""
 
     head: str
     items: Sequence[Any] = ()
@@ -48,7 +48,7 @@ class _Said(NamedTuple):
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """A built-in compactor: what tells its kind, and what it says of a result."""
+    """A built-in compactor: how it recognizes its kind of result, and how it describes one."""
 
     name: str
     test: Callable[[str, Any], bool]
@@ -71,23 +71,23 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 def compact(text: str, length: int, *, tool: str = "", name: str = "") -> str:
-    """Say what a result was: as ``said_of`` does, or by its first words where no compactor fits."""
+    """Describe a result as ``said_of`` does, or by its first words if no compactor fits."""
     said = said_of(text, length, tool=tool, name=name)
     return beginning(text, length) if said is None else said
 
 
 def said_of(text: str, length: int, *, tool: str = "", name: str = "", asked_for: bool = False) -> str | None:
-    """What a compactor says of a result, never longer than ``length``; None where none fits.
+    """Return a compactor's description of a result, never longer than ``length``; None if no compactor fits.
 
-    The first that matches speaks: the one that is named, the one that has the tool's name, then every other. One that
-    raises does not; see ``on_compactor_failure``.
+    The first that matches is used: the one that is named, the one with the tool's name, then every other. One that
+    raises is skipped; see ``on_compactor_failure``.
 
     Args:
         text: The result.
-        length: Characters that the answer may take.
+        length: Most characters of the description.
         tool: The tool's name.
         name: Name of the compactor; "" finds one by the content.
-        asked_for: Whether only those may speak that are named or that the application added for the tool.
+        asked_for: Whether to use only a compactor that is named or that the application added for the tool.
     """
     others = () if asked_for else COMPACTORS
     own = "" if asked_for and isinstance(COMPACTORS.get(tool), _Kind) else tool
@@ -107,7 +107,7 @@ def said_of(text: str, length: int, *, tool: str = "", name: str = "", asked_for
 
 
 def _glance(text: str) -> tuple[str, Any, str]:
-    """As much of a result as takes no time to look at, the same as JSON values, and a line that says how much it is."""
+    """Return a part of a result that is quick to read, its JSON values, and a line that says how much of it that is."""
     if len(text) <= MOST_READ:
         return text, _json(text), ""
     closed = close_json(text[:MOST_READ]) if _may_be_json(text) else ""
@@ -117,24 +117,24 @@ def _glance(text: str) -> tuple[str, Any, str]:
 
 
 def beginning(text: str, length: int) -> str:
-    """What stands for a text of no known kind: its first words, in half of the room."""
+    """Describe a text of no known kind by its first words, in half of the room."""
     return first_chars(" ".join(text[: 4 * length].split()), length // 2)
 
 
 def _nobody(name: str, error: Exception) -> None:
-    """Tell nobody that a compactor raised."""
+    """Ignore that a compactor raised."""
 
 
 _on_failure: ContextVar[Callable[[str, Exception], None]] = ContextVar("on_compactor_failure", default=_nobody)
 
 
 def on_compactor_failure(tell: Callable[[str, Exception], None]) -> None:
-    """From now on, in this task and those that it starts, tell a function which compactor raised what."""
+    """Report each compactor that raises, with its error, to a function: in this task and in those that it starts."""
     _on_failure.set(tell)
 
 
 def register_compactor(compactor: Compactor) -> None:
-    """Add a compactor, before all others of other names; one of the same name is replaced."""
+    """Add a compactor ahead of all others; it replaces one of the same name."""
     others = {name: other for name, other in COMPACTORS.items() if name != compactor.name}
     COMPACTORS.clear()
     COMPACTORS.update({compactor.name: compactor, **others})
@@ -154,7 +154,7 @@ def _may_be_json(text: str) -> bool:
 
 
 def close_json(head: str) -> str:
-    """The beginning of some JSON up to the last value that is whole, with its lists and objects closed there."""
+    """Cut truncated JSON after its last whole value, and close the lists and objects that are open there."""
     end, closed, open_ = 0, "", ""
     for token in _TOKEN.finditer(head):
         match token[0]:
@@ -182,7 +182,7 @@ def _json(text: str) -> Any:
 
 
 def _rows(data: Any) -> list[dict[str, Any]]:
-    """The records of a JSON value: a list of objects, or the one such list inside an object."""
+    """Return the records of a JSON value: a list of objects, or the only such list inside an object."""
     if isinstance(data, dict):
         lists: list[Any] = [value for value in data.values() if isinstance(value, list) and value]
         data = lists[0] if len(lists) == 1 else None
@@ -218,7 +218,7 @@ def _search(_: str, data: Any, length: int) -> _Said:
 
 
 def _fields_of(entity: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The names of a schema's fields, each with what is said of it."""
+    """Return the names of a schema's fields, each with its description."""
     fields = next((entity[key] for key in _FIELDS if isinstance(entity.get(key), list | dict) and entity[key]), ())
     if isinstance(fields, dict):
         named: dict[str, Any] = fields
@@ -263,7 +263,7 @@ def _table(text: str, data: Any, _: int) -> _Said:
     if rows := _rows(data):
         columns = ", ".join(dict.fromkeys(name for row in rows[:50] for name in row))
         return _Said(f"{len(rows)} rows; columns {columns}", rows, _row)
-    lines = [line for line in text.split("\n") if line.strip(" |-+:\t")]  # a rule is no row
+    lines = [line for line in text.split("\n") if line.strip(" |-+:\t")]  # a horizontal rule is not a row
     return _Said(f"table of {max(0, len(lines) - 1)} rows", lines, _table_line)
 
 

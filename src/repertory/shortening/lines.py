@@ -1,7 +1,7 @@
-"""Choose the lines of a long text that tell most: whole lines, rare names first. Pure and deterministic.
+"""Chooses the most telling lines of a long text: whole lines, rare names first. Pure and deterministic.
 
-The one ranker of lines. At equal length, lines chosen by rare names keep more of what a later turn uses than head and
-tail do, and lists of names keep nothing of what was said about a name (`docs/context.md` has the table).
+This is the only ranker of lines. At equal length, lines chosen by rare names keep more of what a later turn uses than
+head and tail do. Lists of names keep nothing of what was said about a name (`docs/context.md` has the table).
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from itertools import accumulate, chain, pairwise
 from repertory._cutting import LOOKED_AT, clip, kind_of_text, safe_cut
 
 MOST_READ = 96_000
-"""Characters of one text that are looked at, two thirds of them from its beginning: choosing takes time."""
+"""Most characters of one text that are read, two thirds of them from its beginning: choosing takes time."""
 
-_LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is taken apart
-_PIECE = 240  # characters, about: what such a line is taken apart into
+_LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is split
+_PIECE = 240  # approximate characters of the pieces of such a line
 _GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]", re.M)
-_GUTTERS = re.compile(r"\n[ \t]*\d+[ \t]*[→|:\t]")  # the same behind a line's end, which is found faster
+_GUTTERS = re.compile(r"\n[ \t]*\d+[ \t]*[→|:\t]")  # the same after a newline, which is found faster
 _WORD = re.compile(r"[A-Za-z\d_~./@][\w./:@~\-]+")
-# For ``bytes.translate``: what stands in no word becomes a space. To split there takes a third of the pattern's time.
+# For ``bytes.translate``: bytes that no word contains become spaces. Splitting there takes a third of a pattern's time.
 _APART = bytes(
-    byte if byte >= 128 or re.match(r"[\w./:@~\-\n]", chr(byte)) else ord(" ")  # of other alphabets nothing is known
+    byte if byte >= 128 or re.match(r"[\w./:@~\-\n]", chr(byte)) else ord(" ")  # other alphabets are left alone
     for byte in range(256)
 )
 _LETTER = re.compile(r"[^\W\d]")
-_MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # what tells a name from a word
+_MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # distinguishes a name from a word
 _VERDICT = re.compile(
     r"\b\d+ (?:passed|failed|errors?|warnings?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
 )
 _SMALL = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
-_ENOUGH = 50  # lines with a word of trouble that are looked at from each end: of 'fail', a few may say 'fail-over'
-_LONGEST_NAME = 255  # characters, as of a file's: what is longer is data
-_FEW = 5  # lines for one that reports trouble: where there are more of these, they do not stand out
-_PER_LINE = 5  # characters that a line costs beside its own: its indent and its end
+_ENOUGH = 50  # lines with a word of trouble that are checked from each end: a few with 'fail' may say 'fail-over'
+_LONGEST_NAME = 255  # characters, as for file names: what is longer is data
+_FEW = 5  # lines for each one that reports trouble: if more of them do, these do not stand out
+_PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
     r"\b(?:errors?|fail(?:ed|ure|s)?|exception|traceback|panic|denied|not found|undefined|cannot|invalid|fatal)\b", re.I
 )
-# With one of these begins all that the pattern finds.
+# Every match of the pattern begins with one of these.
 _TROUBLE_WORDS = (
     *("error", "fail", "exception", "traceback", "panic", "denied"),
     *("not found", "undefined", "cannot", "invalid", "fatal"),
@@ -53,8 +53,8 @@ _VERDICT_WORDS = (" passed", " warning", " test", " matches", " rows", "exit cod
 
 
 class _NameOf(dict[str, str]):
-    """The name that a word is but for marks around it; "" where it is none. The same words come again and again, so
-    they are kept, but not without bound.
+    """Maps a word to the name in it, without marks around it; "" if it is no name. Words recur, so this is a cache,
+    with a bound.
     """
 
     MOST = 1 << 16
@@ -75,12 +75,12 @@ _name_of = _NameOf().__getitem__
 
 
 def _apart(text: str) -> str:
-    """A text with spaces for what stands between words, but for the ends of lines."""
+    """Replace everything between words by spaces, except newlines."""
     return text.encode("utf-8", "surrogatepass").translate(_APART).decode("utf-8", "surrogatepass")
 
 
 def _words(apart: str) -> list[str]:
-    """The words in such a text; what has other letters may be several."""
+    """Return the words in a text from ``_apart``; one with letters of other alphabets may be several words."""
     words = apart.split()
     if apart.isascii():
         return words
@@ -88,13 +88,13 @@ def _words(apart: str) -> list[str]:
 
 
 def names_in(text: str) -> set[str]:
-    """The names in a text: paths, identifiers, numbers of three digits or more."""
-    lines = "\n".join(set(text.split("\n")))  # of some results many are the same
+    """Return the names in a text: paths, identifiers, numbers of three digits or more."""
+    lines = "\n".join(set(text.split("\n")))  # some results repeat many lines
     return set(map(_name_of, _words(_apart(lines)))) - {""}
 
 
 def _names_by_line(lines: Sequence[str]) -> list[set[str]]:
-    """The names in each of some lines, and maybe ""."""
+    """Return the names in each line; a set may also contain ""."""
     apart = _apart("\n".join(lines))
     words = str.split if apart.isascii() else _words
     return [set(map(_name_of, words(line))) for line in apart.split("\n")]
@@ -106,10 +106,10 @@ def tells_trouble(line: str) -> bool:
 
 
 def trouble_lines(text: str, *, most: int, width: int) -> list[str]:
-    """The first and last lines that report trouble, each clipped to a width."""
+    """Return the first and last lines that report trouble, each clipped to a width."""
     text = looked_at(text)
     lowered = text.lower()
-    if len(lowered) != len(text):  # some character has grown, and places would be others
+    if len(lowered) != len(text):  # some character became longer, so positions would differ
         lowered = text.translate(_SMALL)
     # To look for each word by itself takes a tenth of the time of asking the pattern about every line.
     places = sorted({place for word in _TROUBLE_WORDS for place in _lines_with(word, lowered)})
@@ -126,7 +126,7 @@ def trouble_lines(text: str, *, most: int, width: int) -> list[str]:
 
 
 def _lines_with(word: str, text: str) -> Iterator[tuple[int, int]]:
-    """Where the first and the last lines with a word stand: so many of them that a few report trouble if any do."""
+    """Find the first and the last lines with a word: enough of them that a few report trouble if any do."""
     start, at = 0, text.find(word)
     for _ in range(_ENOUGH):
         if at < 0:
@@ -146,7 +146,7 @@ def _lines_with(word: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _some(lines: Iterable[str], most: int) -> list[str]:
-    """The first lines, each once."""
+    """Return the first distinct lines."""
     found: dict[str, None] = {}
     for line in lines:
         found[line] = None
@@ -156,12 +156,12 @@ def _some(lines: Iterable[str], most: int) -> list[str]:
 
 
 def looked_at(text: str) -> str:
-    """What is looked at of a text line by line: all of it, or the beginning and the end of a very long one."""
+    """Return the part of a text to read line by line: all of it, or the beginning and end of a very long one."""
     return text if len(text) <= MOST_READ else text[: MOST_READ * 2 // 3] + "\n" + text[-MOST_READ // 3 :]
 
 
 def source_lines(text: str) -> list[str]:
-    """The lines of a text that are worth a look: without line-number gutters, blank ones and repeats."""
+    """Return the lines of a text without line-number gutters, blank lines and repeats."""
     lines: dict[str, str] = {}
     for raw in dict.fromkeys(_without_gutters(looked_at(text)).splitlines()):
         whole = raw.rstrip()
@@ -175,11 +175,11 @@ def source_lines(text: str) -> list[str]:
 
 
 def looks_like_file(text: str) -> bool:
-    """Whether a text was read from a file that somebody may want to change: its lines are numbered, or it is code."""
-    lines = text[:LOOKED_AT].split("\n")[:-1]  # the last may be cut
+    """Whether a text seems to be from a file that the agent may want to edit: its lines are numbered, or it is code."""
+    lines = text[:LOOKED_AT].split("\n")[:-1]  # the last line may be cut
     numbers = [int(found[1]) for line in lines if (found := _GUTTER.match(line))]
     if 2 * len(numbers) > len(lines) and all(after == before + 1 for before, after in pairwise(numbers)):
-        return True  # matches of a search are numbered too, but not one after the other
+        return True  # matches of a search are numbered too, but not consecutively
     return kind_of_text(_without_gutters("\n".join(lines))) == "code"
 
 
@@ -188,7 +188,7 @@ def _without_gutters(text: str) -> str:
 
 
 def _pieces(line: str) -> Iterable[str]:
-    """A very long line in pieces that can be read, cut behind its own marks where it has some."""
+    """Split a very long line into readable pieces, after its own punctuation if it has any."""
     piece = ""
     for part in _BREAK.split(line):
         while len(part) > _LONG_LINE:
@@ -207,10 +207,10 @@ def _pieces(line: str) -> Iterable[str]:
 
 
 class Vocabulary:
-    """How many results of the last iterations held a name."""
+    """Counts how many results of the last iterations held a name."""
 
     REMEMBERED = 200
-    """Iterations whose names count; a bound, so that a resumed run need not read its whole record."""
+    """Iterations whose names count; a bound, so that a resumed run does not have to read its whole record."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
@@ -234,7 +234,7 @@ class Vocabulary:
             self._results -= len(forgotten)
 
     def weights(self, names: Iterable[str]) -> dict[str, float]:
-        """What each name tells: the more, the fewer results hold it (inverse document frequency)."""
+        """Return the weight of each name: the fewer results hold it, the higher (inverse document frequency)."""
         names = list(names)
         counts = [count or 1 for count in map(self._held.get, names)]
         told = {count: math.log(1 + self._results / count) for count in set(counts)}
@@ -242,21 +242,21 @@ class Vocabulary:
 
 
 def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> list[str]:
-    """Choose lines, the most telling for their length first, and give them in their own order.
+    """Choose the lines that tell most for their length, and return them in their original order.
 
-    A name counts once: the second line that holds it tells that much less. Errors and verdicts come first, where they
-    are few among the lines: of code that handles errors they would be every other one. The lines around those that were
-    chosen take what room is left; a text without names leaves its beginning.
+    A name counts once: a second line with it has that much less value. Errors and verdicts come first if they are few;
+    in code that handles errors they would be every other line. The remaining room goes to the lines around those
+    chosen; of a text without names the beginning is kept.
 
     Args:
         lines: From ``source_lines``.
-        room: Characters that they may have.
-        vocabulary: What has been said so far.
+        room: Most characters of the chosen lines.
+        vocabulary: The names so far.
     """
-    if sum(map(len, lines)) + len(lines) <= room + 1:  # a line's end stands between two
+    if sum(map(len, lines)) + len(lines) <= room + 1:  # a newline between each two
         return list(lines)
     names = _names_by_line(lines)
-    weights = vocabulary.weights(set().union(*names))  # 0 once a name is told
+    weights = vocabulary.weights(set().union(*names))  # 0 once a chosen line holds the name
     weights[""] = 0.0
     chosen: list[int] = []
 
@@ -276,7 +276,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
         # Summed exactly: a set has no order, and equal runs must give equal views.
         return math.fsum(map(weights.__getitem__, names[at])) / (len(lines[at]) + _PER_LINE)
 
-    # A value only falls while others are chosen, so the best of the queue, looked at again, is the best of all.
+    # Values only fall as lines are chosen, so if the first of the queue is still the best after an update, take it.
     taken = set(chosen)
     queue = [(-worth, at) for at in range(len(lines)) if at not in taken and (worth := value(at))]
     heapq.heapify(queue)
@@ -293,7 +293,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
             continue
         room -= len(lines[at]) + 1
         choose(at)
-    # What room is left goes to the lines around those, so that they can be read, and found again, in their place.
+    # The remaining room goes to the lines around those, so that they can be understood and found in their context.
     for at in _nearest(sorted(chosen), len(lines)):
         if room <= shortest:
             break
@@ -304,7 +304,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
 
 
 def _verdicts(lines: Sequence[str]) -> list[int]:
-    """The places of lines that report trouble, or how something ended."""
+    """Return the indexes of lines that report trouble, or how something ended."""
     lowered = "\n".join(lines).lower()
     ends = [at + count for count, at in enumerate(accumulate(map(len, lowered.split("\n"))), 1)]
     places = set[int]()
@@ -319,7 +319,7 @@ def _verdicts(lines: Sequence[str]) -> list[int]:
 
 
 def _nearest(chosen: Sequence[int], count: int) -> Iterator[int]:
-    """The other places of so many, those nearest to a chosen one first; where there is none, from the beginning."""
+    """Yield the other indexes below ``count``, those nearest to a chosen one first; from 0 on if none is chosen."""
     gaps = [*pairwise([-count, *(chosen or [-1]), 2 * count])]
     for apart in range(1, count + 1):
         gaps = [(left, right) for left, right in gaps if left + apart <= right - apart]

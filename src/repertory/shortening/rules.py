@@ -1,4 +1,4 @@
-"""Rules for results: what an application says of the results of a tool, layer over layer."""
+"""Rules for tool results, merged from the layers at which an application can set them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repertory.errors import ConfigurationError
 ExpirationMode: TypeAlias = Literal["none", "remove", "compact"]
 CompactMode: TypeAlias = Literal["stub", "first_chars", "summary"]
 
-# Bounds tell a slip of the pen from a wish: ten times the largest window there is.
+# The bounds catch typing errors: they are ten times the largest window there is.
 Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
 _Short: TypeAlias = Annotated[int, msgspec.Meta(ge=20, le=10_000_000)]
 
@@ -28,9 +28,9 @@ _declared = lru_cache(msgspec.structs.fields)
 
 
 def check_types(struct: msgspec.Struct) -> None:
-    """Refuse a policy with a field of another type.
+    """Raise ``ConfigurationError`` if a field of a policy has the wrong type.
 
-    Structs do not check what Python code puts into them, and a wrong type would surface far from here.
+    Structs do not check what Python code puts into them, so a wrong type would cause an error far from here.
     """
     for field in _declared(type(struct)):
         value = getattr(struct, field.name)
@@ -45,32 +45,32 @@ def check_types(struct: msgspec.Struct) -> None:
 
 
 class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How the results of one tool are treated: a ``ResultPolicy`` with nothing left unsaid.
+    """How the results of one tool are treated: a ``ResultPolicy`` in which every field has a value.
 
     Attributes:
-        cap_chars: A result is shown whole on arrival up to this many characters, head and tail beyond; 0 for no cap. By
-            itself 192,000, about 48,000 tokens.
-        cite_over: Results of more characters than this go whole to the content store on arrival; 0 for none.
-        cite_on_arrival: Show a cited result as its excerpt only, from the first call on.
+        cap_chars: Longest result, in characters, that is shown whole on arrival; of a longer one head and tail are
+            shown. 0 sets no cap. The default, 192,000, is about 48,000 tokens.
+        cite_over: Results of more characters than this go whole to the content store on arrival; 0 stores none.
+        cite_on_arrival: Show only the excerpt of a cited result, from the first request on.
         excerpt_chars: Length of a citation's excerpt.
-        expiration_turns: Requests that show a result before it expires; 0 is the same as 1, every result is shown once.
-        expiration_mode: What becomes of an expired result.
-        compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, its first
-            characters, or a summary that the summarizer's model writes as soon as the result is there. Where it
-            has none (no model, a failure, not ready yet), the stub is shown.
-        compact_length: Characters that remain of a compacted result, about.
-        compact_prompt: Instructions for that summary; "" for the built-in ones. The answer must be JSON with
-            ``summary`` and, if wanted, ``facts``.
-        compactor: Name of the plug-in that compacts this tool's results; "" detects it from the content.
+        expiration_turns: Requests that show a result before it expires. 0 is the same as 1: every result is shown once.
+        expiration_mode: What happens to an expired result: nothing, it is removed, or it is compacted.
+        compact_mode: What replaces a compacted result: a stub with what is likely to be needed again, its first
+            characters, or a summary that the summarizer's model writes as soon as the result arrives. If there is no
+            summary (no model, a failure, not ready yet), the stub is shown.
+        compact_length: Approximate length of a compacted result in characters.
+        compact_prompt: Instructions for that summary; "" uses the built-in ones. The answer must be JSON with
+            ``summary`` and, optionally, ``facts``.
+        compactor: Name of the plug-in that compacts this tool's results; "" selects one by the content.
         pin: Keep the results in view verbatim for the whole run.
-        importance: Weight of these results against others, 1 for the usual. In strict rhythm it multiplies ``window``
-            for them: below 1 they become stubs sooner, above 1 later (a summary does not wait for them; ``pin``
-            does that). In thrifty rhythm it multiplies the share of their lines that the trail keeps.
-        retention: Seconds after the end of a tree of runs for which the content store keeps the whole of a result that
-            was cut on arrival. Then it is gone, where the ledger does not hold it and it is not pinned; None keeps it.
-        remember: Whether each result becomes an item of memory as well, in one transaction with the call's outcome; not
-            those of calls that failed, nor what came from memory or from the record itself.
-        retrieval: Whether what stands for a result names the tool that shows the whole; ``ContextPolicy.retrieval``.
+        importance: Weight of these results relative to others; 1 is normal. In strict rhythm it multiplies ``window``
+            for them: below 1 they become stubs sooner, above 1 later. That does not keep a summary from replacing
+            them; ``pin`` does. In thrifty rhythm it multiplies the share of their lines that the trail keeps.
+        retention: Seconds for which the content store keeps the whole of a result that was cut on arrival, counted from
+            the end of the tree of runs. Then it is lost, unless the ledger holds it or it is pinned. None keeps it.
+        remember: Whether each result also becomes an item of memory, in one transaction with the call's outcome. Not
+            remembered are results of failed calls and results that came from memory or from the record itself.
+        retrieval: Whether what replaces a result names the tool that shows the whole; see ``ContextPolicy.retrieval``.
     """
 
     cap_chars: int = 192_000
@@ -91,14 +91,14 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What one layer says about a tool's results. None leaves the matter to the layer below.
+    """What one layer sets for a tool's results. A field that is None takes its value from the next weaker layer.
 
-    The layers, the strongest first: the run, the agent's entry for the tool, the tool's own default, what the agent
-    says of all tools, the built-in ``ResultRules``. The fields are those of ``ResultRules``, without what holds for an
-    agent as a whole.
+    The layers, strongest first: the run, the agent's policy for the tool, the tool's own policy, the agent's policy for
+    all tools, the defaults of ``ResultRules``. The fields are those of ``ResultRules`` (see there), except for
+    ``retrieval``, which is set for the agent as a whole.
 
     Raises:
-        ConfigurationError: A value makes no sense; the message names the field.
+        ConfigurationError: A value is invalid; the message names the field.
     """
 
     cap_chars: Size | None = None
@@ -129,9 +129,10 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults
 
 
 def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
-    """Lay policies over one another, the strongest first: each field is what the first layer that says it says.
+    """Merge policies, strongest first: each field has its value from the first layer that sets it.
 
-    Where layers contradict each other, a pin holds against an expiration, and what is not cited shows no excerpt.
+    If layers contradict each other, ``pin`` overrides ``expiration_mode="remove"``, and ``cite_over=0`` overrides
+    ``cite_on_arrival``.
     """
     said: dict[str, Any] = {}
     for layer in reversed(layers):
@@ -145,9 +146,9 @@ def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
 
 
 def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
-    """The rules of one turn's results, each with the expiration that holds for all of them together.
+    """Return the rules of one turn's results, with one expiration for all of them.
 
-    It is the earliest, the most thorough and the shortest of theirs.
+    It takes the smallest ``expiration_turns``, ``remove`` before ``compact``, and the smallest ``compact_length``.
     """
     expiring = [each for each in rules if each.expiration_mode != "none"]
     if not expiring:
@@ -160,16 +161,16 @@ def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
     return [msgspec.structs.replace(each, **together) for each in rules]
 
 
-@lru_cache(1_000)  # they are asked for several times an iteration
+@lru_cache(1_000)  # called several times an iteration
 def rules_of(
     named: ResultPolicy | None, of_all: ResultPolicy, cap_chars: int, expiration: bool, retrieval: bool
 ) -> ResultRules:
-    """What holds for one tool's results.
+    """Return the rules for one tool's results.
 
     Args:
-        named: What is said of that tool.
-        of_all: What is said of all tools.
-        cap_chars: The cap where neither says one; 0 for the built-in one.
+        named: The policy for that tool.
+        of_all: The policy for all tools.
+        cap_chars: The cap if neither policy sets one; 0 uses the built-in one.
         expiration: Whether results expire at all.
         retrieval: See ``ResultRules.retrieval``.
     """

@@ -1,6 +1,6 @@
-"""What the model sees of one result: on arrival, and what stands for it later. Pure and deterministic.
+"""What the model sees of one result on arrival, and what replaces it later. Pure and deterministic.
 
-Every note that the engine writes around a result's own words is made here. The plan keeps the text that was made.
+Every note that the engine writes around a result's own words is made here. The plan stores the finished text.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         content: What the model is shown.
-        content_id: Under which the whole must be stored; None where the ledger holds all that is needed.
-        original_length: Characters of the whole where ``content`` is not all of it; 0 where it is.
-        gist: What a compactor says of the whole where ``content`` is not all of it; "" where none fits.
-        spans: Where in the text the tool's own words stand; see ``Draft.spans``.
+        content_id: The id to store the whole under; None if the ledger holds all that is needed.
+        original_length: Characters of the whole; 0 if ``content`` is the whole.
+        gist: A compactor's description of the whole, if ``content`` is not all of it; "" if none fits.
+        spans: Where the tool's own words are in the text; see ``Draft.spans``.
     """
 
     content: Content
@@ -58,16 +58,16 @@ def shape_result(
 ) -> Shaped:
     """Decide what the model first sees of a result.
 
-    It is whole up to the cap; head and tail beyond, cut where the text stays readable, and it ends with what was
-    left out, its address and small facts, and how to get the whole. Images and blocks of other types stay.
+    A result up to the cap is shown whole. A longer one is cut to head and tail where the text stays readable; it ends
+    with what was left out, its address and small facts, and how to get the whole. Images and other blocks stay.
 
     Args:
         content: The whole result.
-        rules: What holds for the tool's results.
-        content_id: The id to store the whole under, should that be needed.
+        rules: The rules for the tool's results.
+        content_id: The id to store the whole under, if necessary.
         tool: The tool's name.
-        url: Where the result came from; "" where it has no address.
-        facts: Small facts that stay visible when the result is not shown whole.
+        url: Where the result came from; "" if it has no address.
+        facts: Small facts that stay visible if the result is not shown whole.
     """
     text = text_of(content)
     # Pinned results are verbatim by definition; what would be cut must be stored, however short.
@@ -104,22 +104,22 @@ def shape_result(
 
 
 def tool_text(entry: Entry) -> str:
-    """What a result's tool said, as far as the entry holds it: without what was written around and between it."""
+    """Return the tool's own words in a result, as far as the entry holds them, without the engine's notes."""
     text = text_of(entry.content)
     return "\n".join(text[start:end] for start, end in entry.spans) if entry.spans else text
 
 
 def words_of_plug_in(entry: Entry, rules: ResultRules) -> str:
-    """What the compactor says of a result that its policy names or the application added for its tool; "" for none."""
+    """Describe a result by the compactor that its policy names or the application added for its tool; "" if none."""
     said = said_of(tool_text(entry), rules.compact_length, tool=entry.tool or "", name=rules.compactor, asked_for=True)
-    # Of a result that was cut on arrival it was said then, of the whole.
+    # A result that was cut on arrival was described then, from the whole.
     return first_chars(entry.gist, rules.compact_length) if said is not None and entry.gist else said or ""
 
 
 def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
-    """What an application wants to remain of a result; "" where it leaves that open.
+    """Return what an application wants to remain of a result; "" if it does not say.
 
-    That is what a plug-in says, else what a model wrote, or the first characters.
+    That is the first characters if the policy says so; otherwise what a plug-in says, or else what a model wrote.
     """
     if rules.compact_mode == "first_chars":
         return first_chars(tool_text(entry), rules.compact_length)
@@ -127,7 +127,7 @@ def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
 
 
 def stub_of(entry: Entry, rules: ResultRules, why: Why, body: str) -> str:
-    """A stub: why and what it stands for and how to get the whole, where that came from, and what remains."""
+    """Write a stub: why it is there, what it replaces, how to get the whole, where that came from, what remains."""
     length, media = entry.original_length or len(text_of(entry.content)), media_in(entry)
     size = ", ".join(part for part in (f"{length:,} characters" if length or not media else "", media) if part)
     about = "" if entry.retrieved is not None else _facts(entry.url, entry.facts)
@@ -136,13 +136,13 @@ def stub_of(entry: Entry, rules: ResultRules, why: Why, body: str) -> str:
 
 
 def lines_stub(entry: Entry, rules: ResultRules, why: Why, lines: Sequence[str], of: int) -> str:
-    """A stub of chosen lines, which says how many of how many they are."""
+    """Write a stub of chosen lines, which says how many of how many they are."""
     told = f"{len(lines)} of {of} lines:\n" if len(lines) < of else ""
     return stub_of(entry, rules, why, told + "\n".join(lines))
 
 
 def viewed_stub(entry: Entry, rules: ResultRules) -> str:
-    """One line for a result that was seen: what strict rhythm leaves outside its window."""
+    """Write the line that replaces a result the model has seen, outside the window of strict rhythm."""
     if not entry.original_length:
         gist = compact(tool_text(entry), rules.compact_length, tool=entry.tool or "", name=rules.compactor)
     else:
@@ -151,24 +151,24 @@ def viewed_stub(entry: Entry, rules: ResultRules) -> str:
 
 
 def superseded_stub(entry: Entry, newer: Entry) -> str:
-    """What remains of a result whose call was made again: where the newer one is."""
+    """Write what remains of a result whose call was made again: where the newer result is."""
     return _note(entry, "superseded", f"; called again for this or more in iteration {newer.iteration}")
 
 
 def removal_of(entry: Entry, rules: ResultRules) -> str:
-    """The line that stays when a result is removed."""
+    """Write the line that remains of a removed result."""
     return _note(entry, "expired", whole_of(entry, rules))
 
 
 def whole_of(entry: Entry, rules: ResultRules) -> str:
-    """How the model gets at the whole of a result, to end a note with; nothing where it has no tool for that."""
+    """Say how the model can get the whole of a result, as the end of a note; "" if it has no tool for that."""
     if entry.content_id is not None:
         return _how_to_get(entry.content_id, rules)
     return f"; context_retrieve(iteration={entry.iteration}) shows the whole" if rules.retrieval else ""
 
 
 def media_in(entry: Entry) -> str:
-    """How many images and documents a result holds, in words; "" for none."""
+    """Say how many images and documents a result holds; "" for none."""
     inside = [block.content if isinstance(block, ToolResult) else (block,) for block in entry.content]
     parts = [part for parts in inside if not isinstance(parts, str) for part in parts]
     if not parts:
@@ -194,7 +194,7 @@ def _how_to_get(content_id: str, rules: ResultRules) -> str:
 
 
 def _facts(url: str, facts: Mapping[str, Any]) -> str:
-    """Where a result came from and what its tool says about it, in one line."""
+    """Say where a result came from and what its tool says about it, in one line."""
     told = (
         f"{key}: {value if isinstance(value, str) else canonical_json(value).decode()}" for key, value in facts.items()
     )

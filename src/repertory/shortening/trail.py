@@ -1,8 +1,8 @@
-"""The trail: what stands for an old stretch of a run, written once, without a model. A log to work from.
+"""The trail: a log that replaces an old stretch of a run, written once, without a model, for the agent to work from.
 
-Each iteration by its number: what the agent said, each call, and of each result the lines that tell most. What begins
-at the margin is the runtime's; the agent's words, arguments and whatever a tool returned are indented, so that no
-result can pass for anything else. Old observations are shortened, the agent's own words and actions stay: see The
+For each iteration, by number, it has what the agent said, each call, and the most telling lines of each result. Lines
+at the margin are the runtime's; the agent's words, arguments and whatever a tool returned are indented, so that no
+result can pass for anything else. Old observations are shortened; the agent's own words and actions stay: see The
 Complexity Trap, arXiv 2508.21433.
 """
 
@@ -26,13 +26,13 @@ WINDOW = 5
 """Iterations that stand as they arrived, unless somebody says otherwise (FEATURES.md C1)."""
 SHARE = 0.2
 """Of the characters of a long result or argument, what the trail keeps (`docs/context.md` has the table)."""
-_SHORT = 300  # characters of a result that stands whole
-_MOST = 4_800  # characters of one result: where all are bounded by twice that, more is paid for and as much is found
-_SAID = 1_000  # characters of what the agent said in one turn that stand word for word
-_ARGUMENT = 120  # characters of an argument that stands whole, on the line of its call
-_ONE_LINE = 100  # characters of a result that stands on the line of its call
+_SHORT = 300  # characters up to which a result is kept whole
+_MOST = 4_800  # characters of one result: a bound twice as high costs more and finds no more
+_SAID = 1_000  # characters up to which the agent's text in one turn is kept word for word
+_ARGUMENT = 120  # characters up to which an argument is kept whole, on the line of its call
+_ONE_LINE = 100  # characters up to which a result of one line is put after "→" without indentation
 TALKERS = ("user", "assistant")
-_INDENT = " "  # one: it costs a character in every line
+_INDENT = " "  # a single space: it costs a character in every line
 _OLDER = "(older lines are left out)"
 
 
@@ -41,19 +41,19 @@ def _built_in(_: str | None) -> ResultRules:
 
 
 def room_of(length: int, importance: float = 1.0) -> int:
-    """How many characters of a result of some length the trail keeps."""
+    """Return how many characters the trail keeps of a result of this length."""
     if length <= _SHORT:
         return length
     return max(_SHORT // 2, min(_MOST, int(length * min(1.0, SHARE * importance))))
 
 
 def argument_room(length: int) -> int:
-    """How many characters of an argument of some length the trail keeps: an agent goes by the plans that it wrote."""
+    """Return how many characters the trail keeps of an argument of this length: agents follow plans that they wrote."""
     return max(_ARGUMENT, int(min(length, MOST_READ) * SHARE))
 
 
 class Stretch(Protocol):
-    """What stands for a stretch of a run."""
+    """Something that replaces a stretch of a run."""
 
     @property
     def content(self) -> tuple[Block, ...]:
@@ -64,33 +64,33 @@ class Stretch(Protocol):
 class Trail:
     """Writes the trail of one run, turn by turn, as turns leave the window.
 
-    What is written of a turn follows from the record to the end of its window, and from the trail before it: neither
-    from when it is asked for, nor from the order in which results came in.
+    The text of a turn depends on the record up to the end of its window and on the trail before it. It does not depend
+    on when it is requested, nor on the order in which results arrived.
 
     Attributes:
-        position: Entries below have been written.
-        known: Entries below count for what a name tells. That is what the model had seen when it last answered, so all
-            of it can be read, and written, while it answers.
+        position: Entries below this position have been written.
+        known: Entries below this position count for the weights of names: those that the model had seen when it last
+            answered. So all of them can be read, and written, while it answers.
     """
 
     def __init__(self, window: int = WINDOW, rules: Callable[[str | None], ResultRules] = _built_in) -> None:
-        """Begin at the beginning of a record.
+        """Start at the beginning of a record.
 
         Args:
-            window: Iterations that stand as they arrived.
-            rules: What holds for the results of a tool.
+            window: Newest iterations that stay as they arrived.
+            rules: Returns the rules for the results of a tool.
         """
         self._window = window
         self._rules_for = rules
         self._rules: dict[str | None, ResultRules] = {}
         self._vocabulary = Vocabulary()
-        self._read = 0  # entries that the vocabulary knows
-        self._covered: set[str] = set()  # the lines of what stands in front
-        self._standing: set[str] = set()  # those of what has been written behind them
-        self._starts: list[int] = []  # position of each turn that has been written
+        self._read = 0  # entries below this are in the vocabulary
+        self._covered: set[str] = set()  # the lines of the covers before this trail
+        self._standing: set[str] = set()  # the lines written after these
+        self._starts: list[int] = []  # position of each written turn
         self._texts: list[str] = []
-        self._talk: list[str] = []  # whose turn it is, of those that stay; "" for any other
-        self._sizes: list[int] = [0]  # characters of so many texts
+        self._talk: list[str] = []  # for each turn that stays verbatim its role; "" for any other
+        self._sizes: list[int] = [0]  # at each index, characters of that many texts
         self._result_summaries: Mapping[int, str] = {}
         self._summary_positions = frozenset[int]()  # the mapping may grow
         self._front: tuple[Stretch, ...] = ()
@@ -99,8 +99,8 @@ class Trail:
         self.known = sys.maxsize
 
     def follow(self, front: tuple[Stretch, ...], start: int, snapshot: Sequence[Entry]) -> None:
-        """Take up the trail behind what stands for the entries below ``start``. If that changed, what was written
-        behind it is written again: other lines stand in view now.
+        """Continue the trail after ``front``, which replaces the entries below ``start``. If ``front`` changed, what
+        follows it is written again, since other lines are in view now.
         """
         if front != self._front:
             same = equal_items(self._front, front)
@@ -112,10 +112,10 @@ class Trail:
             self._begin(start, snapshot)
 
     def take_summaries(self, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> bool:
-        """Take what a model wrote of single results, by position; it stands where a policy asks for that.
+        """Take in a model's summaries of single results, by position; they are used if a policy asks for them.
 
         Returns:
-            Whether one is new for what has been written already; then all of that is to be written again.
+            Whether one is new for a turn that has been written already; then the trail must be written again.
         """
         self._result_summaries = result_summaries
         if len(result_summaries) != len(self._summary_positions):
@@ -127,12 +127,12 @@ class Trail:
         return False
 
     def result_summary(self, entry: Entry) -> str:
-        """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
+        """Return the model's summary of a result, if its policy asks for one; "" if there is none."""
         asked = self._rules_of(entry.tool).compact_mode == "summary"
         return self._result_summaries.get(entry.position, "") if asked else ""
 
     def _begin(self, start: int, snapshot: Sequence[Entry]) -> None:
-        """Begin behind the covers, knowing what is known there."""
+        """Start again after the covers, with the vocabulary as it is there."""
         if self.position > start:
             self._vocabulary, self._read, self._chosen = Vocabulary(), 0, {}
         self._standing = set()
@@ -140,11 +140,11 @@ class Trail:
         self.position = start
         first = snapshot[start].iteration if start < len(snapshot) else 0
         while self._read < start and snapshot[self._read].iteration <= first - 2 * Vocabulary.REMEMBERED:
-            self._read += 1  # long forgotten by the time it would count
+            self._read += 1  # forgotten before it would count
 
     def ahead(self, snapshot: Sequence[Entry]) -> Trail:
-        """Make a copy that may be written before its time; this one goes on as if nobody had looked."""
-        self._read_on(snapshot, snapshot[-1].iteration)  # there is nothing more to read, so both may share it
+        """Make a copy that can be written ahead of time without affecting this one."""
+        self._read_on(snapshot, snapshot[-1].iteration)  # nothing is left to read, so both can share the vocabulary
         other = copy(self)
         other._standing = {*self._standing}
         other._starts, other._texts = [*self._starts], [*self._texts]
@@ -159,7 +159,7 @@ class Trail:
             while last < upto and snapshot[last].role != "assistant":
                 last += 1
             answers = [entry for entry in snapshot[first:last] if entry.tool_call_id is not None]
-            for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results come in
+            for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results arrive
                 if entry.tool_call_id is None:
                     self._read_on(snapshot, entry.iteration + self._window - 1)
                     talk = entry.role if is_talk(entry) else ""
@@ -167,7 +167,7 @@ class Trail:
             self.position = last
 
     def _add(self, start: int, text: str, *, talk: str) -> None:
-        """Add the text of a turn. What stays word for word is no part of the trail, and its lines do not count."""
+        """Add the text of a turn. A turn that stays word for word is not part of the trail: its lines do not count."""
         self._starts.append(start)
         self._talk.append(talk)
         self._texts.append(text)
@@ -176,7 +176,7 @@ class Trail:
             self._standing.update(map(str.strip, text.splitlines()))
 
     def _read_on(self, snapshot: Sequence[Entry], iteration: int) -> None:
-        """Let the vocabulary take in everything up to an iteration, as far as it is known."""
+        """Let the vocabulary read everything up to an iteration, as far as ``known`` allows."""
         end = min(len(snapshot), self.known)
         while self._read < end and snapshot[self._read].iteration <= iteration:
             first, now = self._read, snapshot[self._read].iteration
@@ -188,12 +188,12 @@ class Trail:
             self._vocabulary.read(now, results)
 
     def chars(self, upto: int) -> int:
-        """Characters of what has been written of entries in front of a position, without turns that stay."""
+        """Count the characters written for entries before a position, without turns that stay verbatim."""
         return self._sizes[bisect_left(self._starts, upto)]
 
     def text(self, first: int, upto: int, *, talk: Collection[str] = ()) -> str:
-        """What has been written of a range; ``talk`` names those, user or assistant, whose turns without calls it
-        includes: else these stay as they are.
+        """Return the text written for a range. It includes talk only of the roles in ``talk``, user or assistant; other
+        talk stays in view as it is.
         """
         places = range(bisect_left(self._starts, first), bisect_left(self._starts, upto))
         return "\n".join(
@@ -201,9 +201,9 @@ class Trail:
         )
 
     def lines_of(self, entry: Entry, snapshot: Sequence[Entry], room: int) -> tuple[list[str], int]:
-        """Choose lines of a result that leaves view now, and say how many it has.
+        """Choose lines of a result that leaves view now, and return them with the number of all its lines.
 
-        It is asked for ahead of time, and by each step that tries to make a prompt fit; so it is kept.
+        The answer is cached: it is computed ahead of time, and by each step that tries to make a prompt fit.
         """
         self._read_on(snapshot, snapshot[-1].iteration)
         key = entry.position, room
@@ -215,7 +215,7 @@ class Trail:
     # --- one turn -----------------------------------------------------------------------------------------
 
     def _turn(self, entry: Entry, answers: Sequence[Entry]) -> str:
-        """The text of a turn and its results; "" where there is nothing to say."""
+        """Return the text of a turn and its results; "" if there is nothing to say."""
         if entry.role != "assistant":
             return f"{entry.iteration}. [{speaker(entry)} said]\n{_indented(text_of(entry.content))}"
         results = {answer.tool_call_id: answer for answer in answers}
@@ -236,25 +236,25 @@ class Trail:
         return "\n".join(parts)
 
     def _call(self, call: ToolUse) -> str:
-        """A call on one line; long arguments below it."""
+        """Write a call on one line, with long arguments below it."""
         short: list[str] = []
         long: list[str] = []
         for name, value in call.input.items():
             if value is None or value is False or value == "":
-                continue  # as if it had been left out, mostly
+                continue  # usually the same as leaving it out
             text = value if isinstance(value, str) else canonical_json(value).decode()
             if len(text) <= _ARGUMENT and len(text.splitlines()) < 2:
                 short.append(f"{name}={text}")
                 continue
             lines = source_lines(text)
             chosen = self._choose(lines, argument_room(len(text)))
-            chosen = chosen or [clip(line, _ARGUMENT) for line in lines[:1]]  # so that calls can be told apart
+            chosen = chosen or [clip(line, _ARGUMENT) for line in lines[:1]]  # so that calls can be distinguished
             how_many = "" if len(chosen) == len(lines) else f" {len(chosen)} of {len(lines)} lines"
             long.append(f"{name}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
 
     def _result(self, entry: Entry, rules: ResultRules) -> str:
-        """The result of a call, to stand behind it."""
+        """Write the result of a call, to be put after the call."""
         if rules.expiration_mode == "remove":
             return "\n→ [expired]"
         text = tool_text(entry)
@@ -282,7 +282,7 @@ class Trail:
         return head + "".join([f"\n{_INDENT}{line}" for line in chosen])
 
     def _choose(self, lines: Sequence[str], room: int) -> list[str]:
-        """Choose lines that do not stand in the trail yet; from now on they do."""
+        """Choose lines that are not in the trail yet, and note that they are now."""
         new = [line for line in lines if (bare := line.strip()) not in self._standing and bare not in self._covered]
         chosen = choose_lines(new, room, self._vocabulary)
         self._standing.update(map(str.strip, chosen))
@@ -302,26 +302,26 @@ def is_talk(entry: Entry) -> bool:
 
 
 def speaker(entry: Entry) -> str:
-    """Who said an entry of the user's side that is no result."""
+    """Say who spoke in an entry of the user role that is not a result."""
     return "the lead" if entry.kind == "lead-input" else "the user" if is_talk(entry) else "the runtime"
 
 
 def log_head(first: int, last: int, *, retrieval: bool, what: str = "") -> str:
-    """The first line of a stretch of trail: what it stands for, and how to get that, if the agent has a tool for it."""
+    """Write the first line of a stretch of trail: what it replaces, and how to get that if the agent has the tool."""
     span = f"iterations {max(1, first)}–{last}" if last > first else f"iteration {max(1, first)}"
     how = "; context_retrieve(iteration=N) shows one whole" if retrieval else ""
     return f"[log of {span}{what}{how}]"
 
 
 def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", retrieval: bool = True) -> str:
-    """What is left of a stretch of trail when it has to be shorter: a line for each call and for what was said.
+    """Write a shorter stretch of trail: one line for each call and for what was said.
 
-    The newest lines stay as far as there is room; "" where there is none at all.
+    The newest lines are kept as far as there is room; the text is "" if there are none to keep.
 
     Args:
-        turns: What it stands for, in order; of many only the newest are looked at.
+        turns: The entries that it replaces, in order; only the newest that fit are read.
         chars: Bound on the text.
-        previous: What stood for everything before them, if this text is to replace that too.
+        previous: The text that replaced everything before them, if this text is to replace that too.
         retrieval: Whether to name the tool that shows the originals.
     """
     first, last = next(iter(turns), None), next(reversed(turns), None)
@@ -342,7 +342,7 @@ def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", re
 
 
 def _calls_in(entry: Entry) -> list[str]:
-    """A line for each call of a turn and for what was said in it, the last first."""
+    """Return a line for each call of a turn and for what was said in it, the last first."""
     if entry.role == "user":
         said = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT)}"
         return [said] * is_talk(entry)
@@ -359,13 +359,13 @@ def _calls_in(entry: Entry) -> list[str]:
 
 
 def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
-    """A text of bounded length that stands for entries where nobody writes a better one: the trail, if there is room
-    for it, else the log of calls; behind what stood for everything before them.
+    """Write a text of bounded length that replaces entries if nobody writes a better one: the trail if it fits,
+    otherwise the log of calls, after ``previous``.
 
     Args:
-        entries: What it stands for, in order.
+        entries: The entries that it replaces, in order.
         tokens: Bound on the text, at four characters a token.
-        previous: What stood for everything before them, if this text is to replace that too.
+        previous: The text that replaced everything before them, if this text is to replace that too.
         retrieval: Whether to name the tool that shows the originals.
     """
     span = (0 if previous or not entries else entries[0].iteration), (entries[-1].iteration if entries else 0)
