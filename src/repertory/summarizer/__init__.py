@@ -1,4 +1,4 @@
-"""The background summarizer: an actor that has models summarize snapshots, and stores what they write.
+"""The background summarizer: an actor that lets models summarize snapshots, and stores what they write.
 
 ::
 

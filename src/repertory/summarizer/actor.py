@@ -1,4 +1,4 @@
-"""The summarizer: one actor for all runs. It never blocks anyone, and no agent notices when it fails."""
+"""The summarizer: one actor for all runs. It never blocks a run, and its failures do not affect agents."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _Answer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNot
 
 
 class SummarizerActor:
-    """Takes snapshots through a queue and answers with stored summaries.
+    """Queues requests with snapshots and answers with stored summaries.
 
-    First come, first served, but for this: one run has one summary in work at a time, and a newer request of a run
-    takes the place of its older one that has not been begun. The models of a request are tried in order, each with a
-    deadline and, where its answer does not hold, a second chance. What a model wrote of the same text by the same
-    prompt is used again, in a whole tree of runs. A summary that is empty, older than what is stored, made up, or no
-    smaller than what it stands for is refused.
+    Requests are served first come, first served, with two exceptions: a run has one summary in progress at a time, and
+    a newer request to summarize a run replaces its older one that has not started. The models of a request are tried in
+    order, each with a deadline and, if its answer is invalid, a second attempt. What a model wrote for the same text
+    and prompt is reused within a tree of runs. A summary is refused if it is empty, older than what is stored, made up,
+    or no smaller than what it replaces.
     """
 
     receives: Accepts[Summarize | SummarizeResult | GetSummary]
@@ -67,12 +67,12 @@ class SummarizerActor:
         """Make a summarizer.
 
         Args:
-            journal: Where summaries become durable before anyone is told.
-            clock: Seconds since 1970.
-            attempts: How often a model is asked before the next one is; for a signed summary it is asked once.
-            timeout: Seconds that one attempt may take. At 100 tokens a second a summary of 20,000 takes 200.
+            journal: Stores summaries; they are durable before anyone is told.
+            clock: Returns seconds since 1970.
+            attempts: How often one model is asked before the next one is tried; once for a signed summary.
+            timeout: Seconds that one attempt may take. At 100 tokens a second a summary of 20,000 tokens takes 200.
             workers: How many runs are summarized at once.
-            queue_limit: Requests that may wait; one more is refused.
+            queue_limit: How many requests may wait; further ones are refused.
         """
         self._journal = journal
         self._clock = clock
@@ -87,7 +87,7 @@ class SummarizerActor:
 
     @handler
     def summarize(self, job: Summarize, ctx: ActorContext) -> None:
-        """Queue a request and begin what can be begun."""
+        """Queue a request and start whatever can start."""
         problem = _problem(job)
         if problem:
             _tell(job, job.failed(problem))
@@ -101,8 +101,8 @@ class SummarizerActor:
 
     @handler
     def summarize_result(self, job: SummarizeResult, ctx: ActorContext) -> None:
-        """Queue a request behind the others and begin what can be begun."""
-        if job.models:  # without a model a stub is what was asked for
+        """Queue a request after the others and start whatever can start."""
+        if job.models:  # without a model the stub is shown
             self._enqueue(job, ctx)
 
     @handler(expected=JournalError)
@@ -151,7 +151,7 @@ class SummarizerActor:
 
     async def _summarize(self, job: Summarize, calls: RecordedCalls) -> SummaryReady | SummaryFailed:
         for stored in await self._journal.read_summaries(job.run_id):
-            # Where a signed summary is asked for, another one does not do.
+            # A request for a signed summary is not served by any other.
             does = job.request is None or stored.strategy == PROVIDER
             if does and stored.first <= job.first and stored.last >= job.upto - 1:
                 return job.failed(f"a summary up to entry {job.upto - 1} is there already")
@@ -201,7 +201,7 @@ class SummarizerActor:
         return ResultSummarized(run_id=job.run_id, position=job.position, text=written.text)
 
     async def _find(self, job: _Job, key: str) -> Written | None:
-        """What was written of the same by the same prompt, for the run or another one of its tree."""
+        """Look up what was written for the same text and prompt, for the run or another one of its tree."""
         root = root_of(job.run_id)
         if isinstance(job, SummarizeResult):
             text = await self._journal.find_result_summary(root, key)
@@ -212,7 +212,7 @@ class SummarizerActor:
     async def _write(
         self, job: _Job, summary: StretchSummary | ProviderSummary | ResultSummary, calls: RecordedCalls
     ) -> tuple[Written | None, str]:
-        """The summary of the first model that can write one; None, and why, where none can."""
+        """Return the summary of the first model that can write one, or None and the reason if none can."""
         failure, signed = "", isinstance(summary, ProviderSummary)
         for model in job.models or ():
             for _ in range(1 if signed else self._attempts):
@@ -228,7 +228,7 @@ class SummarizerActor:
                     _pass_on(error)
                     failure = name_error(error)
                     if isinstance(error, ModelError | LimitExceeded):
-                        break  # models try again by themselves what may pass
+                        break  # models themselves retry what may be temporary
         return None, failure
 
 
@@ -244,13 +244,13 @@ def _problem(job: Summarize) -> str:
 
 
 def _extract(job: Summarize, replaced: int, tokens: int) -> Written:
-    """A summary that the program takes from the record: deterministic, at once.
+    """Write a summary from the record without a model: deterministic and immediate.
 
     Raises:
         ValueError: The stretch is too short for one.
     """
     entries = job.snapshot[job.previous_upto : job.upto]
-    bound = min(tokens, replaced // 2) - text_tokens("")  # its block costs something, too
+    bound = min(tokens, replaced // 2) - text_tokens("")  # the block around it has tokens, too
     if bound <= 0:
         raise ValueError(f"the {replaced} tokens that a summary would stand for are too few for one")
     text = bounded_trail(entries, tokens=bound, previous=job.previous, retrieval=job.retrieval)
@@ -262,12 +262,12 @@ def _tell(job: _Job, answer: _Answer) -> None:
         try:
             job.reply_to.tell(answer)
         except (MailboxFull, ActorStopped):
-            # What is stored can be looked up; a run that is gone or flooded does not stop the others.
+            # The summary is stored and can be looked up; a run that is gone or flooded must not stop the others.
             return
 
 
 def _pass_on(error: BaseException) -> None:
-    """Raise again what is meant for the event loop or the whole program; anything else is a model's failure."""
+    """Raise an error again if it is for the event loop or the whole program; any other is a model's failure."""
     meant_for_others = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
     if isinstance(error, meant_for_others) or (
         isinstance(error, BaseExceptionGroup) and error.subgroup(meant_for_others) is not None

@@ -1,4 +1,4 @@
-"""The model calls of one request to the summarizer: recorded as the run's, and added up."""
+"""The model calls of one request to the summarizer: recorded as calls of the run, and added up."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from repertory.summarizer.messages import Summarize, SummarizeResult
 
 
 class RecordedCalls:
-    """Makes calls.
+    """Makes and records model calls.
 
     Attributes:
-        cost: US dollars that they have cost so far.
+        cost: US dollars that the calls have cost so far.
     """
 
     def __init__(self, journal: Journal, clock: Callable[[], float], job: Summarize | SummarizeResult) -> None:
-        """Make none yet."""
+        """Prepare to make calls for a request."""
         self._journal = journal
         self._clock = clock
         self._job = job
         self.cost = 0.0
 
     async def complete(self, model: Model, request: ModelRequest) -> ModelResponse:
-        """Have a model answer. The request is on record before it is sent; the answer or the error, after.
+        """Call a model. The request is recorded before it is sent, the answer or the error afterwards.
 
         Raises:
-            LimitExceeded: The run's limits leave no room for it.
+            LimitExceeded: The run's limits leave no room for the call.
             ModelError: There was no answer.
-            TypeError: The model is no model.
+            TypeError: The model did not answer with a ``ModelResponse``.
         """
         job = self._job
         prompt = len(canonical_json(encode_request(request))) // 4
-        # Negative, as the run's own calls count from 1 upwards, and drawn by lot, so that no other call has it, also
-        # after a restart.
+        # Negative, since the run's own calls count from 1 upwards, and random, so that it is unique even after a
+        # restart.
         call = -1 - int.from_bytes(os.urandom(6))
         most = amount_at_most(model.profile, prompt=prompt, output=request.max_tokens)
-        # A request for a signed summary repeats a whole prompt, which the ledger holds.
+        # A request for a signed summary repeats a whole prompt, which the ledger already holds.
         held = job.snapshot[: job.upto] if isinstance(job, Summarize) and job.request is not None else ()
         called = RequestRecorder().record(
             request,
@@ -93,10 +93,10 @@ class RecordedCalls:
             response = _checked(await model.complete(request, on_event=hear))
         except BaseException as error:
             if not isinstance(error, ModelError):
-                room.broke_off()  # it took too long, or the model itself broke: nobody knows what was billed
+                room.broke_off()  # a timeout, or a defect of the model: nobody knows what was billed
             ticket = self._journal.submit([replied(error=name_error(error))])
             if isinstance(error, Exception):
-                await ticket.wait()  # its reservation ends with this
+                await ticket.wait()  # its reservation ends with this record
             raise
         cost = cost_of(model.profile, response.usage)
         self.cost += cost

@@ -1,4 +1,4 @@
-"""What all prompts of the summarizer share: the frame around what is to be summarized, its room, and the answer."""
+"""What all prompts of the summarizer share: the frame around the material, the room for it, and the answer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from repertory.llm.model import Model, ModelRequest, ModelResponse
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A summary that holds.
+    """A valid summary.
 
     Attributes:
         text: Its words.
-        model: Who wrote it; "" for no model.
-        content: What stands in view instead of the text: the provider's signed block; () for the text.
-        key: What it is kept under to be used again; "" where it is not.
+        model: The model that wrote it; "" for no model.
+        content: What is shown instead of the text: the provider's signed block; () shows the text.
+        key: The key under which it is stored for reuse; "" if it is not.
     """
 
     text: str
@@ -30,7 +30,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def mark_for(texts: Iterable[str]) -> str:
-    """A word that is in none of the texts, the same for the same texts: none can end a frame that is named by it."""
+    """Return a word that none of the texts contains, the same for the same texts: none can end a frame named by it."""
     whole = "\n".join(texts)
     mark = ""
     while not mark or mark in whole:
@@ -39,20 +39,21 @@ def mark_for(texts: Iterable[str]) -> str:
 
 
 def room_of(model: Model) -> int:
-    """Characters that a model can be given to summarize: half its window; where more costs more by the token, less."""
+    """Return how many characters a model can be given to summarize: half its window, or less if long prompts cost more
+    per token."""
     profile = model.profile
     tokens = min([profile.context_window // 2, *(prices.above for prices in profile.prices if prices.above)])
-    return int(tokens * profile.chars_per_token * 0.9)  # a tenth for the instructions, and where the estimate is wrong
+    return int(tokens * profile.chars_per_token * 0.9)  # a tenth is for the instructions and for errors of the estimate
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text without its middle, where it is too long."""
+    """Cut the middle out of a text if it is too long."""
     short = cut(text, limit)
     return text if short is None else short.text
 
 
 def prompt(model: Model, *, system: str, said: str, tokens: int) -> ModelRequest:
-    """A request for a summary: no tools, no cache markers, the material in the user's turn alone."""
+    """Make a request for a summary: no tools, no cache markers, the material only in the user's turn."""
     return ModelRequest(
         model=model.name,
         system=(Text(sendable(system)),),
@@ -62,11 +63,11 @@ def prompt(model: Model, *, system: str, said: str, tokens: int) -> ModelRequest
 
 
 def answer_of(response: ModelResponse) -> str:
-    """The words of an answer.
+    """Return the words of an answer.
 
     Raises:
         ModelRefused: The model declined.
-        ValueError: It was cut off, or says nothing.
+        ValueError: The answer was cut off, or is empty.
     """
     if response.stop_reason == "refusal":
         raise ModelRefused("the model declined to summarize this")
@@ -79,5 +80,5 @@ def answer_of(response: ModelResponse) -> str:
 
 
 def sendable(text: str) -> str:
-    """A text without what cannot be sent or stored as one: lone surrogates and NUL."""
+    """Remove what cannot be sent or stored as text: lone surrogates and NUL."""
     return text.encode(errors="replace").decode().replace("\0", "?")

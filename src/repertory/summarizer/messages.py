@@ -1,4 +1,4 @@
-"""What the summarizer is told, what it answers, and what it counts."""
+"""The messages to the summarizer, and its answers."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     """Summarize the entries ``first`` to ``upto``, not included, of a snapshot. Answered by a later message.
 
     Attributes:
-        snapshot: The ledger; nothing after ``upto`` is looked at.
-        first: The first entry to cover; 0 where summaries chain.
+        snapshot: The ledger; nothing after ``upto`` is read.
+        first: The first entry to cover; 0 if summaries chain.
         upto: The entry after the last one to cover.
         previous: A summary of the beginning of the range, to be merged; "" for none.
         previous_upto: The first entry that ``previous`` does not cover.
-        tokens: Bound on ``SummaryStored.tokens``; None for what a stretch of this length deserves.
+        tokens: Bound on ``SummaryStored.tokens``; None derives it from the length of the stretch.
         retrieval: Whether the agent has tools that show the originals.
-        models: Who may write it, tried in this order; None for those of the run's supervisor.
-        fallback: Whether the program takes a summary from the record where none of them can write one.
-        request: The request that showed exactly the entries before ``upto``, already sent and answered, for a signed
-            summary by the provider. Then ``models`` is the run's own, as another one's summary would leave the thinking
-            behind it invalid; it is asked once, and nobody takes its place. None for any other summary.
+        models: Models to try, in this order; None for those of the run's supervisor.
+        fallback: Whether the program writes a summary from the record if no model can write one.
+        request: For a signed summary by the provider: the request that showed exactly the entries before ``upto``,
+            already sent and answered. ``models`` must then be the run's own model, since a summary by another one would
+            invalidate the thinking after it; it is asked once, without a substitute. None for any other summary.
         iteration: The iteration that asked, for the log of model calls.
-        budget: What pays for it; None for no bound.
-        reply_to: Told ``SummaryReady`` or ``SummaryFailed``; None where nobody waits.
+        budget: The budget that pays for the calls; None for no bound.
+        reply_to: Receives ``SummaryReady`` or ``SummaryFailed``; None if nobody waits.
     """
 
     run_id: str
@@ -54,7 +54,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: ActorRef[Any] | None = None
 
     def failed(self, reason: str, *, superseded: bool = False) -> SummaryFailed:
-        """The answer that there is none."""
+        """Return the answer that there is no summary."""
         return SummaryFailed(run_id=self.run_id, first=self.first, upto=self.upto, reason=reason, superseded=superseded)
 
 
@@ -62,20 +62,20 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Summarize one result. Answered by ``ResultSummarized`` once that is durable, or by ``ResultNotSummarized``.
 
     Attributes:
-        position: The result's entry.
-        text: What the model was shown of it.
-        content_id: Under which the whole is stored, to be summarized instead; None where ``text`` is all of it.
-        tool: Whose result it is.
+        position: Position of the result's entry.
+        text: What the model was shown of the result.
+        content_id: The id of the stored whole, which is summarized instead; None if ``text`` is the whole.
+        tool: The tool whose result it is.
         arguments: What the tool was called with.
-        kind: What the entry is: ``action-result`` or ``sub-agent-result``.
-        turn: The iteration that added it.
+        kind: The kind of the entry: ``action-result`` or ``sub-agent-result``.
+        turn: The iteration that added the result.
         goal: What the agent was asked to do.
-        prompt: Instructions, a template; "" for the built-in ones. See ``check_prompt``.
-        length: Characters that the summary should have, about; more than twice as many are refused.
-        models: Who may write it, tried in this order; None for those of the run's supervisor.
+        prompt: Template of the instructions; "" for the built-in ones. See ``check_prompt``.
+        length: Approximate characters of the summary; more than twice as many are refused.
+        models: Models to try, in this order; None for those of the run's supervisor.
         iteration: The iteration that asked, for the log of model calls.
-        budget: What pays for it; None for no bound.
-        reply_to: Who is told; None where nobody waits.
+        budget: The budget that pays for the calls; None for no bound.
+        reply_to: Receives the answer; None if nobody waits.
     """
 
     run_id: str
@@ -98,7 +98,7 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
         freeze_fields(self, "arguments")
 
     def failed(self, reason: str) -> ResultNotSummarized:
-        """The answer that there is none."""
+        """Return the answer that there is no summary."""
         reason = f"the result of {self.tool or 'a tool'} in entry {self.position} has no summary: {reason}"
         return ResultNotSummarized(run_id=self.run_id, position=self.position, reason=reason)
 
@@ -107,7 +107,7 @@ class ResultSummarized(msgspec.Struct, frozen=True, kw_only=True):
     """A result's summary is durable.
 
     Attributes:
-        cost: US dollars that it cost, failed attempts included.
+        cost: US dollars that it cost, including failed attempts.
     """
 
     run_id: str
@@ -120,7 +120,7 @@ class ResultNotSummarized(msgspec.Struct, frozen=True, kw_only=True):
     """There will be no summary of this result.
 
     Attributes:
-        reason: Why, for a person to read.
+        reason: The reason, for a person to read.
         cost: US dollars that the attempts cost.
     """
 
@@ -131,11 +131,11 @@ class ResultNotSummarized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummaryReady(msgspec.Struct, frozen=True):
-    """A summary is durable. Whether and when it is shown, the planner decides.
+    """A summary is durable. The planner decides whether and when it is shown.
 
     Attributes:
-        cost: US dollars that it cost, failed attempts included.
-        failure: Why no model could write it, so that the program took it from the record; "" if one could.
+        cost: US dollars that it cost, including failed attempts.
+        failure: Why no model could write it and the program wrote it from the record; "" if a model wrote it.
     """
 
     summary: SummaryStored
@@ -147,9 +147,9 @@ class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
     """There will be no summary of this range.
 
     Attributes:
-        reason: Why, for a person to read.
+        reason: The reason, for a person to read.
         cost: US dollars that the attempts cost.
-        superseded: A newer request of the same run took its place, so nothing failed.
+        superseded: Whether a newer request of the same run replaced this one, so that nothing failed.
     """
 
     run_id: str
@@ -161,7 +161,7 @@ class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GetSummary(Request[SummaryStored | None], frozen=True):
-    """The newest summary that covers an iteration of a run; None where none does.
+    """Look up the newest summary that covers an iteration of a run; the answer is None if there is none.
 
     Attributes:
         iteration: The iteration; 0 for the beginning.

@@ -1,4 +1,4 @@
-"""Summaries of single results, written for the goal that the agent has, by a prompt that may be the application's."""
+"""Summaries of single results, written for the agent's goal, by a prompt that the application may provide."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = (
     "arguments",
     "goal",
 )
-_MOST_GOAL = 2_000  # characters; a task that is longer says what it wants at its beginning
+_MOST_GOAL = 2_000  # characters; a longer task says what it wants at its beginning
 
 
 class _Answer(msgspec.Struct):
@@ -39,18 +39,18 @@ class _Answer(msgspec.Struct):
 
 
 def check_prompt(template: str, where: str) -> None:
-    """See that the prompt for summaries of results can be filled in.
+    """Check that the prompt for summaries of results can be filled in.
 
-    ``{{ name }}`` in it stands for ``original_length``, ``target_length`` (characters), ``message_type``,
-    ``turn_added``, ``tool``, ``arguments``, ``goal`` or ``original_content``; ``originalLength`` and so on will do.
-    The content and the goal are given beside the instructions, in a frame; their names only refer to it.
+    In ``{{ name }}`` the name is ``original_length``, ``target_length`` (characters), ``message_type``,
+    ``turn_added``, ``tool``, ``arguments``, ``goal`` or ``original_content``; ``originalLength`` and so on work, too.
+    The content and the goal are given beside the instructions, in frames; their placeholders only refer to these.
 
     Args:
-        template: The prompt; "" is none.
-        where: Whose it is, for the message.
+        template: The prompt; "" for none.
+        where: Where the prompt is from, for the error message.
 
     Raises:
-        ConfigurationError: It names something else; the message says what.
+        ConfigurationError: The prompt has an unknown placeholder; the message names it.
     """
     unknown = sorted({name for name in _VARIABLE.findall(template) if _snake_case(name) not in _NAMES})
     if unknown:
@@ -69,10 +69,10 @@ class ResultSummary:
         self._text = text
 
     def request(self, model: Model) -> ModelRequest:
-        """What to ask: the result and the goal in their frames, the prompt as the system text.
+        """Make the request: the result and the goal in their frames, the prompt as the system text.
 
         Raises:
-            ConfigurationError: The prompt has what nobody fills in.
+            ConfigurationError: The prompt has an unknown placeholder.
         """
         job, text = self._job, shortened(self._text, room_of(model))
         check_prompt(job.prompt, "compact_prompt")
@@ -99,11 +99,11 @@ class ResultSummary:
         )
 
     def read(self, request: ModelRequest, response: ModelResponse) -> Written:
-        """The summary in an answer, which must be JSON; some models put that into a code fence.
+        """Read the summary from an answer, which must be JSON; some models put that into a code fence.
 
         Raises:
             ModelRefused: The model declined.
-            ValueError: It is not the JSON that was asked for, it says nothing, or is more than twice as long.
+            ValueError: The answer is not the JSON that was asked for, is empty, or has more than twice ``length``.
         """
         answer = answer_of(response)
         try:

@@ -33,7 +33,7 @@ leaving out those for which there is nothing:
 Below each fact copy the line of the record that carries it, exactly as it stands there, behind "> ".
 Never invent. Keep identifiers exactly as they are. If an earlier summary is given, merge it: what still holds stays."""
 
-# It replaces the provider's prompt, so it says all: without the last sentence a model may call a tool instead.
+# It replaces the provider's prompt, so it must be complete: without the last sentence a model may call a tool instead.
 _PROVIDER_INSTRUCTIONS = f"""\
 Summarize this conversation so that the work can go on from your summary alone; the messages themselves will be gone. \
 Write under these headings, leaving out those for which there is nothing:
@@ -48,23 +48,23 @@ _CHARS_PER_TOKEN = 4
 _WORDS_PER_TOKEN = 0.6
 
 # The trail shows about a fifth of the record, and a text can be made two to five times shorter without losing what it
-# says (LLMLingua-2, arXiv 2403.12968): so a summary has a fifth of what the trail takes. The least is what the strict
-# rhythm has for any stretch.
+# says (LLMLingua-2, arXiv 2403.12968), so a summary gets a fifth of the trail's tokens. The minimum is what strict
+# rhythm uses for any stretch.
 _SHARE = 1 / 5 / 5
 _LEAST_TOKENS = 500
 
-_FRAME_CHARS = 150  # around one part, with the mark of what was cut out of it
+_FRAME_CHARS = 150  # around one part, including the mark of what was cut out of it
 _LEAST_CHARS = 40  # of one part, however long the record is
-_FEW_NAMES = 5  # the summary of a record with fewer may well need none of them
+_FEW_NAMES = 5  # the summary of a record with fewer names may need none of them
 
 
 def deserved_tokens(recorded: int) -> int:
-    """Tokens that the summary of a stretch may have which has so many in the record."""
+    """Return the tokens that a summary may have, from the tokens that its stretch has in the record."""
     return max(_LEAST_TOKENS, int(recorded * _SHARE))
 
 
 class StretchSummary:
-    """The summary of some entries, merged with the one of what came before them."""
+    """The summary of some entries, merged with the summary of what came before them."""
 
     def __init__(self, entries: Sequence[Entry], previous: str, *, tokens: int) -> None:
         """Prepare to ask.
@@ -81,7 +81,7 @@ class StretchSummary:
         self._tokens = tokens
 
     def request(self, model: Model) -> ModelRequest:
-        """What to ask: the record in its frame; where it is too long, the longest texts lose their middles first."""
+        """Make the request: the record in its frame. If it is too long, the longest texts lose their middles first."""
         room = room_of(model) - len(self._previous) - _FRAME_CHARS * len(self._parts)
         most = _level([len(text) for _, text in self._parts], room)
         texts = [shortened(text, most) for _, text in self._parts]
@@ -93,15 +93,15 @@ class StretchSummary:
         said.append(f"</record-{mark}>\n\nWrite the summary.")
         words = int(self._tokens * _WORDS_PER_TOKEN)
         system = _INSTRUCTIONS.format(mark=mark, words=words, sections=_SECTIONS)
-        # Twice the bound: a model that goes over it is better cut by us than in mid-sentence.
+        # Twice the bound: if a model exceeds it, we cut better than in mid-sentence.
         return prompt(model, system=system, said="\n".join(said), tokens=2 * self._tokens)
 
     def read(self, request: ModelRequest, response: ModelResponse) -> Written:
-        """The summary in an answer, without the lines that it says are in the record and are not.
+        """Read the summary from an answer, without lines that it wrongly claims are in the record.
 
         Raises:
             ModelRefused: The model declined.
-            ValueError: It is no summary of this: no headings, too long, made up, or about something else.
+            ValueError: It is not a summary of this stretch: no headings, too long, made up, or about something else.
         """
         answer, given = answer_of(response), text_of(request.messages[0].content)
         if not any(line.lstrip("#* ").startswith(_HEADINGS) for line in answer.splitlines()):
@@ -123,8 +123,8 @@ class StretchSummary:
 class ProviderSummary:
     """The provider's summary of exactly one request that was sent and answered.
 
-    The call is that request with one field more, so it reads the prompt cache that the request wrote, and costs little
-    more than the summary's own tokens. Any model whose profile says ``compacts`` can be asked, bound or free.
+    The call is that request with one additional field, so it reads the prompt cache that the request wrote, and costs
+    little more than the summary's own tokens. Any model whose profile has ``compacts`` can be asked, binding or free.
     """
 
     def __init__(self, sent: ModelRequest) -> None:
@@ -134,15 +134,15 @@ class ProviderSummary:
         self._sent = sent
 
     def request(self, _: Model) -> ModelRequest:
-        """What to ask."""
+        """Make the request."""
         return compaction_request(self._sent, instructions=_PROVIDER_INSTRUCTIONS)
 
     def read(self, request: ModelRequest, response: ModelResponse) -> Written:
-        """The signed block, as it came.
+        """Return the signed block as it came.
 
         Raises:
-            ModelResponseInvalid: The answer is no summary; its message has the stop reason.
-            ValueError: It is no smaller than what it stands for.
+            ModelResponseInvalid: The answer is not a summary; the error message has the stop reason.
+            ValueError: The summary is no smaller than what it replaces.
         """
         text = compaction_text(response.content)
         blocks = [block for block in response.content if is_compaction(block)]
@@ -155,7 +155,7 @@ class ProviderSummary:
 
 
 def _check_smaller(text: str, replaced: int) -> None:
-    """Raise ``ValueError`` for a summary that is no smaller than the tokens that it stands for."""
+    """Raise ``ValueError`` if a summary has no fewer tokens than it replaces."""
     if text_tokens(text) >= replaced:
         raise ValueError(f"the summary is not smaller than the {replaced} tokens that it would stand for")
 
@@ -182,12 +182,12 @@ def _part_text(entry: Entry) -> str:
             case Text():
                 lines.append(block.text)
             case _:
-                pass  # thinking is the agent's own affair, and pictures cannot be told
+                pass  # thinking is private to the agent, and images cannot be rendered as text
     return "\n".join(lines).strip()
 
 
 def _level(lengths: Sequence[int], room: int) -> int:
-    """The length to which the longest of some texts must be cut for all of them to fit."""
+    """Return the length to which the longest of some texts must be cut so that all of them fit."""
     left = len(lengths)
     for length in sorted(lengths):
         if length * left > room:
@@ -198,6 +198,6 @@ def _level(lengths: Sequence[int], room: int) -> int:
 
 
 def _names(text: str) -> set[str]:
-    """Words that are likely names of things: paths, identifiers, numbers."""
+    """Return words that are likely names of things: paths, identifiers, numbers."""
     words = (word.strip("./-") for word in re.findall(r"[\w/.-]{3,}", text))
     return {word for word in words if any(c.isdigit() or c in "_/" for c in word)}
