@@ -1,7 +1,7 @@
 """Runs, model calls and tool calls as spans and metrics, by the semantic conventions for generative AI.
 
-The conventions are in development (status of November 2026); the names stand here, in one place, as their repository
-has them on its main branch.
+The conventions are in development (status of November 2026). All names are in this file, as they are on the main branch
+of the conventions' repository.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _Attributes = dict[str, Any]
 
 
 class OpenTelemetry:
-    """Hand it to a supervisor, and its runs are traced: ``open_supervisor("runs.db", telemetry=OpenTelemetry())``.
+    """Traces the runs of a supervisor: ``open_supervisor("runs.db", telemetry=OpenTelemetry())``.
 
-    Each run is a span ``invoke_agent``, below the call of the tool that delegated to it; in it each model call, with
-    all its attempts, is a ``chat`` and each tool call an ``execute_tool``. What a tool traces by itself is below its
-    span. A run that goes on after a crash begins another trace, linked to the one before. Without a configured SDK all
-    of it does nothing.
+    Each run is a span ``invoke_agent``, a child of the tool call that delegated to it. Within it each model call, with
+    all its attempts, is a span ``chat``, and each tool call a span ``execute_tool``. Spans that a tool makes itself are
+    children of its span. A run that resumes after a crash starts another trace, linked to the one before. Without a
+    configured SDK nothing is traced.
 
     Args:
-        tracer_provider: Makes the tracer; None takes the global one.
-        meter_provider: Makes the meter; None takes the global one.
-        content: Whether what was said, and what tools were called with and gave, is in the spans. None asks the
-            environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``; it is not, unless that is true.
+        tracer_provider: Makes the tracer; None uses the global provider.
+        meter_provider: Makes the meter; None uses the global provider.
+        content: Whether spans contain messages, tool arguments and tool results. None reads the environment variable
+            ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``; they do not unless it is true.
 
     Raises:
         ConfigurationError: The extra ``repertory[otel]`` is not installed.
@@ -82,12 +82,12 @@ class OpenTelemetry:
         self._cost = meter.create_counter("repertory.cost", "{USD}", "US dollars by the profile's prices.")
 
     def here(self) -> Any:
-        """The current context, which a sub-agent's run is to be below."""
+        """The current context, the parent of a sub-agent's run."""
         return self._context.get_current()
 
     @contextmanager
     def run(self, live: TracedRun) -> Generator[Callable[[str | None], None]]:
-        """A span ``invoke_agent``."""
+        """Open a span ``invoke_agent``."""
         name = live.agent.name
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
@@ -96,7 +96,7 @@ class OpenTelemetry:
         }
         links = [] if live.trace.earlier is None else [self._link(live.trace.earlier)]
         parent = live.trace.parent if live.trace.earlier is None else None
-        root = self._context.Context()  # not what happens to be current in the task of the run's actor
+        root = self._context.Context()  # not the context that happens to be current in the task of the run's actor
         with self._span(f"invoke_agent {name}", attributes, context=parent or root, links=links) as span:
             self._remember(live, span)
 
@@ -114,7 +114,7 @@ class OpenTelemetry:
 
     @contextmanager
     def model_call(self, live: TracedRun, request: ModelRequest) -> Generator[Callable[[ModelResponse], None]]:
-        """A span ``chat``."""
+        """Open a span ``chat``."""
         server = urlsplit(server_of(live.model))
         attributes: _Attributes = {
             "gen_ai.operation.name": "chat",
@@ -164,7 +164,7 @@ class OpenTelemetry:
 
     @contextmanager
     def tool_call(self, live: TracedRun, tool: Tool, use: ToolUse) -> Generator[Callable[[ToolOutput], None]]:
-        """A span ``execute_tool``."""
+        """Open a span ``execute_tool``."""
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool.name,
@@ -194,7 +194,7 @@ class OpenTelemetry:
         links: Any = (),
         kind: Any = None,
     ) -> Generator[Span]:
-        """A span that is current inside, with what ends it told, and its duration among the metrics."""
+        """Open a span and make it current; record the error that ends it, and its duration as a metric."""
         trace, operation, begun = self._trace, attributes["gen_ai.operation.name"], perf_counter()
         span = self._tracer.start_span(
             name, context=context, kind=kind or trace.SpanKind.INTERNAL, attributes=attributes, links=links
@@ -219,7 +219,7 @@ class OpenTelemetry:
         span.set_status(self._trace.StatusCode.ERROR, text or error)
 
     def _remember(self, live: TracedRun, span: Span) -> None:
-        """Keep on record where the run's trace is, for a process that takes it up later."""
+        """Record where the run's trace is, for a process that resumes the run later."""
         here = span.get_span_context()
         if here.is_valid:
             body = {"trace_id": f"{here.trace_id:032x}", "span_id": f"{here.span_id:016x}"}
@@ -228,7 +228,7 @@ class OpenTelemetry:
             live.trace.earlier = body
 
     def _link(self, traced: Mapping[str, str]) -> Any:
-        """A link to where the run was traced before."""
+        """Make a link to where the run was traced before."""
         trace = self._trace
         there = trace.SpanContext(int(traced["trace_id"], 16), int(traced["span_id"], 16), is_remote=True)
         return trace.Link(there)
