@@ -1,8 +1,8 @@
-"""What a model answered, read once before anything of it is kept.
+"""Reads a model's answer once, before any of it is stored.
 
-A model, or the server between, may say anything: call ids that no server takes, arguments that no encoder writes, a
-call that the output limit cut in half. What goes into the record can always be sent again. Where it differs from what
-came, what came is kept beside it; a call that cannot be made as it came is not made, and the model is told why.
+A model or a server may send anything: call ids that no server accepts, arguments that cannot be encoded, a call that
+the output limit cut in half. What goes into the record can always be sent again. If it differs from what came, the
+original is kept beside it. A call that cannot be made as it came is not made, and the model is told why.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from repertory.tools.execution import unknown_tool
 REFUSAL: Final = "refusal"
 PAUSED: Final = "pause_turn"
 CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "length"})
-# Stop reasons after which a call is whole; the last two are how servers with OpenAI's words say it. A stop sequence may
-# stand in a call's arguments, and of a reason that nobody knows the safe guess is that it cut something off.
+# Stop reasons after which a call is whole; the last two are from servers with OpenAI's words. A stop sequence may occur
+# within a call's arguments, and it is safe to assume that an unknown reason cut something off.
 _WHOLE: Final = frozenset({"end_turn", "tool_use", PAUSED, "stop", "tool_calls"})
 
 MOST_DEPTH: Final = 100  # levels; readers recurse, Python's up to 1,000 frames, and a request adds some around a block
-_MOST_ID: Final = 256  # characters of a call's id; its result repeats it
+_MOST_ID: Final = 256  # characters of a call's id, which its result repeats
 _MOST_NAME: Final = 128  # characters of a tool's name, by the API's rule
 _MOST_REASON: Final = 100  # characters of a stop reason
-_MOST_RAW: Final = 1_000_000  # characters of what came, kept beside the record
+_MOST_RAW: Final = 1_000_000  # characters of the original that are kept beside the record
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _BLOCKS: Final = (Text, Thinking, RedactedThinking, ToolUse, RawBlock)
 _KINDS: Final[Mapping[type, str]] = {
@@ -65,9 +65,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         content: The turn; legal in every later request of the run, once each call has its result.
-        stop_reason: Why it ended.
-        unmade: For each call that must not run, by its id, what the model is told instead of a result.
-        raw: What came, as JSON, at most 1,000,000 characters; "" where it is what ``content`` says.
+        stop_reason: Why the answer ended.
+        unmade: For each call that must not run, by id, what the model is told instead of a result.
+        raw: The original as JSON, at most 1,000,000 characters; "" if it does not differ from ``content``.
     """
 
     content: tuple[Block, ...]
@@ -77,20 +77,20 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> bool:
-        """Whether the model, or a classifier behind it, declined; nothing of it may be acted on."""
+        """Whether the model, or a classifier behind it, declined; then none of its calls may be made."""
         return self.stop_reason == REFUSAL
 
 
 def is_part(turn: Entry) -> bool:
-    """Whether a turn was cut off or paused, so that another one goes on with it."""
+    """Whether a turn was cut off or paused, so that another one continues it."""
     return turn.stop_reason == PAUSED or turn.stop_reason in CUT_OFF
 
 
 def check_response(came: object) -> ModelResponse:
-    """What a model gave, which may be an application's own.
+    """Check what a model returned; the model may be an application's own.
 
     Raises:
-        ModelResponseInvalid: It is no answer.
+        ModelResponseInvalid: It is not an answer.
     """
     if not isinstance(came, ModelResponse):
         raise ModelResponseInvalid(f"the model must give a ModelResponse, got a {type(came).__name__}")
@@ -100,16 +100,16 @@ def check_response(came: object) -> ModelResponse:
 def read_answer(response: ModelResponse, *, known: Collection[str], tools: Iterable[str], most: int) -> Answer:
     """Read an answer.
 
-    A call's id is made legal and new where it is not: nothing but the pairing of call and result hangs on it. A call
-    whose name or arguments are not legal keeps its place with a stand-in for them, and is not made. What an
-    assistant's turn cannot hold is left out: blank text, results, pictures, blocks that lack a field. Blocks of types
-    that nobody knows ride along, as far as JSON can hold them.
+    A call id that is illegal or not new is replaced: it only serves to pair call and result. A call with an illegal
+    name or arguments keeps its place, with a substitute for them, and is not made. What an assistant's turn cannot hold
+    is left out: blank text, results, images, blocks that lack a field. Blocks of unknown types are kept, as far as JSON
+    can represent them.
 
     Args:
         response: What the model answered.
         known: The ids of all calls of the run so far.
-        tools: The names of the tools that there are, for what the model is told.
-        most: Characters that the whole answer may have; what is beyond is left out, and the answer says so.
+        tools: The names of the existing tools, for what the model is told.
+        most: Most characters of the whole answer; the rest is left out, and the answer says so.
     """
     reason = str(response.stop_reason)[:_MOST_REASON]
     reader = _Reader(known, tools, most, reason)
@@ -130,7 +130,7 @@ class _Reader:
         self._stop_reason = stop_reason
         self._ids: set[str] = set()
         self._calls: set[tuple[str, str, bytes]] = set()
-        self._results: list[object] = []  # which calls of the server's own tools have one
+        self._results: list[object] = []  # the calls of the server's own tools that have a result
 
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
         came = [(block, _json_of(block)) for block in content]
@@ -152,7 +152,7 @@ class _Reader:
         return tuple(kept)
 
     def _block(self, raw: Json, *, last: bool) -> Block | None:
-        """One block in a legal form; None where there is none."""
+        """Return a block in a legal form; None if it has none."""
         if raw.get("type") == "tool_use":
             return self._call(raw, last=last)
         if raw.get("type") == "text" and isinstance(raw.get("text"), str):
@@ -162,9 +162,9 @@ class _Reader:
         return None if block is None or is_compaction(block) or not _sayable(block) else block
 
     def _stays_open(self, raw: Json) -> bool:
-        """Whether it is a call of the server's own tools that will never have its result: no server takes it back.
+        """Whether a block is a call of the server's own tools that will never have a result: no server accepts that.
 
-        Of a paused turn, and behind calls of ours, the result comes with the next answer.
+        In a paused turn, and after calls of our tools, the result comes with the next answer.
         """
         if raw.get("type") not in SERVER_CALLS or self._stop_reason in (PAUSED, "tool_use"):
             return False
@@ -177,7 +177,8 @@ class _Reader:
         return Text(text, self._further(raw, "type", "text")) if text.strip() else None
 
     def _further(self, raw: Json, *fields: str) -> Json | None:
-        """What else a block says, if that can be kept. Cache markers are ours to set: a request may have four."""
+        """Return a block's other fields, if they can be kept. Cache markers are dropped: only we set the four of a
+        request."""
         more = {name: value for name, value in raw.items() if name not in (*fields, "cache_control")}
         if not more:
             return None
@@ -195,7 +196,7 @@ class _Reader:
         if name and not flaw:
             same = (came_id if isinstance(came_id, str) else "", name, canonical_json(arguments))
             if same in self._calls:
-                return None  # one call that came twice: whoever means two gives them two ids
+                return None  # the same call sent twice: two intended calls would have two ids
             self._calls.add(same)
         call_id = self._new_id(came_id)
         self._left -= size + len(call_id) + _MOST_NAME
@@ -216,10 +217,10 @@ class _Reader:
         return call_id
 
     def _why_not(self, use: ToolUse, came_name: object, flaw: str, *, last: bool) -> str:
-        """What the model is told where a call must not be made; "" where it may be."""
+        """Return what the model is told if a call must not be made; "" if it may be made."""
         reason = self._stop_reason
-        # Blocks come one after the other, so a call with another block behind it is whole; but for one whose arguments
-        # never came, and which stands there with the empty object that every call begins with.
+        # Blocks arrive in order, so a call with another block after it is whole. The exception is a call whose
+        # arguments never arrived: it has the empty object with which every call begins.
         if reason == REFUSAL or (reason not in _WHOLE and (last or not use.input)):
             return (
                 f"{use.name} was not run: your answer ended with stop reason {reason!r}, and this call may be "
@@ -234,7 +235,7 @@ class _Reader:
 
 
 def _json_of(block: object) -> Json | None:
-    """A block as the API's object; None for what an assistant's turn cannot hold."""
+    """Return a block as the API's object; None for what an assistant's turn cannot hold."""
     if not isinstance(block, _BLOCKS):
         return None
     raw = cast("object", encode_block(block))
@@ -247,15 +248,15 @@ def _blank(raw: Json) -> bool:
 
 
 def _sayable(block: Block) -> bool:
-    """Whether an assistant's turn may hold a block; text and calls are looked at elsewhere."""
+    """Whether an assistant's turn may hold a block; text and calls are checked elsewhere."""
     if isinstance(block, RawBlock):
         kind = block.raw.get("type")
-        return isinstance(kind, str) and kind not in KNOWN_TYPES  # of a known type it lacks something
+        return isinstance(kind, str) and kind not in KNOWN_TYPES  # a block of a known type lacks a field
     return isinstance(block, Thinking) or (isinstance(block, RedactedThinking) and bool(block.data))
 
 
 def _legal(name: object, most: int) -> str:
-    """What is legal of a name; "" for nothing."""
+    """Return the legal part of a name; "" if there is none."""
     return _ILLEGAL.sub("_", name[: 4 * most]).strip("_")[:most] if isinstance(name, str) else ""
 
 
@@ -264,9 +265,10 @@ def _kind(value: object) -> str:
 
 
 def _flaw(value: Any, most: int) -> tuple[str, int]:
-    """Why a value cannot be written as JSON, sent and read again, "" if it can; and about how many characters it has.
+    """Return why a value cannot be written as JSON, sent and read again ("" if it can), and about how many characters
+    it has.
 
-    Without recursion: what is too deep for a reader is too deep for a check that recurses as well.
+    It does not recurse: a value that is too deep for a reader would be too deep for a recursive check as well.
     """
     size, open_values = 0, [(value, 1)]
     while open_values:
@@ -302,7 +304,7 @@ def _flaw(value: Any, most: int) -> tuple[str, int]:
 
 
 def _written(content: Iterable[object]) -> str:
-    """What came, as JSON for people to read: cut in depth and length, and what JSON lacks as words."""
+    """Write the original as JSON for people to read: cut in depth and length, with words for what JSON lacks."""
     left = _MOST_RAW
 
     def cut(value: Any, levels: int) -> Any:

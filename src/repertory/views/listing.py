@@ -1,4 +1,4 @@
-"""The record of a run, entry by entry, as its model sees it: what ``Run.view`` lists."""
+"""Lists the record of a run, entry by entry, as its model sees it, for ``Run.view``."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the record, and how the model sees it.
 
     Attributes:
-        position: Its place in the record; what ``Run.expand`` and ``Run.pin`` take.
+        position: The entry's position in the record, as ``Run.expand`` and ``Run.pin`` take it.
         tool: The tool whose result it is; None for anything else.
         representation: ``verbatim``, ``shaped`` (cut on arrival), ``stub``, ``covered`` (a summary stands for it),
             ``removed`` or ``expanded``.
         pinned: Whether it stays in view as it is.
-        can_expand: Whether there is more to it than is shown.
-        hint: What is in it, in one line.
-        items: Lines of the whole, which ``Run.expand(items=…)`` counts; None where the record has only what was left
-            when it was cut on arrival: its whole is in the content store.
+        can_expand: Whether the entry has more than is shown.
+        hint: What is in the entry, in one line.
+        items: Number of lines of the whole, as ``Run.expand(items=…)`` counts them; None if the entry was cut on
+            arrival and its whole is only in the content store.
         original_length: Characters of the whole.
-        tokens: Estimate of what it costs in the prompt now; 0 where a summary stands for it.
-        tokens_saved: Estimate of what showing it as it stands in the record would cost more.
+        tokens: Estimated tokens of the entry in the prompt now; 0 if a summary replaces it.
+        tokens_saved: Estimated additional tokens of showing the entry as it is in the record.
     """
 
     position: int
@@ -50,7 +50,7 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_view(snapshot: Sequence[Entry], plan: Plan) -> list[ViewEntry]:
-    """Say how each entry is shown, oldest first."""
+    """List how each entry is shown, oldest first."""
     return [_listed(entry, plan) for entry in snapshot]
 
 
@@ -77,7 +77,7 @@ def _listed(entry: Entry, plan: Plan) -> ViewEntry:
 
 
 def _hint(entry: Entry, shown: Shown | None, text: str) -> str:
-    """What stands for the entry without its head line, or else how it begins; calls by their tools' names."""
+    """Return what replaces an entry, without its first line, or else the entry's beginning; calls by tool name."""
     if isinstance(shown, StubResult):
         text = shown.text.partition("\n")[2] or shown.text
     elif isinstance(shown, RemoveResult):

@@ -1,4 +1,4 @@
-"""The plan of one run: every change of it is made here, once, with its record; also what somebody asked to be shown."""
+"""The plan of one run: every change of it is made and recorded here, including what callers ask to be shown."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from repertory.record.records import DecisionMade, Record
 from repertory.runs.events import ContextEdited, to_record
 from repertory.runs.live import LiveRun
 
-_HOLD = 3  # iterations for which what was expanded or retrieved stays, so that it is not taken away at once
+_HOLD = 3  # iterations for which expanded or retrieved entries stay, so that they are not shortened again at once
 
 
 class PlanEdits:
-    """Puts decisions into a run's plan, tells those who watch, and keeps their records for the journal.
+    """Applies decisions to a run's plan, tells those who watch, and keeps the records for the journal.
 
-    What callers ask for changes the plan at once, and so shows in the next request; the one under way stays as it is.
+    What callers ask for changes the plan at once, and so the next request; a request in progress stays as it is.
     """
 
     def __init__(
@@ -30,21 +30,21 @@ class PlanEdits:
 
         Args:
             live: The run.
-            policy: Its policy; None for a plain loop, which nobody can edit.
+            policy: Its policy; None for a plain loop, whose plan cannot be edited.
             binding: Whether the model binds its reasoning to the history before it.
-            price: Writes into a decision what it costs.
+            price: Adds its cost to a decision.
         """
         self._live = live
         self._policy = policy
         self._binding = binding
         self._price = price
         self._records: list[Record] = []
-        self._ending_pins: dict[int, int] = {}  # pins that end by themselves: position, and the last iteration
-        self._looked = 0  # entries that were looked at for what is to be pinned
-        self._past_changed = False  # whether somebody's wish has, since the reasoning in view was made
+        self._ending_pins: dict[int, int] = {}  # pins that end by themselves: position to last iteration
+        self._looked = 0  # entries that have been checked for what to pin
+        self._past_changed = False  # whether a caller changed it after the reasoning in view was made
 
     def open(self, decisions: Sequence[Decision], *, answered_in: int) -> None:
-        """Take up the plan where the record left it; ``answered_in`` is the iteration of the last answered call."""
+        """Restore the plan from the recorded decisions; ``answered_in`` is the iteration of the last answered call."""
         plan = EMPTY
         for decision in decisions:
             before, plan = plan, apply(plan, decision)
@@ -59,7 +59,7 @@ class PlanEdits:
         self._looked = len(self._live.ledger.snapshot())
 
     def take(self, decision: Decision, plan: Plan, *, told: bool = True) -> None:
-        """Go on with the plan that a decision made. A pin of our own changes hardly anything, so nobody is told."""
+        """Adopt the plan that a decision made. Our own pins change hardly anything, so they use ``told=False``."""
         live, arithmetic = self._live, decision.arithmetic
         live.plan = plan
         covers = sum(isinstance(edit, CoverRange) and edit.strategy != TRAIL for edit in decision.edits)
@@ -92,12 +92,12 @@ class PlanEdits:
         live.tell(events_of(decision, live.ledger.snapshot()))
 
     def records(self) -> list[Record]:
-        """What was taken since the last time, for the journal."""
+        """Return the records since the last call, for the journal."""
         records, self._records = self._records, []
         return records
 
     def decide(self, kind: str, reason: str, iteration: int, *edits: Edit, told: bool = False) -> None:
-        """Take a decision that is not the planner's; it was not worked out what it costs."""
+        """Make a decision that is not the planner's and has no price."""
         plan, decision = self._live.plan, self._decision(kind, reason, iteration, edits)
         after = apply(plan, decision)
         self._past_changed = self._past_changed or after.epoch != plan.epoch
@@ -114,7 +114,7 @@ class PlanEdits:
         snapshot, until = self._editable(), self._live.iteration + 1 + _HOLD
         whole = await self._whole(entry_at(snapshot, position))
         edits: list[Edit] = [expansion(snapshot, self._live.plan, position, whole=whole, items=items)]
-        if position not in self._live.plan.pins:  # it is old, so it would be the first to be shortened again
+        if position not in self._live.plan.pins:  # it is old, so it would be shortened again first
             self._ending_pins[position] = until
             edits.insert(0, PinEntry(position=position, until=until))
         await self._take_asked("expand", reason or "asked for", *edits)
@@ -128,7 +128,7 @@ class PlanEdits:
     async def _take_asked(self, kind: str, reason: str, *edits: Edit) -> None:
         decision = self._decision(kind, reason, self._live.iteration + 1, edits)
         before, after = self._live.plan, apply(self._live.plan, decision)
-        if after.epoch != before.epoch:  # else nothing is shown otherwise, and it costs nothing
+        if after.epoch != before.epoch:  # else nothing is shown differently, and it costs nothing
             self._past_changed = True
             decision = self._price(decision)
         self.take(decision, after)
@@ -143,7 +143,7 @@ class PlanEdits:
         return self._live.ledger.snapshot()
 
     async def _whole(self, entry: Entry) -> str | None:
-        """What the content store has of an entry that was cut on arrival; None where the ledger has all of it."""
+        """Read the whole of an entry that was cut on arrival from the content store; None if the ledger has it."""
         if entry.content_id is None or not entry.original_length:
             return None
         stored = await self._live.shared.journal.read_content(entry.content_id, root=self._live.run_id)
@@ -154,7 +154,7 @@ class PlanEdits:
     # --- before a request ---------------------------------------------------------------------------------
 
     def pin_new(self, snapshot: Sequence[Entry], iteration: int) -> None:
-        """Pin what has come: for good where its tool says so, for a while where the agent retrieved it."""
+        """Pin new entries: for good if their tool says so, for a while if the agent retrieved them."""
         live, until = self._live, iteration + _HOLD
         new = snapshot[self._looked :]
         self._looked = len(snapshot)
@@ -172,11 +172,11 @@ class PlanEdits:
         self._lift([position for position, last in self._ending_pins.items() if last < iteration], iteration)
 
     def lift_all(self, iteration: int) -> None:
-        """Hold nothing any longer, because the prompt does not fit."""
+        """End all temporary pins, because the prompt does not fit."""
         self._lift(list(self._ending_pins), iteration)
 
     def _lift(self, positions: Sequence[int], iteration: int) -> None:
-        """End pins; and drop the reasoning behind a past that somebody's wish has changed: a server would refuse it."""
+        """End pins, and drop reasoning after a past that a caller has changed: a server would refuse it."""
         for position in positions:
             del self._ending_pins[position]
         if positions:
@@ -190,7 +190,7 @@ class PlanEdits:
 
 
 def _were_short(brought: Sequence[Entry], snapshot: Sequence[Entry], plan: Plan) -> list[Entry]:
-    """The entries that were brought back although more or less of them was missing in view."""
+    """Return the entries that the agent retrieved of which something was missing in view."""
     told = [entry.retrieved for entry in brought if entry.retrieved is not None]
     positions, contents = {at for each in told for at in each.positions}, {each.content_id for each in told} - {""}
     found = [entry for entry in snapshot if entry.position in positions or entry.content_id in contents]

@@ -1,4 +1,4 @@
-"""What the run, its agent and its tools say together about what the model sees, and what the model is told of it."""
+"""Merges what the run, its agent and its tools say about what the model sees; and what the model is told of it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _TOLD_STRICTLY = (  # in the words of the users' documents
 
 
 def tools_of(agent: Agent[Any], opened: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
-    """What an agent may call beside its team, with what its tool sets opened, without what is disabled.
+    """Return the tools that an agent may call besides its team, including its opened tool sets, without disabled ones.
 
-    Strict rhythm adds the tools that retrieve, as the documents have it.
+    Strict rhythm adds the retrieval tools, as the requirements demand.
     """
     strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
     has = {tool.name for tool in (*agent.own_tools, *opened)}
@@ -48,20 +48,21 @@ def tools_of(agent: Agent[Any], opened: tuple[Tool, ...] = ()) -> tuple[Tool, ..
     return enabled(agent, (*agent.own_tools, *opened, *added))
 
 
-@cache  # they serve any number of runs, and to make them takes milliseconds
+@cache  # they can serve any number of runs, and making them takes milliseconds
 def _retrieving() -> tuple[Tool, ...]:
     return tuple(context_tools())
 
 
 def enabled(agent: Agent[Any], tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Those of some tools that the agent does not turn off."""
+    """Return the tools that the agent does not disable."""
     return tuple(tool for tool in tools if tool.name not in agent.disabled_tools)
 
 
 def layered_policy(live: LiveRun) -> ContextPolicy | None:
-    """The agent's policy, its tools' own defaults below it and the run's overrides on top; None for a plain loop.
+    """Return the agent's policy, with its tools' own defaults below and the run's overrides on top; None for a plain
+    loop.
 
-    No text tells the model to call a retrieval tool that its agent does not have.
+    ``retrieval`` is off if the agent does not have the retrieval tools, so that no text names them.
     """
     agent = live.agent
     if agent.context is None:
@@ -73,16 +74,16 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
 
 
 def system_text(live: LiveRun, policy: ContextPolicy | None, result: str = "") -> str:
-    """The agent's instructions, how to work with what is not shown whole if it has the tools for that, and ``result``.
+    """Join the agent's instructions, how to work with shortened context (if it has the tools for that), and ``result``.
 
-    It is the same for the whole run, which is what keeps the prompt cache.
+    The text is the same for the whole run, which keeps the prompt cache valid.
     """
     told = (_TOLD_STRICTLY if policy.rhythm == "strict" else _TOLD) if policy is not None and policy.retrieval else ""
     return "\n\n".join(text for text in (instructions_of(live.agent, live.payload), told, result) if text.strip())
 
 
 def results_of(started: RunStarted) -> ResultPolicy | None:
-    """What the caller of a run said of its results; None for nothing."""
+    """Return the result policy that the caller of a run set; None if there is none."""
     return msgspec.convert(started.results, ResultPolicy) if started.results else None
 
 
@@ -92,14 +93,14 @@ def _layered(tools: Iterable[Tool], policy: ContextPolicy, run: ResultPolicy | N
 
 
 def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
-    """See that the policies of an agent and its team can be meant as they stand, before a run of it starts.
+    """Check the policies of an agent and its team before a run of it starts.
 
     Args:
-        agent: What is to run.
-        results: What its caller says of its results.
+        agent: The agent to run.
+        results: The caller's policy for its results.
 
     Raises:
-        ConfigurationError: They cannot; the message names the agent and the field.
+        ConfigurationError: A policy makes no sense; the message names the agent and the field.
     """
     _check_results(agent, results)
     known = {tool.name for member in agent.walk() for tool in member.own_tools} | TEAM_TOOLS
@@ -125,7 +126,7 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
                     f"{', '.join(sorted(COMPACTORS))}, or register_compactor(…) before the run"
                 )
             check_prompt(said.compact_prompt or "", f"agent {member.name}: compact_prompt {of}")
-            # One that is said for all tools may be meant for those of them that expire.
+            # A policy for all tools may be meant for those of them that expire.
             meant = said.expiration_mode or (some_expire and policy.results.expiration_turns is not None)
             if policy.expiration and said.expiration_turns is not None and not meant:
                 raise ConfigurationError(
@@ -136,7 +137,7 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
 
 def _check_disabled(agent: Agent[Any]) -> None:
     if agent.tool_sets:
-        return  # what they offer is known once they are open
+        return  # their tools are only known once they are open
     known = {tool.name for tool in agent.own_tools} | RETRIEVALS | (TEAM_TOOLS if agent.team else set())
     unknown = [name for name in agent.disabled_tools if name not in known]
     if unknown:

@@ -1,4 +1,4 @@
-"""How long a prompt may be by what the model's server counts, takes and refuses."""
+"""How long a prompt may be, learned from what the model's server counts, accepts and refuses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from repertory.errors import ModelError
 from repertory.llm.estimate import Calibration
 from repertory.llm.model import Model, ModelRequest, TokenCounter
 
-_SMALLER = 0.75  # of a refused prompt's tokens, where the server names no limit: one step, as three may follow
-_PLAUSIBLE = 4  # times more or less than estimated; beyond that the server speaks of something else
+_SMALLER = 0.75  # of a refused prompt's tokens, if the server names no limit: one step of up to three
+_PLAUSIBLE = 4  # times more or less than estimated; beyond that the server means something else
 
 # The wordings of Anthropic, llama.cpp, vLLM, SGLang, LM Studio and Ollama; see ``repertory.llm._failures``.
 _NUMBER = r"(\d[\d,]*)"
@@ -23,14 +23,14 @@ _HAD = re.compile(
 
 
 class PromptLimits:
-    """The bounds on one run's prompts: those of the model's profile, and what its server was found to take.
+    """The bounds on one run's prompts: those of the model's profile, and those learned from its server.
 
     Attributes:
-        tokens: What a prompt may have since the server refused one; None as long as it refused nothing.
+        tokens: Most tokens of a prompt since the server refused one; None if it has refused none.
     """
 
     def __init__(self, model: Model, *, max_tokens: int) -> None:
-        """Know the profile alone; ``max_tokens`` is what each request leaves for the answer."""
+        """Start with the profile; ``max_tokens`` is what each request leaves for the answer."""
         profile = model.profile
         self.tokens: int | None = None
         self._model = model if isinstance(model, TokenCounter) else None
@@ -43,19 +43,19 @@ class PromptLimits:
     # --- counting -----------------------------------------------------------------------------------------
 
     def in_doubt(self, estimate: int, calibration: Calibration) -> int | None:
-        """The bound that a prompt of this estimate is expected to respect and may not; None where there is none."""
+        """Return the bound that a prompt of this estimate seems to respect but may exceed; None if there is none."""
         expected, doubt = calibration.real_tokens(estimate), calibration.doubt(estimate)
         bounds = self._bounds if self.tokens is None else [*self._bounds, self.tokens]
         return min((bound for bound in bounds if expected <= bound < expected + doubt), default=None)
 
     async def count(self, request: ModelRequest, *, estimate: int, calibration: Calibration, iteration: int) -> int:
-        """Have the server count a request, which is a round trip, where the estimate cannot tell what it will cost.
+        """Have the server count a request, which is a round trip, if the estimate is not good enough.
 
-        That is near a bound, and only if so much has changed since the last count that the estimate may be on its
-        wrong side; at most once for an iteration.
+        That is the case near a bound, if so much has changed since the last count that the estimate may be on its
+        wrong side. It happens at most once per iteration.
 
         Returns:
-            The prompt's tokens; 0 where counting would decide nothing, or the server cannot count.
+            The prompt's tokens; 0 if counting would decide nothing, or if the server cannot count.
         """
         if self._model is None or iteration <= self._counted_in or self.in_doubt(estimate, calibration) is None:
             return 0
@@ -63,7 +63,7 @@ class PromptLimits:
         try:
             return await self._model.count_tokens(request)
         except ModelError:
-            self._model = None  # the estimate has to do, as with servers that count nothing
+            self._model = None  # use the estimate from now on, as for servers that cannot count
             return 0
 
     # --- what the server takes ----------------------------------------------------------------------------
@@ -73,19 +73,19 @@ class PromptLimits:
         self._accepted = max(self._accepted, tokens)
 
     def refused(self, tokens: int, words: str) -> tuple[int, int]:
-        """Learn from one that was not: the limit that the server names, or else something below what it refused.
+        """Learn from a refused prompt: the limit that the server names, or else something below the refused length.
 
         Args:
-            tokens: What it is estimated to have had.
-            words: What the server said.
+            tokens: Estimated tokens of the prompt.
+            words: The server's error message.
 
         Returns:
-            The tokens that a prompt may have from now on; and those that the refused one had by the server's count, 0
-            where it does not say, or nothing that makes sense.
+            The most tokens of a prompt from now on; and the refused prompt's tokens by the server's count, 0 if the
+            message has no plausible count.
         """
         counted, limit = _named_size(words), self._named_limit(words)
         if counted and not tokens / _PLAUSIBLE <= counted <= tokens * _PLAUSIBLE:
-            counted = limit = 0  # of another prompt, such as all of a batch
+            counted = limit = 0  # these are of something else, such as a whole batch
         size = counted or tokens
         if not 0 < limit < size:
             known = self._accepted if self._accepted < size else 0
@@ -94,11 +94,11 @@ class PromptLimits:
         return limit, counted
 
     def learn(self, limit: int) -> None:
-        """Let no prompt be longer than this from now on."""
+        """Bound all prompts from now on."""
         self.tokens = limit if self.tokens is None else min(self.tokens, limit)
 
     def _named_limit(self, words: str) -> int:
-        """The tokens that a prompt may have by a server's refusal; 0 where it does not say."""
+        """Read from a server's refusal how many tokens a prompt may have; 0 if it does not say."""
         if found := _PROMPT.search(words):
             return _number(found[2])
         if found := _SUM.search(words):
@@ -110,7 +110,7 @@ class PromptLimits:
 
 
 def _named_size(words: str) -> int:
-    """The tokens that the refused prompt had by a server's refusal; 0 where it does not say."""
+    """Read from a server's refusal how many tokens the refused prompt had; 0 if it does not say."""
     found = _PROMPT.search(words) or _SUM.search(words) or _HAD.search(words)
     return _number(next(group for group in found.groups() if group)) if found else 0
 

@@ -1,10 +1,10 @@
-"""What on a run's record is its answer, and to what; and how a model gives a result of a type.
+"""Finds the answers on a run's record, and to which message; and how a model gives a typed result.
 
-A model whose provider makes answers fit a schema gives its result as the text of its answer. Any other calls
+A model whose provider makes answers fit a schema gives its result as the text of its answer. Any other model calls
 ``final_result``, a tool that is never run: the call is the answer, and its own result, which every later request must
-hold, only says whether it was taken. Which of the two it is never changes within a run, so the prompt cache holds. What
-stands on record decides alone, so a crash between an answer and the end of its run changes nothing; a run that has
-answered can be asked again.
+contain, only says whether it was accepted. A run uses only one of the two, so the prompt cache stays valid. The record
+alone decides, so a crash between an answer and the end of its run changes nothing. A run that has answered can be asked
+again.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _DESCRIPTION: Final = """\
 Give your result, which ends your task. Call it once you have all that you need, alone in its turn: other calls of the
 same turn are made first, and the result is not taken where one of them fails."""
 _TOLD: Final = f"When you are done, give your result by calling `{FINAL_RESULT}`. Text alone is no result."
-# Half a JSON text cannot be continued: the provider would make the rest fit the schema from its beginning.
+# A partial JSON text cannot be continued: the provider would make the rest fit the schema from its beginning.
 CUT_OFF_RESULT: Final = (
     "Your last message was cut off at the output limit. Give your whole result anew, in fewer words."
 )
-# Where servers name the field, as all refusals do that people have quoted.
+# Matches where servers name the field, as they do in all refusals that users have quoted.
 _OF_FORMAT: Final = re.compile(r"output[ _](config|format)", re.IGNORECASE)
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a call of ``final_result`` is answered with.
+    """The answer to a call of ``final_result``.
 
     Attributes:
         use: The call.
         text: What the model is told.
-        result: The result as JSON, where it was taken; None where it was not.
-        error: Why it does not fit; None where it does, or was not looked at.
+        result: The result as JSON, if it was accepted; None if not.
+        error: Why it does not fit; None if it fits, or was not checked.
     """
 
     use: ToolUse
@@ -60,16 +60,16 @@ class ResultForm:
     """The form in which the model of one run gives its result.
 
     Attributes:
-        schemas: The tool by which it does; () where its answer is its result.
-        options: Fields of its requests, the agent's own with what makes its answer fit.
-        told: What the instructions end with; "" for nothing.
+        schemas: The ``final_result`` tool; () if the text of the answer is the result.
+        options: Fields of the requests: the agent's own, and what makes the answer fit the schema.
+        told: The end of the instructions; "" for nothing.
     """
 
     def __init__(self, kind: JsonType, profile: ModelProfile, *, options: Json, retries: int) -> None:
         self._kind = kind
         self._retries = retries
         self._misfits = 0
-        # Tools take objects only, and so does the provider's format: anything else is the one field of one.
+        # Tools and the provider's format only take objects: any other value becomes the only field of an object.
         self._wrapped = "properties" not in kind.schema
         schema = _wrap(kind.schema) if self._wrapped else kind.schema
         self._signature = render_signature(FINAL_RESULT, {"required": [], **schema})
@@ -83,7 +83,7 @@ class ResultForm:
             self.schemas, self.told = (ToolSchema(FINAL_RESULT, _DESCRIPTION, schema),), _TOLD
 
     def explain(self, error: ModelError) -> str:
-        """What to do where the provider refused the form of the result; "" where it refused something else."""
+        """Say what to do if the provider refused the form of the result; "" if it refused something else."""
         if self.schemas or type(error) is not ModelRequestRejected or not _OF_FORMAT.search(str(error)):
             return ""
         return (
@@ -92,21 +92,21 @@ class ResultForm:
         )
 
     def find(self, entries: Sequence[Entry]) -> str | None:
-        """The run's result as JSON, if the last turn on its record gives one and nobody has said anything since."""
+        """Return the run's result as JSON, if the last turn on its record gives one and nobody has spoken since."""
         last = entries[-1]
         if last.role == "assistant" and not tool_uses(last.content):
             return None if is_part(last) else self._read_answer(last)[0]
         return next((reply.result for reply in self._taken(entries) if reply.result is not None), None)
 
     def is_outdated(self, entries: Sequence[Entry]) -> bool:
-        """Whether the last turn gave a result that was taken, and does not fit what is asked for now."""
+        """Whether the last turn gave a result that was accepted, but does not fit what is asked for now."""
         return any(reply.error is not None for reply in self._taken(entries))
 
     def _taken(self, entries: Sequence[Entry]) -> list[Reply]:
-        """The calls of the last turn that gave a result which was not refused, answered again."""
+        """Answer again the calls of the last turn that gave a result which was not refused."""
         place = next((at for at in range(len(entries) - 1, -1, -1) if entries[at].role == "assistant"), len(entries))
         results = {entry.tool_call_id: entry for entry in entries[place + 1 :]}
-        if not results or None in results:  # somebody has said something since
+        if not results or None in results:  # somebody has spoken since
             return []
         return self.reply(entries[place], results, anew=True)
 
@@ -115,11 +115,11 @@ class ResultForm:
 
         Args:
             turn: The model's turn.
-            results: The results of its calls, by the calls' ids.
-            anew: Answer those again that have an answer, of which only one that was taken can be taken.
+            results: The results of its calls, by call id.
+            anew: Answer calls again that have an answer; only those that were accepted can be accepted.
 
         Returns:
-            Nothing where another call has no result yet, since the process that resumes the run makes it.
+            The replies; none if another call has no result yet, since the process that resumes the run makes that call.
         """
         uses = tool_uses(turn.content)
         others = [use for use in uses if use.name != FINAL_RESULT]
@@ -145,7 +145,7 @@ class ResultForm:
         """Count a result that does not fit.
 
         Raises:
-            ResultInvalid: It was the last that may.
+            ResultInvalid: No further attempt is allowed.
         """
         self._misfits += 1
         if self._misfits > self._retries:
@@ -153,10 +153,10 @@ class ResultForm:
             raise ResultInvalid(f"{times} did not fit, the last one: {error}")
 
     def ask_again(self, turn: Entry) -> str:
-        """What the model is told of an answer that is no result of the type.
+        """Return what the model is told about an answer that is not a result of the type.
 
         Raises:
-            ResultInvalid: It was the last that may be none.
+            ResultInvalid: No further attempt is allowed.
         """
         error = self._read_answer(turn)[1]
         assert error is not None
@@ -166,11 +166,11 @@ class ResultForm:
         return f"Your answer was not taken: {error}. Give the whole of it again, as {self._signature}."
 
     def forget(self) -> None:
-        """Begin to count anew, as something else was asked."""
+        """Reset the count, because something else was asked."""
         self._misfits = 0
 
     def _read_answer(self, turn: Entry) -> tuple[str | None, ResultInvalid | None]:
-        """The result that a turn without calls gives, or why it is none."""
+        """Return the result that a turn without calls gives, or why it gives none."""
         said = [text_of(turn.content), *(block.text for block in turn.content[-1:] if isinstance(block, Text))]
         error: ResultInvalid | None = None
         for text in dict.fromkeys(said):
@@ -189,7 +189,7 @@ class ResultForm:
             return Reply(use, f"Not taken: {error}. Expected {self._signature}", error=error)
 
     def _check(self, given: Any) -> str:
-        """The result as it goes on record.
+        """Return the result as it goes on record.
 
         Raises:
             ResultInvalid: It does not fit.
@@ -198,17 +198,17 @@ class ResultForm:
             given = given["result"]
         try:
             written = self._kind.write(self._kind.read(given))
-            self._kind.read_text(written)  # as its caller will: a number without end is written as null
+            self._kind.read_text(written)  # as its caller will: an infinite number is written as null
         except (ValueError, TypeError) as error:
             raise ResultInvalid(str(error)) from None
         return written
 
 
 def read_result(kind: JsonType | None, text: str, *, where: str) -> Any:
-    """A result as its caller gets it, of what is on record.
+    """Decode a recorded result for its caller.
 
     Raises:
-        ResultInvalid: It does not fit the type: it was given when another one was asked for.
+        ResultInvalid: It does not fit the type, because it was given when another type was asked for.
     """
     if kind is None:
         return text
@@ -222,7 +222,7 @@ def read_result(kind: JsonType | None, text: str, *, where: str) -> Any:
 
 
 def result_form(live: LiveRun) -> ResultForm | None:
-    """How the model of a run gives its result; None for text."""
+    """Return how the model of a run gives its result; None for text."""
     agent, kind = live.agent, live.agent.output_type
     if kind is None:
         return None
@@ -230,7 +230,8 @@ def result_form(live: LiveRun) -> ResultForm | None:
 
 
 def find_answer(entries: Sequence[Entry], form: ResultForm | None) -> str | None:
-    """The answer with the parts before it, if the last turn is one: no call, nor cut off, paused or empty."""
+    """Return the answer with the parts before it, if the last turn is one: without calls, and not cut off, paused or
+    empty."""
     if form is not None:
         return form.find(entries)
     last = entries[-1]
@@ -252,16 +253,16 @@ def find_answer(entries: Sequence[Entry], form: ResultForm | None) -> str | None
 
 
 def answer_to(entries: Sequence[Entry], message_id: str, form: ResultForm | None, *, result: str | None) -> str | None:
-    """The answer that followed a message: the one that stood when somebody next said something, or the run was done.
+    """Return the answer to a message: the last one before somebody spoke again, or before the run was done.
 
     Args:
         entries: The record.
         message_id: The message.
         form: How the run's model gives its result.
-        result: The run's result; None where it is not done.
+        result: The run's result; None if the run is not done.
 
     Returns:
-        The answer; None where there is none yet.
+        The answer; None if there is none yet.
     """
     read = next((entry.position for entry in entries if entry.message_id == message_id), None)
     if read is None:
@@ -269,7 +270,7 @@ def answer_to(entries: Sequence[Entry], message_id: str, form: ResultForm | None
     for entry in entries[read + 1 :]:
         if entry.kind in ("user-input", "lead-input"):
             end = entry.position
-            while entries[end - 1].kind == "system":  # such as a reminder: what it followed was an answer for all that
+            while entries[end - 1].kind == "system":  # such as a reminder: the turn before it still was an answer
                 end -= 1
             answer = find_answer(entries[:end], form)
             if answer is not None:
@@ -278,7 +279,7 @@ def answer_to(entries: Sequence[Entry], message_id: str, form: ResultForm | None
 
 
 def last_asked(entries: Sequence[Entry]) -> int:
-    """The iteration after which the user last said something; 0 for the task."""
+    """Return the iteration after which the user last spoke; 0 for the task."""
     return max((entry.iteration for entry in entries if entry.kind == "user-input"), default=0)
 
 
@@ -296,7 +297,7 @@ def _failed(result: Entry) -> bool:
 
 
 def _unfenced(text: str) -> str:
-    """A text without the fence that models put around JSON."""
+    """Remove the code fence that models put around JSON."""
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and "\n" in text:
         return text.partition("\n")[2].removesuffix("```")

@@ -1,8 +1,8 @@
-"""What the summarizer is asked for a run, and what comes of it: nobody waits, and whatever goes wrong the run goes on.
+"""A run's requests to the summarizer and their answers. Nobody waits for them, and no failure stops the run.
 
-Three things are asked for: a summary of the record so far, every so many iterations; summaries of single results whose
-policy says ``compact_mode="summary"``, when the results are there; and the provider's signed summary of a request that
-was sent, when the planner wants it (see ``docs/binding.md``).
+There are three kinds: a summary of the record so far, every ``summarize_every`` iterations; summaries of single results
+whose policy has ``compact_mode="summary"``, when the results arrive; and the provider's signed summary of a request
+that was sent, when the planner wants it (see ``docs/binding.md``).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from repertory.summarizer.stretches import deserved_tokens
 SummarizerAnswer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
 
 _DENSE = 25_000  # tokens of new record after which thrifty rhythm asks for a summary early
-_LONG_TRAIL = 0.4  # of the comfort; the planner takes a summary from half of it on, and writing one takes time
-_MOST_FAILURES = 3  # of the provider's summary in a row; then it is not asked again
+_LONG_TRAIL = 0.4  # of the comfort; the planner uses a summary from half of it on, and writing one takes time
+_MOST_FAILURES = 3  # consecutive failures of the provider's summary, after which it is not requested again
 _LOST_AFTER = 900.0  # seconds without an answer; a summarizer that was restarted has forgotten the request
 
 
 class _AskedProvider(msgspec.Struct, frozen=True):
-    """The messages that the provider summarizes, the length of the ledger that they showed, and when it was asked."""
+    """The messages that the provider summarizes, the length of the ledger that they show, and when it was asked."""
 
     messages: tuple[Message, ...]
     upto: int
@@ -55,9 +55,9 @@ class SummaryRequests:
     """The requests of one run to the summarizer, and the summaries that wait to be shown.
 
     Attributes:
-        planner: The run's, which knows what was saved and is told what was paid; None for a plain loop.
+        planner: The run's planner, which knows the savings and is told what was paid; None for a plain loop.
         ready: Summaries of stretches that the planner may swap in.
-        signed: The provider's summary that has come since the last request; None for none.
+        signed: The provider's summary that has arrived since the last request; None for none.
     """
 
     def __init__(self, live: LiveRun, policy: ContextPolicy | None, ref: ActorRef[Any], *, head: int) -> None:
@@ -72,12 +72,12 @@ class SummaryRequests:
         self._head = head
         self._newest: SummaryStored | None = None
         self._asked_at = head  # tokens of the record when a summary was last asked for
-        self._looked = 0  # entries that were looked at for results to summarize
+        self._looked = 0  # entries that have been checked for results to summarize
         self._provider: _AskedProvider | None = None
         self._failures = 0
 
     def open(self, stored: Iterable[SummaryStored]) -> None:
-        """Take up what the journal holds, but for a provider's summary that was not swapped in at once."""
+        """Restore the summaries in the journal, except a provider's summary that was not swapped in at once."""
         for summary in stored:
             if summary.strategy != PROVIDER:
                 self.ready.append(summary)
@@ -86,7 +86,7 @@ class SummaryRequests:
         self._looked = len(self._live.ledger.snapshot())
 
     def drop_covered(self) -> None:
-        """Forget the summaries of which the plan has no more use: nothing stands where they could take its place."""
+        """Forget the summaries that the plan can no longer use, because there is nothing that they could replace."""
         plan = self._live.plan
         ends = {cover.last for cover in plan.covers if not cover.summary_id}
         self.ready = [summary for summary in self.ready if summary.last >= plan.start or summary.last in ends]
@@ -98,9 +98,9 @@ class SummaryRequests:
 
         Args:
             entries: The record.
-            iteration: The one that ends.
+            iteration: The iteration that ends.
             size: Tokens of the whole record with its head.
-            only_results: Whether single results alone may be summarized.
+            only_results: Whether only single results may be summarized.
         """
         policy, live = self._policy, self._live
         if policy is None:
@@ -111,7 +111,7 @@ class SummaryRequests:
         if only_results or not policy.summaries or not self._is_due(policy, iteration, size):
             return
         newest, self._asked_at = self._newest, size
-        upto = len(entries) if strict else live.plan.start  # else it takes the place of the trail
+        upto = len(entries) if strict else live.plan.start  # else the summary replaces the trail
         _ask(
             live,
             Summarize(
@@ -123,15 +123,15 @@ class SummaryRequests:
                 previous_upto=newest.last + 1 if newest else 0,
                 tokens=policy.summary_bound,
                 retrieval=policy.retrieval,
-                fallback=strict,  # else what stands in view already says more than the program could
+                fallback=strict,  # else the trail in view already says more than the program could
                 iteration=iteration,
                 reply_to=self._ref,
             ),
         )
 
     def _is_due(self, policy: ContextPolicy, iteration: int, size: int) -> bool:
-        """Whether it is time for a summary, by the interval or by so many new tokens, somebody writes it, and it can be
-        paid: not as long as an earlier one waits to be shown, or as the savings so far are too small."""
+        """Whether to ask for a summary: one is due by iterations or new tokens, a model or the program can write it,
+        no earlier one waits to be shown, and the savings so far pay for it."""
         strict, every, new = policy.rhythm == "strict", policy.summarize_every, size - self._asked_at
         if not every or (iteration % every and (strict or new < _DENSE)):
             return False
@@ -143,7 +143,7 @@ class SummaryRequests:
         return self.planner is None or (not waits and self.planner.affords(price, written=written))
 
     def _has_long_trail(self, policy: ContextPolicy) -> bool:
-        """Whether what stands for older stretches is about to outgrow its share, and has no summary yet."""
+        """Whether the covers of older stretches are about to outgrow their share, and have no summary yet."""
         plan, newest = self._live.plan, self._newest
         comfort = self._profile.comfort if policy.comfort_tokens is None else policy.comfort_tokens
         most = _LONG_TRAIL * (comfort or policy.budget_tokens or self._profile.context_window)
@@ -159,7 +159,7 @@ class SummaryRequests:
                 continue
             text = text_of(entry.content)
             if (entry.original_length or len(text)) <= 2 * rules.compact_length or words_of_plug_in(entry, rules):
-                continue  # hardly longer than its summary, or a plug-in for it says what it was
+                continue  # hardly longer than its summary, or a compactor of the application describes it
             uses = [use for turn in new for use in tool_uses(turn.content)]
             _ask(
                 self._live,
@@ -181,13 +181,13 @@ class SummaryRequests:
             )
 
     def ask_provider(self, request: ModelRequest, snapshot: Snapshot, *, upto: int, iteration: int) -> None:
-        """Have the provider summarize what a request said that was answered, unless it is at it or failed too often.
+        """Ask the provider to summarize an answered request, unless it is already working on one or failed too often.
 
         Args:
-            request: The last one.
+            request: The last request.
             snapshot: The ledger.
-            upto: The length that it had when the request was made.
-            iteration: The one that begins.
+            upto: Length of the ledger when the request was made.
+            iteration: The iteration that begins.
         """
         now = self._live.shared.clock()
         if self._provider is not None and now - self._provider.at > _LOST_AFTER:
@@ -213,7 +213,7 @@ class SummaryRequests:
     # --- what comes of it ---------------------------------------------------------------------------------
 
     def heard(self, message: SummarizerAnswer) -> None:
-        """Take what the summarizer has to say."""
+        """Handle an answer of the summarizer."""
         live, awaited = self._live, self._provider.upto if self._provider is not None else -1
         match message:
             case SummaryReady(summary=summary) if summary.strategy == PROVIDER and summary.last + 1 != awaited:
@@ -243,7 +243,7 @@ class SummaryRequests:
                 self.refuse(message.reason, message.cost)
 
     def take_signed(self, messages: Sequence[Message]) -> SummaryReady | None:
-        """The signed summary that has come, where the messages to be sent still begin with those that it summarizes."""
+        """Take the signed summary that has arrived, if the next messages still begin with those that it summarizes."""
         signed, asked = self.signed, self._provider
         self.signed = self._provider = None
         if signed is None or asked is None or tuple(messages[: len(asked.messages)]) == asked.messages:
@@ -252,11 +252,11 @@ class SummaryRequests:
         return None
 
     def count_signed(self, *, swapped_in: bool) -> None:
-        """Count whether the provider's summary could be swapped in: one more that could not is one more in vain."""
+        """Count whether the provider's summary could be swapped in: if not, it counts as a failure."""
         self._failures = 0 if swapped_in else self._failures + 1
 
     def refuse(self, reason: str, cost: float) -> None:
-        """Go on without a summary that was paid for, and say why; with "" nothing went wrong."""
+        """Charge for a summary that will not be used, and report the reason; "" means that nothing went wrong."""
         self._charge(cost)
         if reason:
             self._live.publish(SummaryRefused, reason=reason)
@@ -271,21 +271,21 @@ class SummaryRequests:
 
 
 def _models_of(live: LiveRun) -> tuple[Model, ...]:
-    """Those that write a run's summaries, to be tried in this order; none where the program alone does."""
+    """Return the models that write a run's summaries, to be tried in this order; none if only the program does."""
     return live.shared.models.for_summaries(live.model)
 
 
 def _price(live: LiveRun, tokens: int, written: int) -> float:
-    """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
+    """Return the US dollars for a summary of ``tokens`` in ``written`` tokens; 0.0 without a model or a price."""
     usage = Usage(input_tokens=tokens, output_tokens=written)
     return next((cost_of(model.profile, usage) for model in _models_of(live)), 0.0)
 
 
 def _ask(live: LiveRun, job: Summarize | SummarizeResult) -> bool:
-    """Send the summarizer a request, paid by the run, and go on; one that names no models is for those of the run.
+    """Send the summarizer a request that the run pays for; if it names no models, the run's are used.
 
     Returns:
-        Whether it was taken; a summarizer with too much to do takes no more, and the run goes on without.
+        Whether it was accepted; a summarizer with a full mailbox accepts none, and the run continues without.
     """
     models = _models_of(live) if job.models is None else job.models
     job = msgspec.structs.replace(job, models=models, budget=live.spending)

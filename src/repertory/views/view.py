@@ -1,4 +1,4 @@
-"""What the model sees of one run: each request planned, made and recorded, and what its answer or refusal teaches."""
+"""What the model sees of one run: plans, makes and records each request, and learns from its answer or refusal."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Shown(msgspec.Struct, frozen=True):
     """A request that is about to be sent.
 
     Attributes:
-        position: Length of the ledger that it shows.
-        epoch: The plan's, see ``Plan.epoch``.
-        estimate: Tokens that its prompt is estimated to have, by characters.
-        build_seconds: What it took to plan and make it.
+        position: Length of the ledger that the request shows.
+        epoch: The plan's epoch, see ``Plan.epoch``.
+        estimate: Estimated tokens of the prompt, by characters.
+        build_seconds: Seconds that it took to plan and make the request.
         call: Number of the model call within the run; 0 before it is recorded.
         room: What is reserved for the call.
     """
@@ -65,11 +65,11 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class ContextView:
-    """The view of one run: everything that makes a request out of its record, and learns from what comes back.
+    """The view of one run: makes requests from its record, and learns from what comes back.
 
     Attributes:
         retrieval: Whether the model has tools to retrieve what is not shown whole, and is told of them.
-        head: What every request of the run begins with.
+        head: The parts of a request that are the same throughout the run.
     """
 
     def __init__(self, live: LiveRun, *, tools: Iterable[Tool], form: ResultForm | None, ref: ActorRef[Any]) -> None:
@@ -103,18 +103,18 @@ class ContextView:
         self._planner: Planner | None = None
         self._make_planner()
         self._calibration = Calibration()
-        self._answered: Shown | None = None  # the last request that was
+        self._answered: Shown | None = None  # the last answered request
         self._answered_at: float | None = None
-        self._entries: list[Entry] = []  # the record, for those who look at it again and again
-        self._record_tokens = 0  # of a plain loop's prompt: the whole record, results as they came
+        self._entries: list[Entry] = []  # the record, for those who read it repeatedly
+        self._record_tokens = 0  # of a plain loop's prompt: the whole record, with results as they arrived
         self._calls = 0
         self._refusals = 0  # in a row
-        self._targets: tuple[int | None, ...] = (None,)  # tokens that a prompt may have, tried in this order
+        self._targets: tuple[int | None, ...] = (None,)  # most tokens of a prompt, tried in this order
         self._thinks = False
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
 
     def _make_planner(self) -> None:
-        """Make a planner that knows how long a prompt may be as far as profile and server have said it."""
+        """Make a planner with the bounds on prompts that are known from profile and server."""
         if self._policy is not None:
             self._planner = self._summaries.planner = Planner(
                 policy=self._policy,
@@ -126,7 +126,7 @@ class ContextView:
             )
 
     async def open(self) -> None:
-        """Take up the plan and the figures where the record left them."""
+        """Restore the plan and the figures from the record."""
         live, run_id = self._live, self._live.run_id
         decisions = [decode_decision(made.body) for made in await self._journal.read_decisions(run_id)]
         if any(decision.kind == _DROP_BLOCK for decision in decisions):
@@ -137,19 +137,19 @@ class ContextView:
         for entry in live.ledger.snapshot()[live.plan.thinking_from :]:
             self._see_thinking(entry.content)
         if live.watch is not None:
-            live.watch.check(live.statistics, live.used())  # what is beyond by now was said by the process before
+            live.watch.check(live.statistics, live.used())  # the process before reported what is exceeded already
 
     async def _learn_from_calls(self, counted_in: int) -> int:
-        """Learn from the calls on record what this process would know had it made them.
+        """Learn from the recorded calls what this process would know if it had made them.
 
         Args:
-            counted_in: The iteration up to which a decision has counted what was paid beside the run's own calls.
+            counted_in: The iteration up to which a decision has counted what was paid apart from the run's own calls.
 
         Returns:
-            The iteration of the last call that was answered.
+            The iteration of the last answered call.
         """
         answered_in = 0
-        served = (self._profile.name, self._server)  # others may take longer prompts, or shorter
+        served = (self._profile.name, self._server)  # others may accept longer or shorter prompts
         for row in await self._journal.read_model_calls(self._live.run_id, contents=False):
             called, replied = row.called, row.replied
             self._calls = max(self._calls, called.call)
@@ -170,11 +170,11 @@ class ContextView:
 
     @asynccontextmanager
     async def show(self, iteration: int) -> AsyncGenerator[Shown]:
-        """Make the next request, and write it down with the decisions that it shows first, once there is room for it.
+        """Make the next request and, once the limits leave room for it, record it with its decisions.
 
         Raises:
-            ContextOverflow: It does not fit, even at its smallest.
-            LimitExceeded: Calls beside it have taken what was left.
+            ContextOverflow: The prompt does not fit, even at its smallest.
+            LimitExceeded: Concurrent calls have used what was left.
         """
         self._live.tell_added()
         try:
@@ -189,7 +189,7 @@ class ContextView:
                 await self._record(shown, expected, iteration)
                 yield shown
         finally:
-            if left := self._edits.records():  # they hold whether or not a request could be made: listeners were told
+            if left := self._edits.records():  # record them even if no request could be made: listeners were told
                 self._journal.submit(left)
 
     def _make(self, iteration: int) -> Shown:
@@ -205,7 +205,7 @@ class ContextView:
         return Shown(request, len(self._entries), live.plan.epoch, estimate, perf_counter() - begun)
 
     def _read_on(self) -> int:
-        """Take in what is new on record; the estimate of a plain loop's prompt, in tokens by characters."""
+        """Read new entries; return the estimate of a plain loop's prompt, in tokens by characters."""
         new = self._live.ledger.snapshot()[len(self._entries) :]
         self._entries += new
         for entry in new:
@@ -213,7 +213,7 @@ class ContextView:
         return self._head + self._record_tokens
 
     def _plan(self, planner: Planner, iteration: int) -> int:
-        """Have the planner decide; the estimate of the prompt, in tokens by characters."""
+        """Let the planner decide; return the estimate of the prompt, in tokens by characters."""
         for target in self._targets:
             with suppress(ContextOverflow):
                 return self._decide(planner, iteration, target)
@@ -236,14 +236,14 @@ class ContextView:
         if outcome.decisions:
             self._summaries.drop_covered()
         sent, wanted, epoch = self._answered, outcome.compaction, self._live.plan.epoch
-        # Where the past was rewritten since, a summary of what was sent could not be swapped in.
+        # If the past was rewritten since, a summary of what was sent could not be swapped in.
         if wanted is not None and sent is not None and (sent.position, sent.epoch) == (wanted.upto, epoch):
             snapshot = self._live.ledger.snapshot()
             self._summaries.ask_provider(sent.request, snapshot, upto=wanted.upto, iteration=iteration)
         return outcome.estimate
 
     def _swap_in(self, planner: Planner, iteration: int) -> None:
-        """Let a provider's summary that has come since the last request stand for what it summarized."""
+        """Replace what a provider's summary covers by it, if one has arrived since the last request."""
         plan = self._live.plan
         signed = self._summaries.take_signed(self._projector.project(self._entries, plan).messages)
         if signed is None:
@@ -263,7 +263,7 @@ class ContextView:
             self._edits.take(decision, apply(plan, decision))
 
     async def _learn_count(self, shown: Shown, iteration: int) -> bool:
-        """Have the server count a request where that is decisive; whether it did."""
+        """Have the server count a request if that may change the plan; return whether it did."""
         estimate, known = shown.estimate, self._calibration
         counted = await self._limits.count(shown.request, estimate=estimate, calibration=known, iteration=iteration)
         self._calibration = known.observe(estimate=estimate, real=counted)
@@ -294,16 +294,16 @@ class ContextView:
         ticket = self._journal.submit([*self._edits.records(), called, to_record(started)])
         live.show(started)
         if live.spending.bounded:
-            await ticket.wait()  # else a crash could forget a call that is billed
-        # Else it need not be durable before the call: it is before the answer, which is all that acts on it.
+            await ticket.wait()  # else a crash could lose a call that is billed
+        # Otherwise it need not be durable before the call, only before the answer, on which actions are based.
 
     async def read_ahead(self) -> None:
-        """While the model answers, do what planning the next request would else begin with."""
+        """While the model answers, do some of the work of planning the next request."""
         if self._planner is not None:
             self._planner.read_ahead()
 
     def _cache_is_cold(self) -> bool:
-        """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
+        """Whether the prompt cache of this run has expired; never for a model without a cache."""
         rules, at = self._profile.cache, self._answered_at
         return bool(rules.breakpoints) and at is not None and self._live.shared.clock() - at > rules.ttl
 
@@ -314,7 +314,7 @@ class ContextView:
     # --- after a call -------------------------------------------------------------------------------------
 
     def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> list[Record]:
-        """Count an answer, and make the records that go into the journal together with it."""
+        """Count an answer, and return the records that go into the journal together with it."""
         live, now, cost = self._live, self._live.shared.clock(), cost_of(self._profile, usage)
         self._answered, self._refusals, self._targets = shown, 0, (None,)
         self._see_thinking(answer.content)
@@ -357,7 +357,7 @@ class ContextView:
         self._thinks = self._thinks or not _THINKING.isdisjoint(map(type, content))
 
     def _count(self, usage: Usage, *, at: float, estimate: int, here: bool) -> None:
-        """Learn from an answered call; ``here`` says that it was this model's, on this server."""
+        """Learn from an answered call; ``here`` means that it was from this model on this server."""
         self._answered_at = at
         prompt = usage.prompt_tokens
         self._calibration = self._calibration.observe(estimate=estimate, real=prompt)
@@ -370,8 +370,8 @@ class ContextView:
         """Record a call without an answer, and learn from it.
 
         Returns:
-            Whether another request may be answered: a smaller one, where a policy can make one and not too many were
-            refused in a row; or, once, one on which the server drops the thinking that no longer fits.
+            Whether another request may be answered: a smaller one, if a policy can make one and not too many were
+            refused in a row; or, once, one for which the server drops the thinking that no longer fits.
         """
         policy, limit, counted, again = self._policy, 0, 0, False
         if isinstance(error, PromptTooLong):
@@ -399,13 +399,13 @@ class ContextView:
         return again
 
     def _shorten(self, limit: int, counted: int, *, estimate: int) -> None:
-        """Plan from now on with what a refusal taught: the limit, and the tokens of the refused prompt or 0."""
+        """Plan from now on with what a refusal said: the limit, and the tokens of the refused prompt or 0."""
         self._limits.learn(limit)
         self._calibration = self._calibration.observe(estimate=estimate, real=counted)
         self._make_planner()
 
     def _drop_mismatched(self, error: ThinkingMismatch) -> bool:
-        """From now on have the server drop the thinking that it refused; kept with the run, also after a restart."""
+        """From now on have the server drop the thinking that it refused; recorded, so it also holds after a restart."""
         thinking = (self._live.agent.options.get("thinking") or {}).get("type")
         if self._drops_blocks or self._profile.target != "binding" or thinking == "disabled":
             return False
@@ -419,14 +419,14 @@ class ContextView:
         self._projector = self._new_projector(options=dropping_mismatched(self._options))
 
     def request_summaries(self, iteration: int) -> None:
-        """Have the summarizer write what is due at the end of an iteration, and go on; the answer comes by mail."""
-        # Where thinking is bound, any summary but the provider's would invalidate it.
+        """Ask the summarizer for what is due at the end of an iteration, without waiting; the answer is a message."""
+        # If the model binds thinking, any summary but the provider's would invalidate it.
         bound = self._thinks and self._profile.target == "binding" and self._profile.compacts
         size = self._read_on()
         self._summaries.ask(self._entries, iteration, size=size, only_results=bound)
 
 
 def _described(schema: ToolSchema, provider_types: Sequence[str]) -> ToolSchema:
-    """A tool as it is described to this model: by us, unless its provider knows the tool."""
+    """Return a tool's description for this model: ours, unless its provider knows the tool."""
     known = schema.provider_type in provider_types
     return schema if known else msgspec.structs.replace(schema, provider_type="")
