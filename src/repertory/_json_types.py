@@ -270,14 +270,14 @@ def _alternatives(schema: Json, root: Json) -> list[Json]:
 def inner_schemas(schema: Json) -> Iterator[tuple[Json | list[Any], Any, Json]]:
     """The schemas directly within a schema: what holds each, under which key, and the schema."""
     for key in ("properties", "$defs"):
-        for name, inner in (schema.get(key) or Json()).items():
+        for name, inner in (schema.get(key) or {}).items():
             if isinstance(inner, dict):
                 yield schema[key], name, inner
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
             yield schema, key, schema[key]
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-        for index, inner in enumerate(schema.get(key) or ()):
+        for index, inner in enumerate(schema.get(key) or list[Any]()):
             if isinstance(inner, dict):
                 yield schema[key], index, inner
 
