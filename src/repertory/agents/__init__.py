@@ -1,4 +1,4 @@
-"""Agents: what they are, and the files and references by which they are found. Nothing in here runs."""
+"""Agent definitions, and how to load them from files or by reference. Nothing in this package runs."""
 
 from __future__ import annotations
 

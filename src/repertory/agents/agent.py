@@ -1,4 +1,4 @@
-"""What an agent is: a definition, and nothing that runs."""
+"""``Agent`` and its ``Limits``: definitions, nothing that runs."""
 
 from __future__ import annotations
 
@@ -42,32 +42,31 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 class Limits(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Bounds on one run and on the runs below it. A run that reaches one ends with ``LimitExceeded``.
 
-    They count what is on record, in whichever process it happened, and are reserved before anything begins. A run below
-    others is bound by its own limits and by theirs: the smaller counts.
+    Limits count what is on record, whichever process it happened in, and are reserved before work begins. A sub-agent's
+    run is bound by its own limits and by those of every run above it; the strictest applies.
 
     Attributes:
-        iterations: Iterations of one run from its task, or from what its user said to it last, each of which is a model
-            call that was answered: it keeps a run from going in circles with nobody there. All other limits count on
-            over everything that the run is asked.
-        depth: How many levels of sub-agents may stand below the root; 0 forbids delegation.
-        runs: How many runs the whole tree may hold, the root included; also those that have ended.
-        cost: US dollars that the run and those below it may spend, by their models' prices, the summarizer's calls
-            included; None for no bound. The call with which the bound is reached is still paid; where calls side by
-            side could go further beyond it, they are made one after the other. A call that was cut off, or an attempt
-            that broke off, counts with the most that it can have cost.
-        tokens: The same in tokens, of all prompts, whether read from the cache or not, and of all answers; None for no
-            bound.
-        seconds: How long the run and those below it may work, from its first model call on. Counted in all processes by
-            the clock of the tree, which stands still while the root is paused and while nobody runs the tree. Then what
-            is under way is cancelled, as by ``Run.kill``. After a crash, time since the last event is not known. None
+        iterations: Answered model calls of one run since its task or its user's last message. It keeps an unattended
+            run from going in circles. All other limits keep counting over everything that the run is asked.
+        depth: How many levels of sub-agents may be below the root; 0 forbids delegation.
+        runs: How many runs the whole tree may have, including the root and runs that have ended.
+        cost: US dollars that the run and those below it may spend, at their models' prices, including the summarizer's
+            calls; None for no bound. The call that reaches the bound is still paid for. While the calls under way could
+            use up what is left, further calls wait. A call or an attempt that was cut off counts as the most that it
+            can have cost.
+        tokens: The same in tokens: those of all prompts, whether read from the cache or not, and of all answers; None
             for no bound.
-        tool_calls: How many tool calls the run and those below it may make; one that is answered from an earlier one's
-            result is none. A call beyond it is not made, and the model is told; one that goes on calling ends its run.
-            None for no bound.
+        seconds: How long the run and those below it may work, from the run's first model call. Measured across
+            processes by the tree's clock, which stops while the root is paused and while no process runs the tree.
+            When the time is up, everything under way is cancelled, as by ``Run.kill``. The time between the last
+            recorded event and a crash is not counted. None for no bound.
+        tool_calls: How many tool calls the run and those below it may make; a call answered from an earlier call's
+            result does not count. A call beyond the limit is not made and the model is told so; if the model keeps
+            calling tools, its run ends. None for no bound.
         parallel_tools: How many tool calls of one message run at once.
 
     Raises:
-        ConfigurationError: A value is no number, or out of its bounds.
+        ConfigurationError: A value is not a number, or is out of range.
     """
 
     iterations: int = 50
@@ -91,45 +90,45 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True)
 
 
 class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=True):
-    """A definition: instructions, tools, team and policies. Spawn it with a supervisor, any number of times.
+    """An agent's definition: instructions, tools, team and policies. A supervisor can spawn it any number of times.
 
-    An ``Agent[Report]`` gives a ``Report``, and one without ``output`` is an ``Agent[str]``.
+    A run of an ``Agent[Report]`` returns a ``Report``; an agent without ``output`` is an ``Agent[str]``.
 
     Attributes:
-        name: What it is called; a letter, then letters, digits, ``_`` and ``-``, at most 64.
+        name: The agent's name: a letter, then letters, digits, ``_`` and ``-``, at most 64 characters.
         instructions: The system text that the model reads first.
-        tools: What it may call: tools, and tool sets that are opened with the run, such as an ``McpServer``. Of a plain
-            function, a method or a ``functools.partial`` among them a tool is made, as by ``tool`` without options.
-        disabled_tools: Names of tools that it is not to have, whoever would give them: ``tools``, a tool set, its team
-            or its context policy.
+        tools: What it may call: tools, and tool sets that are opened with the run, such as an ``McpServer``. A plain
+            function, a method or a ``functools.partial`` becomes a tool, as by ``tool`` without options.
+        disabled_tools: Names of tools that it must not have, whether they come from ``tools``, a tool set, its team or
+            its context policy.
         team: Agents that it may delegate to. The model gets a ``delegate`` tool that names them.
-        model: A model, or the name of one; None means its parent's, and for a root the supervisor's.
-        memory: Whose memory it uses as a sub-agent: its parent's (``shared``), its parent's as it stands at the
-            delegation plus what it writes itself (``snapshot``), or its own, empty at first (``isolated``). In
-            ``shared-read-only`` and ``snapshot-read-only`` it writes nothing.
+        model: A model, or the name of one; None means its parent's, or the supervisor's for a root.
+        memory: Whose memory it uses as a sub-agent: its parent's (``shared``), its parent's as of the delegation plus
+            what it writes itself (``snapshot``), or its own, empty at first (``isolated``). In ``shared-read-only`` and
+            ``snapshot-read-only`` it writes nothing.
         context: How much of the record the model sees. None means a plain loop: everything, always.
-        limits: How far one run may go. A sub-agent is bound by the limits of the runs above it as well.
-        max_tokens: Tokens of one answer; never more than the model can give.
-        options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``; not those that
-            a request has by itself, such as ``model``.
-        description: One line for those who may delegate to it; "" shows the beginning of the instructions.
+        limits: How far one run may go. A sub-agent is also bound by the limits of the runs above it.
+        max_tokens: The most tokens of one answer; never more than the model supports.
+        options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``; not fields that
+            repertory sets itself, such as ``model``.
+        description: One line for agents that may delegate to it; "" uses the beginning of the instructions.
         delegation: How it works with its team; see ``Delegation``.
         payload: The type of its payload: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, a mapping or a pydantic
-            model; None for none. ``{payload.topic}`` in its instructions shows a part of it, as the run begins with it.
-        payload_scope: Which places of its lead's payload it gets as a sub-agent, and which it may change.
-        on_lifecycle: Called with what becomes of each message of its runs: added, expired, compacted, removed,
-            covered, expanded. A plain function, called in the loop, so it must be quick. What it raises is logged
-            and counted (``Run.listener_errors``) and never breaks the run.
-        output: The type of its results: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, a model of pydantic's,
+            model; None for none. ``{payload.topic}`` in the instructions shows that part of it as of the run's start.
+        payload_scope: Which parts of its lead's payload it gets as a sub-agent, and which it may change.
+        on_lifecycle: Called when a message of its runs is added, expired, compacted, removed, covered or expanded. It
+            must be a plain function, and quick, as it is called in the loop. What it raises is logged and counted
+            (``Run.listener_errors``) and never breaks the run.
+        output: The type of its results: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, a pydantic model,
             ``list[…]``, a union, …; None and ``str`` mean text.
-        output_retries: How many results in a row may not fit that type, of which the model is told why, before the run
-            fails with ``ResultInvalid``.
-        approvals: Which calls of it and of those below it wait until a person allows them, or are never made; None for
-            no rules.
-        input: The type of its tasks, likewise; ``spawn`` takes a value of it, and so does ``delegate``.
-        placement: Labels that a machine must offer for its runs to work there, where several share a journal: those of
-            a sub-agent work wherever that is, not beside its lead; see ``docs/scale.md``. () for anywhere, and as a
-            sub-agent beside its lead. With one machine everything works there.
+        output_retries: How many results in a row may fail to fit that type before the run fails with
+            ``ResultInvalid``. The model is told each time why the result does not fit.
+        approvals: Which tool calls, its own and those of agents below it, wait until a person allows them or are never
+            made; None for no rules.
+        input: The type of its tasks, as for ``output``; ``spawn`` and ``delegate`` take a value of it.
+        placement: Labels that a machine must offer to run this agent, if several machines share a journal. A sub-agent
+            with labels runs on such a machine instead of beside its lead; see ``docs/scale.md``. () means anywhere, and
+            for a sub-agent beside its lead. With a single machine everything runs there.
     """
 
     name: str
@@ -179,14 +178,14 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
         json_type(self.input, f"{where}: input")
 
     def _make_tools(self) -> None:
-        """Make tools of the functions among them."""
+        """Turn the plain functions among ``tools`` into tools."""
         given: Any = self.tools
         if isinstance(given, tuple) and any(map(is_plain_function, given)):
             made = tuple(tool(each) if is_plain_function(each) else each for each in given)
             msgspec.structs.force_setattr(self, "tools", made)
 
     def _check_options(self, where: str) -> None:
-        """See that they can be sent, and put nothing in place of what is budgeted, planned and recorded."""
+        """Check that the options can be sent and override nothing that is budgeted, planned and recorded."""
         for name, value in self.options.items():
             given: Any = name
             if given in _NO_OPTIONS:
@@ -198,7 +197,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
                 raise ConfigurationError(f"{where}: options[{given!r}] cannot be sent as JSON: {error}") from error
 
     def _check_output(self, where: str) -> None:
-        """See that nothing else stands where the result is to come."""
+        """Check that no tool or option conflicts with the typed result."""
         if any(tool.name == FINAL_RESULT for tool in self.own_tools):
             raise ConfigurationError(f"{where}: a tool is named {FINAL_RESULT}, by which the model gives its output")
         if (self.options.get("output_config") or {}).get("format") is not None:
@@ -211,33 +210,33 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
 
     @property
     def own_tools(self) -> tuple[Tool, ...]:
-        """Those of its tools that need not be opened."""
+        """Its tools, without the tool sets."""
         return tuple(each for each in self.tools if isinstance(each, Tool))
 
     @property
     def tool_sets(self) -> tuple[ToolSet, ...]:
-        """Those of its tools that are opened with a run."""
+        """Its tool sets, which are opened with a run."""
         return tuple(each for each in self.tools if isinstance(each, ToolSet))
 
     @property
     def output_type(self) -> JsonType | None:
-        """What its results must fit; None for text."""
+        """The type of its results; None for text."""
         return json_type(self.output, f"agent {self.name}: output")
 
     @property
     def input_type(self) -> JsonType | None:
-        """What its tasks must fit; None for text."""
+        """The type of its tasks; None for text."""
         return json_type(self.input, f"agent {self.name}: input")
 
     def member(self, name: str) -> Agent[Any] | None:
-        """The team member of that name; None if there is none."""
+        """The team member with that name; None if there is none."""
         return next((member for member in self.team if member.name == name), None)
 
     @property
     def digest(self) -> str:
-        """Hash of everything that shapes what the agent does, its team included.
+        """Hash of everything that shapes what the agent does, including its team.
 
-        A run that is resumed under another digest goes on, but says so.
+        A run that is resumed under another digest continues; ``RunResumed.agent_changed`` reports it.
         """
         return hashlib.blake2b(canonical_json(self._definition()), digest_size=16).hexdigest()
 
@@ -271,13 +270,13 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
 
 
 def check_agent(agent: object) -> None:
-    """Raise ``ConfigurationError`` for what is no ``Agent``."""
+    """Raise ``ConfigurationError`` if this is not an ``Agent``."""
     if not isinstance(agent, Agent):
         raise ConfigurationError(f"expected an Agent, got {agent!r:.100}")
 
 
 def check_listener(listener: object) -> None:
-    """Raise ``ConfigurationError`` for what cannot be called, or would never be awaited."""
+    """Raise ``ConfigurationError`` unless this is None or a plain function; a coroutine would never be awaited."""
     if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
         return
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {show(listener)}")
@@ -306,7 +305,7 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
 
 
 def check_model(model: object, where: str) -> None:
-    """Raise ``ConfigurationError`` for what is neither a model nor the name of one."""
+    """Raise ``ConfigurationError`` unless this is a model, the name of one or None."""
     check_type(where, model, *_A_MODEL)
 
 

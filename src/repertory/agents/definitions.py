@@ -1,8 +1,8 @@
-"""Agents from files: Markdown with front matter, as Claude Code has them in ``.claude/agents``, or TOML.
+"""Agents from files: Markdown with front matter, as in Claude Code's ``.claude/agents``, or TOML.
 
-A file says what its agent is; which tools there are is for the program to say. A folder is a team, and its file
-``lead`` leads it. Fields are as Claude Code names them. What a file asks for and cannot be given is an error where
-leaving it out would give the agent more than its author meant, and a ``UserWarning`` elsewhere.
+A file defines an agent; the program decides which tools exist. A folder is a team, led by its file ``lead``. Fields are
+named as in Claude Code. If a file asks for something unsupported, that is an error if ignoring it would give the agent
+more than its author intended, and a ``UserWarning`` otherwise.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _WITHOUT_EFFECT = frozenset(
     {"permissionMode", "mcpServers", "hooks", "background", "omitClaudeMd", "effort", "isolation", "color"}
     | {"initialPrompt"}
 )
-# What Claude Code calls tools that do here what they do there.
+# Claude Code's names for tools that do the same here.
 _CLAUDE_TOOLS: Final = {"Read": "view_file", "Grep": "search_files", "Glob": "list_files", "Skill": "skill"}
-_DELEGATION: Final = ("Agent", "Task")  # its tools for starting sub-agents; the second is the old name
-_CLAUDE_MEMORY: Final = ("user", "project", "local")  # folders of its own, which are not there outside of it
+_DELEGATION: Final = ("Agent", "Task")  # Claude Code's tools for starting sub-agents; the second is the old name
+_CLAUDE_MEMORY: Final = ("user", "project", "local")  # folders of Claude Code's that do not exist elsewhere
 _WITH_RULE = re.compile(r"([^()]+)\((.*)\)", re.DOTALL)
 
 
@@ -56,18 +56,18 @@ def load_agents(
     tools: Iterable[Tool | Callable[..., Any]] = (),
     skills: str | PathLike[str] | None = None,
 ) -> tuple[Agent[Any], ...]:
-    """Read all agents of a folder, for a team; or the one of a file.
+    """Read all agents of a folder, for use as a team, or the agent of one file.
 
     Args:
-        path: A folder of ``.md`` and ``.toml`` files, those in folders below it left out; or one such file.
-        tools: What the files may name: tools, or functions to make them of. An agent whose file names no tools gets
+        path: A folder of ``.md`` and ``.toml`` files (subfolders are not read), or one such file.
+        tools: Tools that the files may name; functions are turned into tools. An agent whose file names no tools gets
             all of them.
-        skills: A folder of skills; None takes ``skills`` in the folder, or beside it where it is called ``agents``.
+        skills: A folder of skills. None uses ``skills`` in the folder, or beside it if the folder is named ``agents``.
 
     Raises:
-        DefinitionError: A file is wrong: its message names the file, the line and the field.
-        ConfigurationError: There is no such file or folder, PyYAML is missing and a file is Markdown, or one of the
-            tools is none.
+        DefinitionError: A file is wrong; the message names the file, the line and the field.
+        ConfigurationError: There is no such file or folder, a file is Markdown and PyYAML is missing, or one of the
+            tools is not a tool.
     """
     place = Path(path)
     folder = _Folder(place if place.is_dir() else place.parent, made_tools(tools, "tools"), skills=skills)
@@ -75,21 +75,21 @@ def load_agents(
 
 
 def load_definition(reference: str, *, root: str | PathLike[str] | None = None, **_others: Any) -> Agent[Any]:
-    """The agent of a file, or the lead of a folder, over the tools that come along.
+    """The agent of a file, or the lead of a folder, with the built-in tools.
 
     Args:
-        reference: The path. The lead of a folder is its file ``lead.md`` or ``lead.toml``, or the only one; unless it
-            says who its team is, all others are.
+        reference: The path. The lead of a folder is its file ``lead.md`` or ``lead.toml``, or its only file; unless it
+            names its team, the team is all other agents of the folder.
         root: The folder that its file tools read; None for no file tools.
 
     Raises:
         DefinitionError: A file is wrong.
-        ConfigurationError: There is no such file or folder, or it has no lead.
+        ConfigurationError: There is no such file or folder, or the folder has no lead.
     """
     place = Path(reference)
     tools = [*(file_tools(root) if root is not None else ()), *memory_tools(), *context_tools()]
-    # Memory twice is one too many: as files it is for those who ask for it.
-    if not isdir(place):  # unlike Path.is_dir it does not raise for a name that is too long
+    # Two kinds of memory tools are one too many: only agents that name it get memory as files.
+    if not isdir(place):  # unlike Path.is_dir, it does not raise if a name is too long
         return _Folder(place.parent, tools, by_name=[memory_files_tool()]).agent(place)
     folder = _Folder(place, tools, by_name=[memory_files_tool()])
     files = folder.files()
@@ -120,11 +120,11 @@ class _Folder:
         self._tools = {tool.name: tool for tool in [*tools, *([skill_tool(self._skills)] if self._skills else [])]}
         self._by_name = {tool.name: tool for tool in by_name}
         self._read: dict[Path, Definition | None] = {}
-        self._made: dict[Path, tuple[Agent[Any], int]] = {}  # with how many agents there are in its tree
+        self._made: dict[Path, tuple[Agent[Any], int]] = {}  # with the number of agents in its tree
         self._making: list[Path] = []  # a member of a team may have a team, but not those above it
 
     def files(self) -> list[Path]:
-        """Those that define an agent, by name."""
+        """The files that define an agent, sorted by name."""
         found = sorted(path for path in self._path.iterdir() if path.suffix in _SUFFIXES and not path.is_dir())
         if len(found) > _MOST:
             raise ConfigurationError(
@@ -155,7 +155,7 @@ class _Folder:
         return read
 
     def agent(self, path: Path, *, leads: bool = False) -> Agent[Any]:
-        """The agent of a file; ``leads`` gives it all others as its team, unless it says who is."""
+        """The agent of a file; with ``leads`` all others are its team, unless the file names one."""
         read = self._need(path)
         if path in self._making:
             circle = " -> ".join(place.name for place in [*self._making[self._making.index(path) :], path])
@@ -197,7 +197,7 @@ class _Folder:
         return agent, size
 
     def _instructions_of(self, read: Definition) -> str:
-        """The text of the file, and the skills that it wants to have in it from the beginning."""
+        """The text of the file, and the skills that it includes from the start."""
         parts = [read.body or read.text("instructions")]
         for name in read.words("skills") or ():
             if name not in self._skills:
@@ -290,7 +290,7 @@ def _limits_of(read: Definition) -> Limits:
     if not isinstance(given, dict):
         raise read.error("limits", f"expected a table of {', '.join(Limits.__struct_fields__)}, got {given!r:.100}")
     unknown = sorted(set(given) - set(Limits.__struct_fields__))
-    if unknown:  # a bound that does not hold is worse than none
+    if unknown:  # a misspelt limit would bound nothing
         raise read.error("limits", f"{unknown[0]!r} is no limit; {_there_are(unknown[0], Limits.__struct_fields__)}")
     given = {**({"iterations": read.fields["maxTurns"]} if "maxTurns" in read.fields else {}), **given}
     try:
@@ -300,7 +300,7 @@ def _limits_of(read: Definition) -> Limits:
 
 
 def _others_of(read: Definition) -> Json:
-    """Fields that are handed on only where a file has them, so that an agent's defaults are written once."""
+    """Fields that are passed on only if a file has them, so that an agent's defaults are written once."""
     others: Json = {}
     if "max_tokens" in read.fields:
         try:

@@ -1,4 +1,4 @@
-"""How an agent works with its team: what it may do beside waiting, how many at once, and what a failure means."""
+"""How an agent works with its team: in the background or not, how many at once, and what a failure means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLLECT: Final = "delegate_collect"
 MESSAGE: Final = "delegate_message"
 CANCEL: Final = "delegate_cancel"
 TEAM_TOOLS: Final = frozenset({DELEGATE, START, COLLECT, MESSAGE, CANCEL})
-REPORTING: Final = frozenset({DELEGATE, COLLECT})  # their results are what sub-agents say
+REPORTING: Final = frozenset({DELEGATE, COLLECT})  # their results are sub-agents' reports
 
 OnFailure: TypeAlias = Literal["collect", "fail_fast", "retry"]
 Share: TypeAlias = Literal["summary", "trail"]
@@ -28,21 +28,21 @@ class Delegation(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=T
     """How an agent works with its team.
 
     Attributes:
-        background: Whether it may also start sub-agents and go on: it gets ``delegate_start``, ``delegate_collect``,
-            ``delegate_message`` and ``delegate_cancel``.
+        background: Whether the agent may also start sub-agents and keep working. If so, it gets the tools
+            ``delegate_start``, ``delegate_collect``, ``delegate_message`` and ``delegate_cancel``.
         parallel: How many of its sub-agents work at once; others wait for their turn, in order.
-        on_failure: What the failure of one means: the lead is told, and the others go on (``collect``); they are
-            cancelled (``fail_fast``); or another run is given the task and told what went wrong (``retry``).
-        retries: How often one delegation is tried again, with ``retry``.
-        warm_cache: Whether sub-agents that begin alike wait until the first of them has its first answer under way, so
-            that they read from the prompt cache what they share. None means: where the model's prices are known and
-            what they share is long enough to be cached.
-        memory: The modes of memory that the lead may choose from for one delegation; () leaves the member's own.
-        share: What of its own record the lead may choose to hand to a sub-agent: its newest ``summary``, and the
-            ``trail`` of all that it did; () for nothing. The sub-agent may then look into that record as well.
+        on_failure: What happens if a sub-agent fails. ``collect``: the lead is told, and the others continue.
+            ``fail_fast``: the others are cancelled. ``retry``: another run gets the task and is told what went wrong.
+        retries: How often one delegation is retried, with ``retry``.
+        warm_cache: Whether sub-agents whose prompts begin alike wait until the first of them is receiving its first
+            answer, so that they read the shared beginning from the prompt cache. None means yes if the model's prices
+            are known and the shared beginning is long enough to be cached.
+        memory: The memory modes that the lead may choose from for one delegation; () always uses the member's own.
+        share: Which parts of its own record the lead may choose to hand to a sub-agent: its newest ``summary``, and the
+            ``trail`` of everything that it did; () for none. The sub-agent may then also look into that record.
 
     Raises:
-        ConfigurationError: A value is none of these, or out of its bounds.
+        ConfigurationError: A value is not one of the choices, or is out of range.
     """
 
     background: bool = False

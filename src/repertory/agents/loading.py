@@ -1,4 +1,4 @@
-"""Finding an agent by a reference that outlives the process: ``module:name``, or the path of its file."""
+"""Loading an agent by a reference that outlives the process: ``module:name``, or the path of its file."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _DEFAULTS: Final = Limits()
 
 
 def load_agent(reference: str, /, *, limits: Mapping[str, Any] | None = None, **arguments: Any) -> Agent[Any]:
-    """Find an agent by a reference that another process can use too: ``module:name``, or a path.
+    """Load an agent by a reference that another process can use too: ``module:name``, or a path.
 
     Args:
-        reference: The module, as one would import it, a colon, and a name in it: an ``Agent``, or a function that makes
-            one. Or the path of an agent file or of a folder of them, over the tools that come along.
-        limits: Fields of its ``Limits`` that are to be others; None for none.
-        arguments: Passed to such a function, as far as it takes them. For a path, ``root`` is the folder that its file
-            tools read.
+        reference: An importable module, a colon, and a name in it that is an ``Agent`` or a function that makes one. Or
+            the path of an agent file, or of a folder of them; these agents may use the built-in tools.
+        limits: Fields of its ``Limits`` to replace; None for none.
+        arguments: Passed to such a function, except those that it does not take. For a path, ``root`` is the folder
+            that the agent's file tools read.
 
     Raises:
-        ConfigurationError: The reference is malformed, nothing is there, or it is no agent; or a limit is none.
-            ``DefinitionError`` where a file is wrong.
+        ConfigurationError: The reference is malformed, there is nothing there, or it is not an agent; or a limit does
+            not exist or has a bad value. ``DefinitionError`` if a file is wrong.
     """
     return with_limits(_load(reference, arguments), limits or {})
 
 
 def agent_of(started: RunStarted, agent: Agent[Any] | None) -> Agent[Any]:
-    """The definition to go on with: what was handed in, or what the record names.
+    """The definition to continue with: the one handed in, or the one that the record names.
 
     Raises:
-        ConfigurationError: It names none, or there is none any more.
+        ConfigurationError: The record names none, or the one it names no longer exists.
     """
     if agent is not None:
         check_agent(agent)
@@ -55,10 +55,10 @@ def agent_of(started: RunStarted, agent: Agent[Any] | None) -> Agent[Any]:
 def definitions_of(started: RunStarted) -> list[Agent[Any]]:
     """The definitions from the one that the record names down to the run's own, which is the last.
 
-    That is more than one for a sub-agent that was placed. Its limits are what it may take of those above it.
+    There is more than one only for a sub-agent that was placed. Its limits are its share of the limits above it.
 
     Raises:
-        ConfigurationError: The record names none, or there is none any more.
+        ConfigurationError: The record names none, or the one it names no longer exists.
     """
     placed = started.placed
     if placed is None:
@@ -76,13 +76,13 @@ def with_limits(agent: Agent[Any], limits: Mapping[str, Any]) -> Agent[Any]:
     """An agent with some fields of its ``Limits`` replaced.
 
     Raises:
-        ConfigurationError: There is no such limit, or it cannot be that.
+        ConfigurationError: There is no such limit, or it cannot have that value.
     """
     return msgspec.structs.replace(agent, limits=check_limits(limits, agent.limits)) if limits else agent
 
 
 def check_limits(fields: Mapping[str, Any], limits: Limits = _DEFAULTS) -> Limits:
-    """Limits with some of their fields replaced; raises ``ConfigurationError`` where they cannot be."""
+    """Limits with some fields replaced; raises ``ConfigurationError`` for an unknown field or a bad value."""
     known = {name: getattr(limits, name) for name in Limits.__struct_fields__}
     for name in fields:
         if name not in known:
@@ -102,13 +102,13 @@ def _load(reference: str, arguments: dict[str, Any]) -> Agent[Any]:
 
 
 def load_context(reference: str) -> Any:
-    """Find the application context of runs, for programs that are started with a reference to it.
+    """Load the application context of runs, for programs that are started with a reference to it.
 
     Args:
         reference: ``module:name`` of the object, or of a function or class that makes it.
 
     Raises:
-        ConfigurationError: The reference is malformed, nothing is there, or it makes nothing.
+        ConfigurationError: The reference is malformed, there is nothing there, or the function returns None.
     """
     if not _is_reference(reference):
         raise ConfigurationError(f"expected a context as module:name, got {reference!r}")
@@ -124,10 +124,10 @@ def _is_reference(reference: str) -> bool:
 
 
 def _import(reference: str, what: str, arguments: dict[str, Any]) -> Any:
-    """What stands under ``module:name``, or what a function there makes.
+    """The object at ``module:name``, or what a function there returns.
 
     Raises:
-        ConfigurationError: Nothing stands there, or it makes nothing.
+        ConfigurationError: The module cannot be imported, there is nothing at that name, or the function fails.
     """
     module_name, _, name = reference.partition(":")
     words = f"module {module_name!r} cannot be imported"
@@ -162,5 +162,5 @@ def _accepted(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def lasting_reference(reference: str) -> str:
-    """A reference to an agent that is as good in another folder."""
+    """A reference that still works from another working directory: a path is made absolute."""
     return os.path.abspath(reference) if is_definition(reference) else reference

@@ -41,14 +41,14 @@ def research_team(
     runs: int = 20,
     context: ContextPolicy | None = RESEARCH_CONTEXT,
 ) -> Agent:
-    """Make a lead agent with a researcher it can delegate to, confined to one folder.
+    """Make a lead agent with a researcher that it can delegate to, confined to one folder.
 
     Args:
-        root: The folder; nothing outside of it can be read.
-        model: For both; None leaves the choice to the supervisor.
-        deny: Paths below the root that nobody may see either.
-        allow: What may be read although its name is that of a secret; see ``file_tools``.
-        runs: How many runs the whole tree may hold.
+        root: The folder; nothing outside it can be read.
+        model: The model for both; None leaves the choice to the supervisor.
+        deny: Paths below the root that cannot be read either.
+        allow: Files that may be read although their names look like those of secrets; see ``file_tools``.
+        runs: How many runs the whole tree may have.
         context: How much of the record the models see; None shows everything, always.
     """
     researcher = Agent(

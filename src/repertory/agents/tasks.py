@@ -1,4 +1,4 @@
-"""Typed tasks: what fits an agent's ``input``, how it is kept, and how its model reads it."""
+"""Typed tasks: how a task is checked against an agent's ``input``, stored, and shown to the model."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def task_schema(agent: Agent[Any]) -> Json:
-    """JSON schema of an agent's task, without references, so that it can stand within another."""
+    """JSON schema of an agent's task, without references, so that it can be embedded in another schema."""
     return {"type": "string"} if agent.input_type is None else inlined(agent.input_type.schema)
 
 
 def read_task(agent: Agent[Any], task: object) -> str:
-    """Check a task against what its agent takes, and write it as it goes on record: as it is, or as JSON.
+    """Check a task against its agent's ``input``, and return the text to record: the task itself, or JSON.
 
     Args:
-        agent: Who is to do it.
-        task: A text; for an agent with ``input`` a value of that type, what JSON has of one, or a JSON text.
+        agent: The agent that will do it.
+        task: A text; for an agent with ``input``, a value of that type, its JSON representation, or JSON text.
 
     Raises:
-        ConfigurationError: It does not fit; the message names the field.
+        ConfigurationError: The task does not fit; the message names the field.
     """
     kind = agent.input_type
     if kind is None:
@@ -46,13 +46,13 @@ def read_task(agent: Agent[Any], task: object) -> str:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise ``ConfigurationError`` for what cannot be the id of a root: it names files and the runs below it."""
+    """Raise ``ConfigurationError`` for an invalid root id: file names and the ids of runs below are made from it."""
     words = "be a letter or digit, then letters, digits, _ and -, at most 100 in all"
     check_pattern("run_id", run_id, _RUN_ID, words)
 
 
 def show_task(agent: Agent[Any], task: str) -> str:
-    """A task on record as the model reads it."""
+    """A recorded task, as the model reads it."""
     if agent.input_type is None:
         return task
     return f"Your task, as JSON ({agent.input_type.name}):\n{msgspec.json.format(task, indent=2)}"
