@@ -1,4 +1,4 @@
-"""The supervisor: where runs begin, wait for room, are found and steered, go on after a crash, and end."""
+"""The supervisor: it starts, queues, finds, controls, resumes and ends runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saying something to a run, whether it goes on or has ended."""
+"""Sending a message to a run, whether it is still under way or has ended."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from repertory.supervisor.runtime import Runtime
 
 
 async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, again: bool = False) -> None:
-    """Say something to a run. One that has ended goes on with it; the two are one transaction.
+    """Send a message to a run. A run that has ended continues with it; message and continuation are one transaction.
 
     Args:
-        runtime: Where it lives.
+        runtime: The runtime in which the run lives.
         live: The run.
-        message_id: What makes it safe to repeat: what it has read already lets no run go on.
-        said: What.
-        again: Let it go on also for what it has read, where it failed or was stopped since.
+        message_id: Makes the call safe to repeat: a message that the run has already read does not continue it.
+        said: The message.
+        again: Continue the run even for a message that it has read, if it has failed or was stopped.
 
     Raises:
-        RunError: Something else was said under this id; or it has ended and stands below another run, or its
-            supervisor is closed.
+        RunError: Another message has this id; or the run has ended, and is below another run or its supervisor is
+            closed.
         ConfigurationError, ContextMissing, PayloadInvalid: As ``Runtime.check`` and ``Runtime.take_up``.
     """
     live = live.newest
@@ -33,7 +33,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
         live = live.newest
         if live.lost is not None:
             raise live.lost
-        if not live.is_ending:  # somebody else has let it go on
+        if not live.is_ending:  # somebody else has continued it
             live.hear(message_id, said)
             return
         known = not live.inbox.is_new(message_id, said) and not live.inbox.is_unread(message_id)
@@ -50,7 +50,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
 
 
 def _why_unheard(live: LiveRun) -> str:
-    """Why a run hears nothing more, and what to do instead."""
+    """Why a run reads no more messages, and what to do instead."""
     if live.end is None or live.parent is None:
         state: str = live.state if live.end is not None else "interrupted"
         advice = "its supervisor is closed; resume it in another one, and send it there"

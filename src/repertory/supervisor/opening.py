@@ -1,4 +1,4 @@
-"""Opening a supervisor: what its runs stand on, closed again in the other order; and programs that need one."""
+"""``open_supervisor``, which opens what runs need and closes it in reverse order; and ``run`` and ``run_sync``."""
 
 from __future__ import annotations
 
@@ -78,52 +78,51 @@ async def open_supervisor(
     name: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[Supervisor]:
-    """Open a place for runs.
+    """Open a supervisor, in which runs are started and resumed.
 
-    Leaving the block brings runs that are still going to their next boundary, waits for that at most
-    ``drain_timeout`` seconds, and cancels what is left. Their record stays, so they can be resumed. Runs that wait in
-    the queue stay there on record, and keep their place when they are resumed.
+    When the block is left, runs that are still under way stop at their next boundary; what has not stopped after
+    ``drain_timeout`` seconds is cancelled. Their record stays, so they can be resumed. Queued runs stay in the queue on
+    record, and keep their place when they are resumed.
 
     Args:
-        path: The journal's file, made if it is not there; None keeps the record in memory only.
-        model: For agents that name none; None takes what the environment offers, see ``open_model``. Models that are
-            named are opened here and closed with the block; one that is handed in stays open.
+        path: The journal's file, created if it does not exist; None keeps the record in memory only.
+        model: The model of agents that name none; None uses what the environment offers, see ``open_model``. A model
+            given by name is opened here and closed with the block; a model object stays open.
         durability: What an acknowledged write survives; see ``open_journal``.
         journal: An open journal to use instead of ``path``; it stays open.
-        summaries: The model that writes summaries, or several, tried in this order; () for none. None takes the small
-            model of the same provider where an agent's model is one behind the Messages API, and none elsewhere.
-        alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
-        content_retention: Seconds after the end of a tree of runs for which the content store keeps copies of what
-            their ledgers hold as well; None keeps them for good. What only the store has stays, unless a
-            ``ResultPolicy`` or whoever stored it gave it a time. See ``docs/memory.md``.
-        telemetry: Makes traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
-        drain_timeout: Seconds.
-        redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
-            becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
-        approvals: Which tool calls of its runs wait until a person allows them, or are never made; None for no rules.
-            What agents and tools say counts besides: the strictest does.
-        max_runs: How many runs may be under way at once, each with all runs below it; more wait in the queue. None for
-            no bound. Of this process alone, where several share the journal.
-        quotas: How much agents and clients may use, in all processes that share the journal; a run that would go beyond
-            that waits. None for none.
-        memory_quota: How much one scope of memory may hold; None for the bounds that ``MemoryQuota`` has by itself.
+        summaries: The model that writes summaries, or several to try in this order; () for none. None uses the small
+            model of the same provider if an agent's model is behind the Messages API, and otherwise none.
+        alerts: The thresholds beyond which a run's figures cause an ``Alert`` event; None for no alerts.
+        content_retention: For how many seconds after a tree of runs has ended the content store keeps copies of what
+            the ledgers also hold; None keeps them for good. Contents that only the store has stay, unless a
+            ``ResultPolicy`` or whoever stored them set a time. See ``docs/memory.md``.
+        telemetry: Produces traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
+        drain_timeout: Seconds to wait for runs when the block is left.
+        redact: Environment variables whose current values are neither recorded nor shown to a model: each becomes
+            ``[redacted: NAME]``. Not allowed with ``journal``; ``open_journal`` has the same option.
+        approvals: Which tool calls wait until a person allows them, or are never made; None for no rules. Agents and
+            tools can have rules too; the strictest applies.
+        max_runs: How many runs may be under way at once in this process, each counted together with all runs below it;
+            more wait in the queue. None for no bound.
+        quotas: How much agents and clients may use, in all processes that share the journal; a run that would exceed
+            this waits. None for none.
+        memory_quota: How much one scope of memory may hold; None for the defaults of ``MemoryQuota``.
         plain_loops: Whether all agents run as plain loops, which show their models everything, whatever their
-            ``context`` says; a run that is resumed so is edited no more. None takes what the environment variable
-            ``REPERTORY_PLAIN_LOOPS`` says (1 or 0).
-        labels: What this machine offers, where several share a journal on PostgreSQL: it takes runs from their queue,
-            and from machines that died or drain, that ask for no other labels and whose agents it can find. () for runs
-            that ask for none; None to run only what is started or resumed here.
-        lease: Seconds after which others may take over the runs of this process when it is not heard of; None for 30.
-        name: Of this machine, for people; None for its host and process id.
-        clock: Gives the time in seconds since 1970.
+            ``context`` says; the view of a run that is resumed this way is no longer edited. None uses the environment
+            variable ``REPERTORY_PLAIN_LOOPS`` (1 or 0).
+        labels: What this machine offers, if several share a journal on PostgreSQL. It takes runs from their queue, and
+            from machines that died or drain, if a run asks for no other labels and its agent can be found here. () for
+            runs that ask for none; None to run only what is started or resumed here.
+        lease: Seconds without a sign of life after which other machines may take over this process's runs; None for 30.
+        name: This machine's name, for people; None uses its host name and process id.
+        clock: Returns the time in seconds since 1970.
 
     Raises:
-        LeaseLost: Another machine has taken over the runs of this one, where several share the journal.
-        JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
-            the block is cancelled, and the failure comes out of it as itself.
-        ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
-            are no ``AlertThresholds``; another option is not what it should be; a value to redact is shorter than 8
-            characters; or ``REPERTORY_PLAIN_LOOPS`` is neither 1 nor 0.
+        LeaseLost: Another machine has taken over this one's runs, if several share the journal.
+        JournalError: The file cannot be opened: it is locked, too new or not a journal. Or the journal failed later:
+            then the block is cancelled, and leaving it raises this error itself.
+        ConfigurationError: The model, ``summaries``, ``alerts`` or another option has a wrong type or value; a value to
+            redact is shorter than 8 characters; or ``REPERTORY_PLAIN_LOOPS`` is neither 1 nor 0.
     """
     if journal is not None and redact:
         raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
@@ -147,7 +146,7 @@ async def open_supervisor(
     check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
     if drain_timeout != math.inf:
         check_number("open_supervisor: drain_timeout", drain_timeout, int | float, least=0)
-    check_bounds(max_runs, quotas)  # before there are tasks, which would make a group of the error
+    check_bounds(max_runs, quotas)  # before there is a task group, which would wrap the error in an exception group
     words = "a Telemetry such as OpenTelemetry(), or None for none"
     check_type("open_supervisor: telemetry", telemetry, Telemetry | None, words)
     if not callable(clock):
@@ -222,11 +221,11 @@ async def open_supervisor(
                 shared.hub.close()
                 shared.tallies.close()
     except BaseExceptionGroup as group:
-        # The groups are those of our own task groups: an error of the caller's own comes out as itself.
+        # These are the groups of our own task groups; the caller's own error is raised without a group.
         leaves = leaves_of(group)
         if errors and leaves == errors:
             raise errors[0] from errors[0].__cause__
-        # All runs of one journal fail with it, one after the other, and cancel the caller: one failure, once.
+        # All runs fail with their journal, one after the other, and cancel the caller: report that failure once.
         if not all(isinstance(leaf, JournalError) for leaf in leaves):
             raise
         of_it = (JournalError, anyio.get_cancelled_exc_class())
@@ -238,7 +237,7 @@ async def open_supervisor(
 async def _take_part(
     stack: AsyncExitStack, journal: Journal, *, name: str | None, labels: Sequence[str] | None, lease: float | None
 ) -> Machines | None:
-    """Take part in a journal that others share; None where it is this process's alone."""
+    """Register as a machine if the journal is shared; None if it is not."""
     if not journal.is_shared:
         if labels or lease is not None or name is not None:
             raise ConfigurationError("open_supervisor: labels, lease and name are for a journal on PostgreSQL")
@@ -266,12 +265,12 @@ def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None =
     Args:
         main: The function.
         args: Its arguments.
-        backend: The event loop; None takes what the environment variable ``REPERTORY_BACKEND`` names, and trio
-            where it is not set.
+        backend: The event loop; None uses the environment variable ``REPERTORY_BACKEND``, or trio if that is not set.
         uvloop: Use uvloop; it needs ``backend="asyncio"`` and the extra ``repertory[uvloop]``.
 
     Raises:
-        ConfigurationError: There is no such event loop, or one runs in this thread already; or ``main`` was called.
+        ConfigurationError: There is no such event loop; one already runs in this thread; or ``main`` is a coroutine,
+            not a function.
     """
     if inspect.iscoroutine(main):
         main.close()
@@ -308,16 +307,16 @@ def run_sync(
     """Run one agent on one task and return its result.
 
     Args:
-        agent: What runs.
-        task: What it is asked to do, as ``Supervisor.spawn`` takes it.
-        path: Where the record is kept; None keeps it in memory only.
-        backend: As ``run`` takes it.
-        payload: As ``Supervisor.spawn`` takes it.
-        context: The same.
-        options: For ``open_supervisor``.
+        agent: The agent to run.
+        task: What it is asked to do, as for ``Supervisor.spawn``.
+        path: The journal's file; None keeps the record in memory only.
+        backend: As for ``run``.
+        payload: As for ``Supervisor.spawn``.
+        context: As for ``Supervisor.spawn``.
+        options: Passed to ``open_supervisor``.
 
     Raises:
-        RunFailed: The run ended with an error; ``__cause__`` holds it.
+        RunFailed: The run ended with an error, which is the ``__cause__``.
     """
 
     async def main() -> ResultT:

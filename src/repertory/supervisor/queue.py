@@ -1,6 +1,6 @@
-"""The queue: which runs begin at once, which wait, and who is next when there is room.
+"""The queue: which runs begin at once, which wait, and which is next when there is room.
 
-Only runs at the top of a tree wait. One below another would wait for a place that its own lead holds.
+Only roots wait. A sub-agent's run in the queue would wait for a place that its own lead occupies.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from repertory.supervisor.quotas import Quotas, midnight
 
 _AGAIN: Final = 10.0
 """Seconds after which a client that was refused may ask again: a run takes minutes, so there may be room by then."""
-_LOOK: Final = 60.0  # seconds; whoever waits for the next day begins at most a minute late, also if the clock is set
+_LOOK: Final = 60.0  # seconds; a run that waits for the next day begins at most a minute late, even if the clock is set
 
 
 class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that waits in the queue.
 
     Attributes:
-        position: Its place, from 1.
-        at: Since when it waits, in seconds since 1970.
+        position: Its place in the queue, from 1.
+        at: When it began to wait, in seconds since 1970.
         reason: What it waits for.
     """
 
@@ -45,25 +45,25 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queue:
-    """Runs that are under way, and those that wait for their turn.
+    """The runs that are under way, and those that wait for their turn.
 
-    The journal says who waits, and in what order; this process says which of them it can begin, and whether there is
-    room. A run begins in one step, in which nothing is awaited, so there are never more under way than may be. Nobody
-    overtakes anybody who may begin: while somebody waits, every new run waits too, be it for a moment.
+    The journal determines which runs wait and in what order; this process determines which of them it can begin, and
+    whether there is room. A run begins in one step without an await, so the bounds are never exceeded. No run overtakes
+    another that may begin: while any run waits, every new run waits too, if only for a moment.
 
     Args:
-        journal: Where the queue is read.
-        clock: Gives seconds since 1970.
+        journal: The journal from which the queue is read.
+        clock: Returns seconds since 1970.
         begin: Starts a run that waited.
 
     Attributes:
-        shared: Where several share the journal: the database says who takes what, and counts. None where one has it
-            alone.
+        shared: For a shared journal, in which the database decides who takes which run, and counts them; otherwise
+            None.
     """
 
     def __init__(self, journal: Journal, *, clock: Callable[[], float], begin: Callable[[LiveRun], None]) -> None:
         self.shared: Claims | None = None
-        self._claiming = 0  # runs that are on their way here
+        self._claiming = 0  # runs that are being claimed for this process
         self._journal = journal
         self._clock = clock
         self._begin = begin
@@ -71,19 +71,19 @@ class Queue:
         self._quotas = Quotas()
         self._going: dict[str, LiveRun] = {}
         self._waiting: dict[str, LiveRun] = {}
-        self._elsewhere: set[str] = set()  # on record as waiting, but nobody has taken them up in this process
+        self._elsewhere: set[str] = set()  # on record as waiting, but not taken up in this process
         self._entering: Counter[str] = Counter()
         self._used: dict[tuple[str, str], Amount] = {}
         self._under_way: Mapping[tuple[str, str], int] = {}  # in all processes that share the journal
         self._changed = anyio.Event()
 
     def bound(self, max_runs: int | None, quotas: Quotas) -> None:
-        """Change how much may be under way. What is under way already goes on."""
+        """Change how much may be under way. Runs already under way continue."""
         self._max_runs, self._quotas = max_runs, quotas
         self.wake()
 
     def wake(self) -> None:
-        """Look again who may begin."""
+        """Check again which runs may begin."""
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
@@ -91,14 +91,14 @@ class Queue:
 
     @asynccontextmanager
     async def entering(self, started: RunStarted, *, why: str = "") -> AsyncGenerator[None]:
-        """Keep room in the queue for a new run while it is being made.
+        """Reserve room in the queue for a new run while it is being made.
 
         Args:
             started: The run.
-            why: Why it cannot begin in this process anyway.
+            why: Why it cannot begin in this process; "" if nothing else prevents it.
 
         Raises:
-            QueueFull: It would have to wait, and its client has as many in the queue as it may.
+            QueueFull: The run would have to wait, and its client has as many runs in the queue as it may.
         """
         client, why = started.client, why or self.why_waits(started)
         most = self._quotas.of_client(client).queued
@@ -128,14 +128,14 @@ class Queue:
         return waiting if waiting >= most else None
 
     async def look(self) -> None:
-        """Read from the record what was used today, and what others have under way, where a quota bounds that."""
+        """Read from the record what was used today and what others have under way, if a quota bounds these."""
         if self._quotas.is_daily:
             self._used = await self._journal.read_used(midnight(self._clock()))
         if self.shared is not None and self._quotas.bounds_runs:
             self._under_way = await self.shared.under_way()
 
     def why_waits(self, started: RunStarted) -> str:
-        """Why a run cannot begin now; "" where it can."""
+        """Why a run cannot begin now; "" if it can."""
         if why := self._no_room(started.agent, started.client):
             return why
         if self.shared is not None and self._quotas.runs_of(started.agent, started.client):
@@ -143,31 +143,31 @@ class Queue:
         return "others wait before it" if self._waiting else ""
 
     def went(self, live: LiveRun) -> None:
-        """Count a run that is under way now."""
+        """Count a run that has begun."""
         self._waiting.pop(live.run_id, None)
-        if live.started.placed is None:  # its lead is counted, wherever that is
+        if live.started.placed is None:  # a placed run is not counted: its lead is, wherever that is
             self._going[live.run_id] = live
 
     def left(self, live: LiveRun) -> None:
-        """Make room: a run has ended, or nobody runs it any more."""
+        """Free the place of a run that has ended or is no longer run here."""
         if self._going.get(live.run_id) is live:
             del self._going[live.run_id]
         self.wake()
 
     def put(self, live: LiveRun) -> None:
-        """Let a run wait that is on record as queued."""
+        """Add a run that is on record as queued."""
         self._elsewhere.discard(live.run_id)
         self._waiting[live.run_id] = live
         self.wake()
 
     def remove(self, live: LiveRun) -> bool:
-        """Take a run out that waits; whether it did."""
+        """Remove a waiting run; returns whether it was waiting."""
         return self._waiting.pop(live.run_id, None) is not None
 
     # --- who is next --------------------------------------------------------------------------------------
 
     async def serve(self, scope: anyio.CancelScope) -> None:
-        """Begin those whose turn it is, until the scope is cancelled."""
+        """Begin runs whose turn it is, until the scope is cancelled."""
         with scope:
             self._elsewhere = {row.run_id for row in await self._journal.read_queue()} - set(self._waiting)
             while True:
@@ -178,10 +178,10 @@ class Queue:
                     await changed.wait()
 
     async def _begin_next(self) -> bool:
-        """Claim the first that may begin, and begin it; whether there was one.
+        """Claim the first run that may begin, and begin it; returns whether there was one.
 
-        One process owns an SQLite file, so what it holds in memory settles who takes what. Of several processes the
-        database says so.
+        Only one process owns an SQLite file, so its memory decides which run begins. With several processes the
+        database decides.
         """
         if self.shared is not None and await self.shared.take_placed():
             return True
@@ -204,15 +204,15 @@ class Queue:
         )
         for row in rows:
             live = self._waiting.get(row.run_id)
-            if live is None:  # of an earlier process, or it has just left
+            if live is None:  # queued by an earlier process, or it has just left the queue
                 self._elsewhere.add(row.run_id)
-            elif not self._no_room(row.agent, row.client):  # else somebody began while the queue was read
+            elif not self._no_room(row.agent, row.client):  # else another run began while the queue was read
                 self._begin(live)
         return bool(rows)
 
     @contextmanager
     def _keep_room(self) -> Generator[bool]:
-        """Keep a place free while a run is claimed; whether there is one."""
+        """Reserve a place while a run is claimed; yields whether there is one."""
         has_room = not self._is_full()
         self._claiming += has_room
         try:
@@ -221,7 +221,7 @@ class Queue:
             self._claiming -= has_room
 
     async def list(self) -> list[QueuedRun]:
-        """Who waits, in the order in which they begin, and what for."""
+        """The waiting runs, in the order in which they will begin, each with the reason why it waits."""
         await self.look()
         rows, reasons = await self._journal.read_queue(), {} if self.shared is None else await self.shared.reasons()
         return [

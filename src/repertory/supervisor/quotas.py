@@ -1,4 +1,4 @@
-"""How much may run at once, and how much a day: for agents, and for the clients that ask for runs."""
+"""Quotas: how much agents, and the clients that ask for runs, may use at once and per day."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _CLIENT = re.compile(r"[!-~]{0,100}")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much an agent or a client may use. A run that would go beyond it waits in the queue.
+    """How much an agent or a client may use. A run that would exceed it waits in the queue.
 
-    A quota decides when runs begin. What is under way goes on to its end, and is bounded by its own ``Limits``. A run
-    counts with all runs below it, for the agent at its top.
+    A quota decides when runs begin. Runs that are under way continue to their end, bounded by their own ``Limits``. A
+    run and all runs below it count for the agent at the top.
 
     Attributes:
-        runs: How many at once; None for no bound. Also those that are paused or wait for an approval count.
-        tokens_per_day: Tokens of all prompts and answers in a day of UTC, as ``Limits.tokens`` counts them; None for no
+        runs: How many runs at once, including those that are paused or wait for an approval; None for no bound.
+        tokens_per_day: Tokens of all prompts and answers per UTC day, counted as in ``Limits.tokens``; None for no
             bound.
-        cost_per_day: The same in US dollars, as ``Limits.cost`` counts them.
-        queued: How many may wait in the queue; one more raises ``QueueFull``. None for no bound. 1,000 runs that wait
-            take 15 MB of memory.
+        cost_per_day: US dollars per UTC day, counted as in ``Limits.cost``; None for no bound.
+        queued: How many runs may wait in the queue; one more raises ``QueueFull``. None for no bound. 1,000 waiting
+            runs take 15 MB of memory.
 
     Raises:
-        ConfigurationError: A value is no number, or out of its bounds.
+        ConfigurationError: A value is not a number, or is out of range.
     """
 
     runs: int | None = None
@@ -51,15 +51,15 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def is_daily(self) -> bool:
-        """Whether it bounds what is used in a day."""
+        """Whether it bounds daily use."""
         return self.tokens_per_day is not None or self.cost_per_day is not None
 
     def reached(self, whose: str, *, runs: int, used: Amount) -> str:
-        """Why no other run may begin now; "" where one may.
+        """Why no further run may begin now; "" if one may.
 
         Args:
-            whose: The agent or client, as the reason names it.
-            runs: How many are under way.
+            whose: The agent or client, as named in the reason.
+            runs: How many runs are under way.
             used: What was used today.
         """
         if self.runs is not None and runs >= self.runs:
@@ -81,14 +81,14 @@ _NO_QUOTA: Final = Quota()
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """The quotas of a supervisor. Who is not named has none, but for the bound of the queue.
+    """The quotas of a supervisor. An agent or client without one has no bound but the default of ``Quota.queued``.
 
     Attributes:
-        agents: By the name of the agent at the top of a run.
-        clients: By the name that ``spawn(client=…)`` gives; ``*`` is for each client that is not named.
+        agents: Quotas by the name of the agent at the top of a tree of runs.
+        clients: Quotas by the name given as ``spawn(client=…)``; ``*`` applies to each client that is not listed.
 
     Raises:
-        ConfigurationError: These are no mappings of names to quotas.
+        ConfigurationError: One of these is not a mapping of names to quotas.
     """
 
     agents: Mapping[str, Quota] = msgspec.field(default_factory=dict[str, Quota])
@@ -110,7 +110,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         return self.clients.get(name) or self.clients.get(ANY_CLIENT, _NO_QUOTA)
 
     def runs_of(self, agent: str, client: str) -> dict[Literal["agent", "client"], int]:
-        """How many runs of an agent, and of a client, may be under way; without those that have no bound."""
+        """How many runs of an agent, and of a client, may be under way; only those that are bounded."""
         bounds: dict[Literal["agent", "client"], int | None] = {
             "agent": self.of_agent(agent).runs,
             "client": self.of_client(client).runs,
@@ -119,27 +119,27 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bounds_runs(self) -> bool:
-        """Whether any of them bounds how many runs are under way."""
+        """Whether any quota bounds how many runs are under way."""
         return any(quota.runs is not None for quota in (*self.agents.values(), *self.clients.values()))
 
     @property
     def is_daily(self) -> bool:
-        """Whether any of them bounds what is used in a day."""
+        """Whether any quota bounds daily use."""
         return any(quota.is_daily for quota in (*self.agents.values(), *self.clients.values()))
 
 
 def check_bounds(max_runs: object, quotas: object) -> None:
-    """Raise ``ConfigurationError`` for what does not bound the runs of a supervisor."""
+    """Raise ``ConfigurationError`` unless these are valid ``max_runs`` and ``quotas``."""
     check_number("max_runs", max_runs, int, least=1, none=True)
     check_type("quotas", quotas, Quotas | None, "Quotas(…), or None for none")
 
 
 def check_client(client: object) -> None:
-    """Raise ``ConfigurationError`` for what is no name of a client."""
+    """Raise ``ConfigurationError`` for an invalid client name."""
     check_pattern("client", client, _CLIENT, "have at most 100 printable ASCII characters without spaces")
 
 
 def midnight(now: float, *, days: int = 0) -> float:
-    """When the day of UTC began that a time is in, or so many days later; all in seconds since 1970."""
+    """The UTC midnight at or before ``now``, plus ``days`` days; all in seconds since 1970."""
     day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (day + timedelta(days=days)).timestamp()

@@ -1,4 +1,4 @@
-"""A run as its caller holds it."""
+"""``Run``: the public handle of a run."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Run(Generic[ResultT]):
 
     @property
     def _live(self) -> LiveRun:
-        """The run as it stands now, whoever let it go on after its end."""
+        """The run in its newest form: it may have continued after its end."""
         self._held = self._held.newest
         return self._held
 
     @property
     def _here(self) -> LiveRun:
-        """The run, where it is this process's to do something with it."""
+        """The run; raises ``RunError`` if it waits for a machine or is under way on another one."""
         self._live.check_here()
         return self._live
 
@@ -63,19 +63,20 @@ class Run(Generic[ResultT]):
 
     @property
     def agent(self) -> Agent[ResultT]:
-        """The definition it runs."""
+        """The agent's definition."""
         return self._live.agent
 
     @property
     def task(self) -> str:
-        """What it was asked to do: a text, or JSON where its agent has ``input``."""
+        """What it was asked to do: a text, or JSON if its agent has ``input``."""
         return self._live.started.task
 
     @property
     def state(self) -> RunState:
-        """How it stands: ``queued``, ``running``, ``paused``, or how it ended: ``done``, ``failed``, ``stopped``.
+        """The run's state: ``queued``, ``running``, ``waiting``, ``paused``; or ``done``, ``failed``, ``stopped``.
 
-        ``waiting`` says that it waits for sub-agents, or as one of them for its turn, or for what ``waiting`` lists.
+        ``waiting`` means that it waits for sub-agents, for its turn among its lead's sub-agents, or for a call that
+        ``waiting()`` lists.
         """
         live = self._live
         return "waiting" if live.state == "running" and (live.waiting or live.in_line) else live.state
@@ -84,24 +85,25 @@ class Run(Generic[ResultT]):
         """Its tool calls that wait for an approval or for their result, oldest first.
 
         Args:
-            tree: Those of the runs below it as well.
+            tree: Include the runs below it.
         """
         runs = self._live.tree() if tree else [self._live]
         calls = [call for live in runs if not live.ended.is_set() for call in live.waits.list()]
         return sorted(calls, key=lambda call: call.since)
 
     async def approve(self, call_id: str, *, arguments: Mapping[str, Any] | None = None, by: str = "") -> None:
-        """Allow a tool call that waits, of this run or one below it. Returns once that is durable.
+        """Allow a waiting tool call of this run or of one below it. Returns once the decision is durable.
 
-        It is safe to repeat. A cancelled call has allowed it, or has not.
+        It is safe to repeat. A cancelled call has either allowed the tool call or done nothing.
 
         Args:
             call_id: The call, as ``waiting`` lists it.
-            arguments: What to call the tool with instead; the model is told so. None for what it asked for.
+            arguments: Arguments to call the tool with instead; the model is told so. None for those it asked for.
             by: Who allows it, for the record.
 
         Raises:
-            RunError: No such call waits, it was decided otherwise, or a rule forbids the changed arguments.
+            RunError: No such call waits, it was already denied or allowed with other arguments, or a rule forbids the
+                changed arguments.
             ConfigurationError: The changed arguments do not fit the tool.
         """
         check_value("Run.approve", (call_id, by), tuple[str, str])
@@ -112,41 +114,42 @@ class Run(Generic[ResultT]):
         await decide(self._owner_of(call_id), call_id, allowed=True, arguments=changed, reason="", by=by)
 
     async def deny(self, call_id: str, reason: str, *, by: str = "") -> None:
-        """Deny a tool call that waits, of this run or one below it: the model is told why. Else as ``approve``.
+        """Deny a waiting tool call of this run or of one below it; the model is told why. Otherwise as ``approve``.
 
         Args:
             call_id: The call, as ``waiting`` lists it.
-            reason: Why.
+            reason: Why it is denied.
             by: Who denies it, for the record.
 
         Raises:
             RunError: No such call waits, or it was decided otherwise.
-            ConfigurationError: There is no reason.
+            ConfigurationError: The reason is empty.
         """
         check_text("a reason", reason)
         check_value("Run.deny", (call_id, by), tuple[str, str])
         await decide(self._owner_of(call_id), call_id, allowed=False, arguments=None, reason=reason, by=by)
 
     async def give_result(self, call_id: str, result: Any, *, is_error: bool = False) -> None:
-        """Bring the result of a tool call that waits for it, of this run or one below it; see ``ResultLater``.
+        """Give the result of a tool call, of this run or of one below it, that waits for it; see ``ResultLater``.
 
-        Returns once it is durable. It is safe to repeat, and treated like any result of that tool.
+        Returns once the result is durable. It is safe to repeat. The result is treated like any result of that tool.
 
         Args:
-            call_id: The call, as ``waiting`` lists it, or as ``ToolContext`` named it to the tool.
+            call_id: The call, as ``waiting`` lists it, or as ``ToolContext`` gave it to the tool.
             result: A text, anything that can be written as JSON, or what ``media_block`` makes of an image or a
                 document, alone or in a list with texts.
-            is_error: Whether the call failed, and this says why.
+            is_error: Whether the call failed; the result then says why.
 
         Raises:
-            RunError: No such call waits, or another result was given already.
-            ConfigurationError: The result cannot be written as JSON or shown to a model, or is not what was asked for.
+            RunError: No such call waits, or another result was already given.
+            ConfigurationError: The result cannot be written as JSON or shown to a model, or does not fit the schema
+                that was asked for.
         """
         check_value("Run.give_result", (call_id, is_error), tuple[str, bool])
         await give_result(self._owner_of(call_id), call_id, result, is_error=is_error)
 
     def _owner_of(self, call_id: str) -> LiveRun:
-        """The run that knows of a call: this one, or the only one below it that does."""
+        """The run that has a call: this one, or the only one below it that has it."""
         if self._here.waits.knows(call_id):
             return self._live
         below = [live for live in self._live.tree() if live.waits.knows(call_id)]
@@ -157,19 +160,19 @@ class Run(Generic[ResultT]):
 
     @property
     def children(self) -> tuple[Run[Any], ...]:
-        """The runs that it delegated to, oldest first."""
+        """The runs of its sub-agents, oldest first."""
         return tuple(Run[Any](child, self._runtime) for child in self._live.children)
 
     @property
     def memory(self) -> Memory:
-        """The scope of memory that it reads and writes; it can be read after the run has ended, too."""
+        """The memory scope that it reads and writes; it can still be read after the run has ended."""
         return self._live.memory
 
     @property
     def payload(self) -> Any:
-        """A copy of its payload as it stands, of the type that the agent names; None where it has none.
+        """A copy of its current payload, of the type that the agent declares; None if it has none.
 
-        It can be read after the run has ended, too. Of a sub-agent it is its own part of the lead's.
+        It can still be read after the run has ended. A sub-agent's payload is its own part of the lead's.
         """
         state = self._live.payload
         return None if state is None else state.value
@@ -181,20 +184,20 @@ class Run(Generic[ResultT]):
         append: Mapping[Any, Any] | None = None,
         remove: Sequence[Path] = (),
     ) -> None:
-        """Change the run's payload, all at once or not at all. Returns once it is durable.
+        """Change the run's payload; either all changes are made or none. Returns once they are durable.
 
-        A path is ``"author.name"``, or its parts in a tuple where a name has a dot in it; "" is the whole. A tool that
-        is under way and changes the same place is told that it came second. A cancelled call has changed it, or has
-        not.
+        A path is ``"author.name"``, or a tuple of its parts if a name contains a dot; "" is the whole payload. A tool
+        under way that changes the same place is told that its change came second. A cancelled call has either made the
+        changes or done nothing.
 
         Args:
-            values: What to put where, by path.
-            append: One item for the end of each list, by path.
-            remove: Paths of what to take out of a mapping.
+            values: New values, by path.
+            append: An item to append to a list, by the path of the list.
+            remove: Paths to remove from a mapping.
 
         Raises:
-            PayloadInvalid: The payload would not fit its type, or there is no such place; nothing was changed.
-            ConfigurationError: The run has no payload, or these are no mappings by path, nor a list of paths.
+            PayloadInvalid: The payload would not fit its type, or a path does not exist; nothing was changed.
+            ConfigurationError: The run has no payload, or an argument is not a mapping by path or a list of paths.
             RunError: The run has ended.
         """
         for name, by_path in (("values", values), ("append", append)):
@@ -218,22 +221,22 @@ class Run(Generic[ResultT]):
         await live.shared.journal.write(())
 
     def statistics(self, *, tree: bool = False) -> RunStatistics:
-        """What it did and cost so far, in all processes; with ``tree``, together with all runs below it.
+        """What it has done and cost so far, in all processes; with ``tree``, including all runs below it.
 
-        The same figures as ``repertory stats``, the service and the SQL views give: sums over the journal's records.
+        These are sums over the journal's records, the same as in ``repertory stats``, the service and the SQL views.
         """
         return self._live.tally.tree(self.id) if tree else self._live.statistics
 
     @property
     def listener_errors(self) -> int:
-        """How often a lifecycle listener raised in this process."""
+        """How often a lifecycle listener has raised an error in this process."""
         return self._live.listener_errors
 
     def events(self, *, tree: bool = False) -> EventReader:
-        """Watch the run to its end, from where this process took it up, or from its oldest event in memory.
+        """Iterate over the run's events until it ends, from its first in this process or the oldest still in memory.
 
         Args:
-            tree: Watch the runs below it as well.
+            tree: Include the runs below it.
         """
         live, run_id, below = self._live, self.id, f"{self.id}."
 
@@ -243,27 +246,27 @@ class Run(Generic[ResultT]):
         return live.shared.hub.reader(is_ours, since=live.first_event, until=lambda: live.end_of_events)
 
     def stream(self, *, from_start: bool = False) -> StreamReader:
-        """Read along what the model says, as it comes, from the answer that is on its way now to the run's end.
+        """Stream what the model says, from the answer it is giving now until the run ends.
 
-        A run that is asked again has a stream for each turn; this is that of the newest.
+        If a run continues after its end, each continuation has its own stream; this is the newest.
 
-        ``async for piece in run.stream()`` gives ``TextStreamed``, ``ThinkingStreamed``, ``ToolCallStreamed``, and
-        ``StreamRestarted`` where a call broke off: what came of that answer is void then. Nothing of it is kept, and a
-        slow reader slows nobody: it gets more at once. The record has each answer once it is complete.
+        ``async for piece in run.stream()`` yields ``TextStreamed``, ``ThinkingStreamed``, ``ToolCallStreamed``, and
+        ``StreamRestarted`` if a call broke off: discard what came of that answer until then. The stream is not
+        recorded; the record has each answer once it is complete. A slow reader slows nobody: it gets larger pieces.
 
         Args:
-            from_start: Begin with the first answer of the turn, or the oldest of the last four, so that nothing is
-                missed between ``send`` and this.
+            from_start: Begin with the first answer since the run began or last continued, or the oldest of the last
+                four, so that nothing is missed between ``send`` and this call.
         """
         return self._live.stream.reader(from_start=from_start)
 
     async def wait_ended(self) -> RunState:
-        """Wait until the run has ended, however it does, and say how it stands.
+        """Wait until the run has ended, in whichever way, and return its state.
 
-        That is no final state where the supervisor was closed first. A run that goes on after its end has ended.
+        The state is not final if the supervisor was closed first. A run has ended even if it continues later.
 
         Raises:
-            JournalError: The journal failed, so that nothing can be recorded of it any more.
+            JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         live = self._live
         await live.ended.wait()
@@ -272,21 +275,21 @@ class Run(Generic[ResultT]):
         return live.state if live.end is None else live.end.state
 
     async def wait_result(self) -> ResultT:
-        """Wait until the run has its result, and return it: a value of the agent's ``output``, by default its text.
+        """Wait for the run's result and return it: a value of the agent's ``output`` type, by default a text.
 
         Raises:
-            RunFailed: It ended with an error; ``__cause__`` holds it.
-            ResultInvalid: It ended well, in an earlier process, and its result does not fit the agent's ``output`` of
-                now; the journal has it as it was.
-            RunStopped: It was stopped first, or the supervisor was closed.
-            JournalError: The journal failed, so that nothing can be recorded of it any more.
+            RunFailed: The run ended with an error, which is the ``__cause__``.
+            ResultInvalid: The run was done in an earlier process, and its result does not fit the agent's current
+                ``output``; the journal has the result as it was.
+            RunStopped: The run was stopped first, or the supervisor was closed.
+            JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         live = self._live
         await live.ended.wait()
         return self._read_end(live)
 
     def _read_end(self, live: LiveRun) -> ResultT:
-        """The result of a run that has ended, or why it has none."""
+        """The result of a run that has ended; raises if it has none."""
         if live.lost is not None:
             raise live.lost
         if live.end is not None and live.end.state == "done":
@@ -299,46 +302,46 @@ class Run(Generic[ResultT]):
         return cast("ResultT", read_result(self.agent.output_type, text, where=f"the result of run {self.id}"))
 
     async def send(self, text: str, *, message_id: str | None = None) -> None:
-        """Say something to the run. Returns once it is durable; the model reads it at its next iteration.
+        """Send a message to the run. Returns once it is durable; the model reads it at its next iteration.
 
-        A run that has ended goes on with it, whether it was done, failed or stopped: everything that was said and done
-        is before its model, and its limits count on, but for ``Limits.iterations``. A cancelled call has said it and it
-        will be heard, or has said nothing; see ``docs/semantics.md``.
+        A run that has ended, whether done, failed or stopped, continues with the message: its model still has all that
+        was said and done, and its limits keep counting, except for ``Limits.iterations``. A cancelled call has either
+        sent the message, which will be read, or done nothing; see ``docs/semantics.md``.
 
         Args:
-            text: What to say.
-            message_id: Makes the call safe to repeat: what was said under the same id is heard once, also if this
-                process or an earlier one did not come to know that it was. 1 to 200 printable characters without
-                spaces; None makes one.
+            text: The message.
+            message_id: Makes the call safe to repeat: a message with the same id is read only once, even if no process
+                learned that the first call succeeded. 1 to 200 printable characters without spaces; None generates
+                one.
 
         Raises:
-            RunError: The supervisor is closed; the run has ended and is a sub-agent's; or something else was said under
-                this id.
-            ConfigurationError: There is nothing to say, or the id is malformed.
-            ContextMissing: It goes on, was given a context when it was spawned, and ``resume`` was given none.
+            RunError: The supervisor is closed; the run has ended and is a sub-agent's; or another message has this id.
+            ConfigurationError: The message is empty, or the id is malformed.
+            ContextMissing: The run would continue, was spawned with a context, and ``resume`` was given none.
         """
         await self._say(text, _checked_id(message_id))
 
     async def ask(self, text: str, *, message_id: str | None = None) -> ResultT:
-        """Say something to the run, as ``send`` does, and wait for the answer to it.
+        """Send a message to the run, as ``send`` does, and wait for the answer.
 
-        That is the answer that stands when somebody next says something to the run, or when it is done. Of questions
-        that are asked side by side, each gets the first answer that follows it; one answer may be that to several. A
-        cancelled call leaves the question asked; ``pause``, ``stop`` and ``kill`` treat it as any work.
+        The answer is the one that the model has given when the run is done or reads its next message. If questions are
+        asked concurrently, each gets the first answer that follows it, so one answer may serve several. A cancelled
+        call leaves the question asked; ``pause``, ``stop`` and ``kill`` treat it like any work.
 
         Args:
-            text: What to ask.
-            message_id: Makes the call safe to repeat, also in another process: it is asked once, and its answer comes
-                each time. A run that failed or was stopped over the question goes on with it. None makes one.
+            text: The question.
+            message_id: Makes the call safe to repeat, also in another process: the question is asked once, and every
+                call returns its answer. If the run failed or was stopped before it answered, it continues with the
+                question. None generates an id.
 
         Returns:
-            The answer: a value of the agent's ``output``, by default its text.
+            The answer: a value of the agent's ``output`` type, by default a text.
 
         Raises:
-            RunFailed: The run ended with an error before it had an answer; ``__cause__`` holds it.
-            RunStopped: It was stopped first, or the supervisor was closed.
+            RunFailed: The run ended with an error before it had an answer; the error is the ``__cause__``.
+            RunStopped: The run was stopped first, or the supervisor was closed.
             RunError, ConfigurationError, ContextMissing: As ``send``.
-            JournalError: The journal failed, so that nothing can be recorded of it any more.
+            JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         message_id = _checked_id(message_id)
         await self._say(text, message_id, again=True)
@@ -356,39 +359,39 @@ class Run(Generic[ResultT]):
     async def _say(self, text: str, message_id: str, *, again: bool = False) -> None:
         check_text("a message", text)
         journal = self._live.shared.journal
-        said = Said(journal.redact(text))  # as it will be read back, to tell whether it was said before
+        said = Said(journal.redact(text))  # as it will be read back, to recognize a repeated message
         await anyio.lowlevel.checkpoint()
         await say(self._runtime, self._live, message_id, said, again=again)
         await journal.write(())
 
     async def summary(self, *, start_iteration: int = 0) -> SummaryStored | None:
-        """The newest summary that covers an iteration, whether or not it is in view; also of a run that was resumed.
+        """The newest summary that covers an iteration, whether or not it is in view; also for a resumed run.
 
-        ``text_of(summary.content)`` are its words, ``first`` and ``last`` the positions it covers.
+        ``text_of(summary.content)`` is its text; ``first`` and ``last`` are the positions that it covers.
 
         Args:
-            start_iteration: The first iteration that is wanted; 0 for the beginning.
+            start_iteration: The iteration that it must cover; 0 for the beginning.
 
         Returns:
-            The summary; None where none covers that iteration yet.
+            The summary; None if none covers that iteration yet.
 
         Raises:
-            ConfigurationError: ``start_iteration`` is no whole number.
-            ActorStopped: The supervisor is closed; the journal has it still, see ``Journal.read_summaries``.
+            ConfigurationError: ``start_iteration`` is not a whole number.
+            ActorStopped: The supervisor is closed; use ``Journal.read_summaries`` instead.
         """
         check_value("Run.summary: start_iteration", start_iteration, int)
         found: SummaryStored | None = await self._live.shared.summarizer.ask(GetSummary(self.id, start_iteration))
         return found
 
     def view(self) -> list[ViewEntry]:
-        """Every entry of its record, oldest first: how the model sees it, and what is behind what was shortened."""
+        """All entries of its record, oldest first: how the model sees each, and the original of what was shortened."""
         return list_view(self._live.ledger.snapshot(), self._live.plan)
 
     async def expand(self, position: int, *, items: tuple[int, int] | None = None, reason: str = "") -> None:
-        """Show the model an entry again that was shortened, removed or covered, from its next request on.
+        """Show the model a shortened, removed or covered entry again, from its next request on.
 
-        Returns once it is durable. It is left alone for a few iterations, then it may be shortened again; ``pin`` it
-        to keep it. This edits the past: what stands behind the entry is written to the prompt cache again.
+        Returns once this is durable. After a few iterations the entry may be shortened again; ``pin`` it to keep it.
+        This edits the past: everything after the entry is written to the prompt cache again.
 
         Args:
             position: The entry, as ``view`` lists it.
@@ -396,14 +399,14 @@ class Run(Generic[ResultT]):
             reason: Why, for the record.
 
         Raises:
-            ContextError: There is no such entry, nothing to expand, or the lines are none.
+            ContextError: There is no such entry, nothing to expand, or no such lines.
             RunError: The run has ended.
         """
         check_value("Run.expand", (position, items, reason), tuple[int, tuple[int, int] | None, str])
         await (await self._here.view()).expand(position, items, reason)
 
     async def pin(self, position: int) -> None:
-        """Keep an entry in view as it stands in the record, from the next request on, whatever happens around it.
+        """Keep an entry in view verbatim from the next request on, whatever happens around it.
 
         Raises:
             ContextError: There is no such entry.
@@ -412,7 +415,7 @@ class Run(Generic[ResultT]):
         await self._pin(position, on=True)
 
     async def unpin(self, position: int) -> None:
-        """Treat an entry like any other again.
+        """Undo ``pin``: treat the entry like any other again.
 
         Raises:
             ContextError: There is no such entry.
@@ -425,34 +428,34 @@ class Run(Generic[ResultT]):
         await (await self._here.view()).pin(position, on=on)
 
     def forget_results(self) -> None:
-        """Make every tool call again that comes from now on: something outside has changed what earlier ones saw.
+        """Forget earlier tool results, because something outside has changed what they depend on.
 
-        Else the call of a pure tool that was made before with the same arguments is answered from its result.
+        Without this, a repeated call of a pure tool with the same arguments is answered from the earlier result.
         """
         self._live.repeats.clear()
 
     def stop(self) -> None:
-        """End the run at its next boundary: after the model call or the tools that are under way."""
+        """End the run at its next boundary: after the model call or the tools that are now under way."""
         live = self._here
         live.stop_asked = True
         self._runtime.stop_queued(live)
         live.wish_for("stop")
 
     def kill(self) -> None:
-        """End the run now, cancelling what is under way. What is in the record stays."""
+        """End the run now and cancel what is under way. What is in the record stays."""
         live = self._here
         live.stop_asked = True
         self._runtime.stop_queued(live)
         live.kill()
 
     def pause(self) -> None:
-        """Hold the run at its next boundary until ``resume``; one that is queued leaves the queue."""
+        """Pause the run at its next boundary until ``resume``; a queued run leaves the queue."""
         live = self._here
         live.wish_for("pause")
         self._runtime.pause_queued(live)
 
     def resume(self) -> None:
-        """Let a paused run go on; one that was paused in the queue comes to its end."""
+        """Continue a paused run; one that was paused while queued goes to the end of the queue."""
         live = self._here
         live.wish_for("go")
         self._runtime.requeue(live)

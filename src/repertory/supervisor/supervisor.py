@@ -1,4 +1,4 @@
-"""The supervisor as its callers hold it: where runs are started, found, resumed and ended."""
+"""``Supervisor``: the public object with which runs are started, found, resumed and ended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Supervisor:
 
     @property
     def machine(self) -> str:
-        """Its name among the machines that share its journal; "" where it has the journal alone."""
+        """Its name among the machines that share its journal; "" if the journal is not shared."""
         return "" if self._machines is None else self._machines.name
 
     @property
@@ -59,7 +59,7 @@ class Supervisor:
 
     @property
     def journal(self) -> Journal:
-        """The durable record of all runs, to read."""
+        """The durable record of all runs, for reading."""
         return self._runtime.shared.journal
 
     async def spawn(
@@ -79,48 +79,47 @@ class Supervisor:
         labels: Sequence[str] = (),
         on_lifecycle: Callable[[MessageEvent], object] | None = None,
     ) -> Run[ResultT]:
-        """Start a run, or queue it where there is no room. Returns once it is durable: a crash does not lose it then.
+        """Start a run, or queue it if there is no room. Once this returns, the run is durable: a crash cannot lose it.
 
-        With a ``run_id`` it is safe to repeat, in this process or after a restart, also side by side: there is one
-        run of this id, and every call gives it. One that a crash interrupted goes on, one that has ended stays as it
-        is; what else is said of it counts the first time. A cancelled call has left a run that goes on (``run`` finds
-        it), or nothing; see ``docs/semantics.md``.
+        With a ``run_id`` the call is safe to repeat: concurrently, later, or after a restart. There is only one run
+        with this id, and every call returns it. A run that a crash interrupted is continued, and one that has ended
+        stays as it is; what is recorded with the run comes from the first call. A cancelled call has either started
+        the run (``run`` finds it) or done nothing; see ``docs/semantics.md``.
 
         Args:
-            agent: What runs.
-            task: What it is asked to do; the model sees it verbatim in every request. A text, or where the agent has
-                ``input``, a value of that type (also as what JSON has of it, or as JSON text).
-            agent_ref: What ``load_agent`` finds the agent by in another process, so that ``resume`` and ``repertory
-                resume`` need nobody to hand it in; "" where only this code knows it.
-            options: Kept with the run and handed to a function that ``agent_ref`` names.
-            results: Overrides, for this run, of how tool results are treated; stronger than what the agent and
-                its tools say.
-            payload: The first value of its payload, of the type that the agent names, or what JSON has for one; None
-                for the defaults of that type.
-            context: Anything of the application's, which its tools and those of its sub-agents find in
+            agent: The agent to run.
+            task: What it is asked to do; the model sees it verbatim in every request. A text or, if the agent has
+                ``input``, a value of that type, its JSON representation, or JSON text.
+            agent_ref: The reference with which ``load_agent`` finds the agent in another process, so that ``resume``
+                and ``repertory resume`` do not need the agent itself; "" if only this code knows it.
+            options: Recorded with the run, and passed to the function if ``agent_ref`` names one.
+            results: How tool results are treated in this run; overrides what the agent and its tools say.
+            payload: The initial payload, a value of the agent's ``payload`` type or its JSON representation; None uses
+                the defaults of that type.
+            context: Any object of the application. Tools of this agent and of its sub-agents find it in
                 ``ToolContext.context``. It is neither recorded nor shown to a model; ``resume`` takes it again.
-            run_id: The id to give it: a letter or digit, then letters, digits, ``_`` and ``-``, at most 100 in all,
-                as it names files and the runs below it. None makes one.
-            request: With a ``run_id``, what tells a repeated call from another one under the same id, such as a digest
-                of all that a client asked for; "" compares the task and the agent's name alone.
-            priority: How urgent it is where runs wait, from -100 to 100: higher begins first, and five minutes of
-                waiting weigh as much as one level.
-            client: Who asks for it, for ``Quotas.clients``; "" for nobody in particular.
-            labels: What a machine must offer to run it, where several share a journal, besides the agent's
-                ``placement``.
-            on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
-                see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
+            run_id: The id of the run: a letter or digit, then letters, digits, ``_`` and ``-``, at most 100 characters.
+                File names and the ids of runs below are made from it. None generates one.
+            request: With a ``run_id``, distinguishes a repeated call from a different request under the same id, such
+                as a digest of all that a client asked for; "" compares only the task and the agent's name.
+            priority: The run's urgency in the queue, from -100 to 100. Higher begins first; five minutes of waiting
+                count as much as one level.
+            client: Who asks for the run, for ``Quotas.clients``; "" for nobody in particular.
+            labels: Labels that a machine must offer to run it, in addition to the agent's ``placement``, if several
+                machines share a journal.
+            on_lifecycle: Called for what happens to each message of this run, in addition to the agent's own listener;
+                see ``Agent``. It is not recorded: a run that another process resumes has only its agent's listener.
 
         Raises:
-            ConfigurationError: The task is empty or does not fit the agent's ``input``, the agent's model cannot be
-                used, or policies contradict themselves: they name a tool or a compactor that there is none of, or an
-                expiration without a mode; or the id is malformed.
-            PayloadInvalid: The payload does not fit its type, or the agent names none.
+            ConfigurationError: The task is empty or does not fit the agent's ``input``; the agent's model cannot be
+                used; a policy names a tool or a compactor that does not exist, or an expiration without a mode; or the
+                id is malformed.
+            PayloadInvalid: The payload does not fit its type, or the agent declares none.
             RunExists: There is a run with this id and another task, agent or ``request``.
-            ContextMissing: The run with this id goes on, and was begun with a context.
-            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
+            ContextMissing: The existing run with this id would continue, and was started with a context.
+            QueueFull: The run would have to wait, and its client has as many runs in the queue as it may.
             RunError: The supervisor is closed.
-            ModelAuthenticationError: It is new, and there is no key for its model, or for one of its team.
+            ModelAuthenticationError: The run is new, and there is no key for its model or for one of its team.
         """
         self._runtime.runs.check_open()
         check_agent(agent)
@@ -163,10 +162,10 @@ class Supervisor:
         return await self._durable(live)
 
     def run(self, run_id: str) -> Run[Any]:
-        """A run that is under way in this process, a sub-agent's too, by its whole id.
+        """A run that is under way in this process, including a sub-agent's, by its full id.
 
         Raises:
-            RunNotFound: There is none; ``resume`` takes up one that is in the journal only.
+            RunNotFound: There is none; use ``resume`` for a run that is only in the journal.
         """
         check_text("a run_id", run_id)
         live = self._runtime.runs.find(run_id)
@@ -177,13 +176,13 @@ class Supervisor:
         return Run(live, self._runtime)
 
     async def remote(self, run_id: str) -> RemoteRun | None:
-        """A run that another machine owns, or that waits for one, where several supervisors share the journal.
+        """A run that another machine owns, or that waits for a machine, if several supervisors share the journal.
 
         Args:
-            run_id: The run, or an unambiguous beginning of its id.
+            run_id: The run's id, or an unambiguous prefix of it.
 
         Returns:
-            The run; None for one of this process, or that has ended, or that nobody runs.
+            The run; None if it belongs to this process, has ended, or is not being run by anyone.
 
         Raises:
             RunNotFound: There is no such run.
@@ -199,9 +198,9 @@ class Supervisor:
         return RemoteRun(run_id, self.journal, commands)
 
     async def elsewhere(self) -> dict[str, str]:
-        """The roots that go on but not in this process, by id, and the names of the machines that own them.
+        """The ids of root runs that are active outside this process, and the names of the machines that own them.
 
-        "" stands for one that waits for any machine. Empty where the journal is this process's alone.
+        The name is "" for a run that waits for any machine. Empty if the journal is not shared.
         """
         return {} if self._machines is None else await self._machines.owned_elsewhere()
 
@@ -212,27 +211,27 @@ class Supervisor:
     async def resume(self, run_id: str, *, agent: None = None, context: Any = None) -> Run[Any]: ...
 
     async def resume(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
-        """Go on with a run that another process began, or that failed or was stopped.
+        """Continue a run that another process began, or that failed or was stopped.
 
-        What it had delegated goes on with it, also what was stopped together with it. A tool call that was under way
+        Its sub-agents continue too, including those that were stopped together with it. A tool call that was under way
         when the process died runs again only if its effect allows that; see ``docs/durability.md``.
 
         Args:
-            run_id: The run, or an unambiguous beginning of its id. A sub-agent's run is resumed through its root.
-            agent: The definition to go on with; None imports the one that was named when it was spawned. Where it is
-                another than the run was begun with, ``RunResumed.agent_changed`` says so.
-            context: As for ``spawn``; a run that was given one needs one to go on.
+            run_id: The run's id, or an unambiguous prefix of it. A sub-agent's run is resumed through its root.
+            agent: The definition to continue with; None imports the ``agent_ref`` given to ``spawn``. If the definition
+                differs from the one that the run began with, ``RunResumed.agent_changed`` says so.
+            context: As for ``spawn``; required if the run was given one.
 
         Returns:
-            The run. One that is done already stays so and gives its result at once.
+            The run. One that is done stays done and returns its result at once.
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: It is under way in this process, or a sub-agent's; or the supervisor is closed.
-            ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
-            ContextMissing: It goes on, was given a context when it was spawned, and is given none now.
-            PayloadInvalid: Its payload does not fit the type that the agent names now.
-            QueueFull: As ``spawn``; of a run that failed or was stopped, as any other has its place.
+            RunError: The run is under way in this process or is a sub-agent's, or the supervisor is closed.
+            ConfigurationError: No agent was given and the record names none, or its policies are contradictory.
+            ContextMissing: The run would continue, was spawned with a context, and is given none now.
+            PayloadInvalid: Its payload does not fit the type that the agent declares now.
+            QueueFull: As ``spawn``, for a run that failed or was stopped; any other still has its place in the queue.
         """
         self._runtime.runs.check_open()
         check_text("a run_id", run_id)
@@ -241,7 +240,7 @@ class Supervisor:
         row = await self.journal.read_run(run_id)
         run_id = row.started.run_id
         async with AsyncExitStack() as entering:
-            # Where several share the journal, it has its place in the queue of all machines.
+            # In a shared journal it has its place in the queue of all machines.
             if row.state in ("failed", "stopped") and row.started.parent_id is None and self._machines is None:
                 await self._runtime.queue.look()
                 await entering.enter_async_context(self._runtime.queue.entering(row.started))
@@ -261,12 +260,12 @@ class Supervisor:
         return await runtime.take_up(row, agent, ended=("done",), context=context)
 
     async def retry(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
-        """Go on with a run that failed or was stopped, from where it ended: ``resume`` for nothing else.
+        """Continue a run that failed or was stopped from where it ended: ``resume``, but only for such runs.
 
-        Its limits count on, so one that reached a limit fails with it again unless ``agent`` has another.
+        Its limits keep counting, so a run that reached a limit fails with it again unless ``agent`` has a higher one.
 
         Raises:
-            RunError: It has not ended, is done, or is a sub-agent's.
+            RunError: The run has not ended, is done, or is a sub-agent's.
             QueueFull: As ``spawn``.
             RunNotFound, ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
         """
@@ -287,25 +286,25 @@ class Supervisor:
         agent: Agent[Any] | None = None,
         context: Any = None,
     ) -> Run[Any]:
-        """Start a run that begins as another did up to an iteration, and goes on by itself. The other is not touched.
+        """Start a new run that copies another one up to an iteration and continues from there. The other is unchanged.
 
-        The two share nothing that either could change: the record, the payload and the stored contents of the tree are
-        copied, memory is a snapshot as of then. What the other spent is not counted again: the figures of the new run
-        begin at zero, and so do its limits on money, tokens, time and tool calls; iterations count on. Sub-agents of
-        the other do not come along, only what they reported. A cancelled call goes on to its end, or has not begun.
+        The two share nothing that either could change: the record, the payload and the tree's stored contents are
+        copied, and memory is a snapshot as of that iteration. What the original spent is not counted again: the new
+        run's figures begin at zero, and so do its limits on money, tokens, time and tool calls; iterations keep
+        counting. Sub-agents are not copied, only their reports. A cancelled call still completes, or has not begun.
 
         Args:
-            run_id: The other, or an unambiguous beginning of its id; a root, in any state.
-            iteration: The last iteration that is the same, 0 for the task alone; None for the last that is whole.
-            text: What to say to the new run; None for nothing, so that the model is asked again as it was.
-            new_id: The id of the new run, which makes the call safe to repeat, as in ``spawn``. None makes one.
+            run_id: The id of the original run, or an unambiguous prefix of it; a root, in any state.
+            iteration: The last iteration to copy, 0 for the task alone; None for the last complete one.
+            text: A message to the new run; None sends none, so the model is simply asked again.
+            new_id: The id of the new run, which makes the call safe to repeat, as in ``spawn``. None generates one.
             agent: As for ``resume``.
             context: As for ``spawn``.
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: It is a sub-agent's, or it has no such iteration that is whole, or another machine runs it.
-            RunExists: There is a run with the new id, and it is no such fork.
+            RunError: The run is a sub-agent's, has no such complete iteration, or is run by another machine.
+            RunExists: There is a run with the new id that is not this fork.
             QueueFull: As ``spawn``.
             ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
         """
@@ -322,37 +321,37 @@ class Supervisor:
         agent: Agent[Any] | None = None,
         context: Any = None,
     ) -> Run[Any]:
-        """End a run, and go on from an earlier iteration of it in its place. Nothing is deleted.
+        """End a run, and continue in a new run from one of its earlier iterations. Nothing is deleted.
 
-        That is a fork whose origin ends, in one transaction: what is under way of it is cancelled, and its record
-        keeps what came after the iteration, and says which run took its place (``RunForked``). Its limits do not count
-        on in the new run; else as ``fork``.
+        This is a fork that also ends the original. What the original has under way is cancelled; its record keeps what
+        came after the iteration, and names the run that took its place (``RunForked``). The end and the fork are one
+        transaction. What the original used of its limits does not count in the new run; otherwise as ``fork``.
         """
         wanted = Fork(iteration=iteration, text=text, new_id=new_id, rewound=True)
         return await self._durable(await fork(self._runtime, run_id, wanted, agent=agent, context=context))
 
     async def remove(self, run_id: str) -> None:
-        """Take a run that has ended, and all below it, out of the journal, for good.
+        """Delete a run that has ended, and all runs below it, from the journal for good.
 
-        What other trees have copies of stays theirs, such as contents that were shared with them, and so does the
-        memory that a fork sees. It is durable when the call returns. A kill in between leaves the run gone from every
-        list; the next process takes the rest. A cancelled call goes on to its end, or has not begun.
+        Other trees keep their copies, such as contents that were shared with them, and a fork keeps the memory that it
+        sees. The removal is durable when the call returns. If the process is killed midway, the run is gone from every
+        list and the next process deletes the rest. A cancelled call still completes, or has not begun.
 
         Args:
-            run_id: The run, by its whole id, as this cannot be taken back. The id cannot be used again.
+            run_id: The run's full id, as this cannot be undone. The id cannot be used again.
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: It has not ended, or it stands below another run.
+            RunError: The run has not ended, or is below another run.
         """
         check_text("a run_id", run_id)
         await remove(self._runtime, run_id)
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
-        """Every run in the journal, oldest first; None means in any state.
+        """All runs in the journal that are in one of the states, oldest first; None means any state.
 
         Raises:
-            ConfigurationError: ``states`` is no list of states.
+            ConfigurationError: ``states`` is not a list of states.
         """
         if states is not None:
             check_type("states", states, list | tuple, "a list of states, or None for all")
@@ -361,22 +360,22 @@ class Supervisor:
         return await self.journal.read_runs(states=states)
 
     async def queue(self) -> list[QueuedRun]:
-        """The runs that wait for room, in the order in which they begin, each with what it waits for."""
+        """The runs that wait for room, in the order in which they will begin, each with what it waits for."""
         return await self._runtime.queue.list()
 
     def change_bounds(self, *, max_runs: int | None, quotas: Quotas | None) -> None:
-        """Let more or fewer runs be under way from now on; as for ``open_supervisor``. What is under way goes on.
+        """Change ``max_runs`` and ``quotas``; see ``open_supervisor``. Runs that are under way continue.
 
         Raises:
-            ConfigurationError: ``max_runs`` is no whole number above 0, or ``quotas`` are none.
+            ConfigurationError: ``max_runs`` is not a whole number above 0, or ``quotas`` is not a ``Quotas``.
         """
         check_bounds(max_runs, quotas)
         self._runtime.queue.bound(max_runs, quotas or Quotas())
 
     async def share_content(self, content_id: str, run_id: str) -> None:
-        """Let a run of another tree, and all of its tree, read a stored content, under the same citation.
+        """Let another run, and all of its tree, read a stored content under the same citation.
 
-        It gets a copy of its own, which stays when the one that it was made of is cleaned up.
+        That tree gets its own copy, which stays when the original is cleaned up.
 
         Raises:
             ContentNotFound: There is no such content, or it was cleaned up.
@@ -394,20 +393,20 @@ class Supervisor:
             await self.journal.write([msgspec.structs.replace(stored, run_id=reader)])
 
     async def clean(self, run_id: str) -> int:
-        """Let go of everything that the content store holds of a run that has ended, and of those below it.
+        """Delete everything that the content store holds of a run that has ended, and of the runs below it.
 
-        That is also what is held nowhere else, and what is pinned. Its ledger stays as it is, and what that holds whole
-        can be read by its citation still.
+        That includes pinned contents and contents that are held nowhere else. The ledger stays as it is, and contents
+        that it holds whole can still be read by their citations.
 
         Args:
-            run_id: The run, by its whole id, as this cannot be taken back.
+            run_id: The run's full id, as this cannot be undone.
 
         Returns:
             How many contents were emptied.
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: It has not ended, or it stands below another run.
+            RunError: The run has not ended, or is below another run.
         """
         check_text("a run_id", run_id)
         if await self._runtime.runs.read_run(run_id) is None:
@@ -416,26 +415,26 @@ class Supervisor:
             return len(await self._runtime.retention.clean_run(run_id))
 
     async def machines(self) -> list[Machine]:
-        """The supervisors that share the journal, this one too, and those that were lost in the last day.
+        """The supervisors that share the journal, including this one, and those that were lost in the last day.
 
-        Empty where the journal is this process's alone: a file, or in memory.
+        Empty if the journal is not shared: a file, or in memory.
         """
         return [] if self._machines is None else await self._machines.known()
 
     @property
     def lease(self) -> float:
-        """Seconds after which other machines may take over what this one has; 0 where it has its journal alone."""
+        """Seconds of silence after which other machines may take over this one's runs; 0 without a shared journal."""
         return 0.0 if self._machines is None else self._machines.lease.seconds
 
     async def hold_duties(self, names: Collection[str]) -> frozenset[str]:
-        """Hold some duties as far as no other machine that lives does, and none but these.
+        """Hold those of some duties that no other live machine holds, and give up all others.
 
-        A duty is whatever one machine at a time is to do for all that share a journal. It is another's once this one
-        was lost, and then nothing more that this one writes is kept; or once this one drains, or holds it no longer.
-        Ask again now and then, to take over what others leave.
+        A duty is a job that only one machine at a time does for all that share a journal. Another machine can take it
+        once this one is lost (nothing that this one writes is kept from then on), drains, or gives it up. Call this
+        again from time to time to take over duties that others leave.
 
         Returns:
-            Those of them that this machine holds now; all, where the journal is this process's alone.
+            The duties that this machine holds now; all of them if the journal is not shared.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
@@ -447,25 +446,25 @@ class Supervisor:
         return await hold_duties(self._machines, names)
 
     async def drain(self) -> None:
-        """Take no more runs, and hand over those under way at their next boundary; others go on with them.
+        """Take no more runs, and hand over those under way at their next boundary, for other machines to continue.
 
-        What is started here from now on waits for another machine. The ``Run`` objects of this process show how their
-        runs end elsewhere.
+        Runs that are started here from now on wait for another machine. The ``Run`` objects of this process show how
+        their runs end elsewhere.
 
         Raises:
-            ConfigurationError: The journal is this process's alone, so that nobody could go on.
+            ConfigurationError: The journal is not shared, so no other machine could continue the runs.
         """
         if self._machines is None:
             raise ConfigurationError("only a supervisor that shares its journal with others, on PostgreSQL, can drain")
         await self._runtime.drain(self._machines)
 
     def going(self) -> int:
-        """How many trees of runs are under way in this process; those that wait in a queue are not."""
+        """How many trees of runs are under way in this process, without those that wait in the queue."""
         roots = (live for live in self._runtime.runs.under_way() if live.parent is None and not live.elsewhere)
         return sum(live.state != "queued" for live in roots)
 
     def waiting(self) -> list[WaitingCall]:
-        """The tool calls of all runs of this process that wait for an approval or for their result, oldest first."""
+        """The tool calls, in all runs of this process, that wait for an approval or for their result, oldest first."""
         calls = [call for live in self._runtime.runs.under_way() for call in live.waits.list()]
         return sorted(calls, key=lambda call: call.since)
 
