@@ -1,6 +1,6 @@
-"""One run as this process knows it while it lives: what it has, what was said to it, and what can be seen of it.
+"""The state that this process keeps of a run that is under way, and what can be observed of it.
 
-``events`` are what happens in a run, ``streaming`` what its model says while it says it.
+``events`` has what happens in a run, ``streaming`` what its model says while it says it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs have cost: their figures, what a plain loop would have cost, and what they may still spend."""
+"""Accounting: what runs have cost, what a plain loop would have cost, and what runs may still spend."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Call: TypeAlias = tuple[str, int]
 """A model call: its run's id and its number."""
 
 _NOTHING: Final = Amount()
-_ELSEWHERE: Final = 0  # in place of a call's number, which are from 1, for all calls of a run on another machine
+_ELSEWHERE: Final = 0  # instead of a call's number (from 1): stands for all calls of a run on another machine
 
 
 def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, output: int) -> Usage:
-    """What a plain loop's call would have been billed; all are tokens, ``previous_prompt`` is 0 for the first call.
+    """What a plain loop's call would have been billed, in tokens; ``previous_prompt`` is 0 for the first call.
 
-    It appends and never edits, so all of its previous prompt is read from the cache and the rest is written.
+    A plain loop appends and never edits, so its whole previous prompt is read from the cache and the rest is written.
     """
     if profile.cache.breakpoints == 0 or prompt < profile.cache.minimum_tokens:
         return Usage(input_tokens=prompt, output_tokens=output)
@@ -40,15 +40,15 @@ def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, out
 def plain_call(
     usage: Usage, profile: ModelProfile, *, view_estimate: int, record_estimate: int, previous: int
 ) -> tuple[int, float]:
-    """The tokens of the prompt that a plain loop would have sent in the place of a call, and what that would have cost.
+    """The tokens of the prompt that a plain loop would have sent instead of this call, and what it would have cost.
 
     Args:
         usage: What the call was billed.
-        profile: Of the model that was called.
-        view_estimate: Tokens that the prompt was estimated to have.
-        record_estimate: Tokens that a plain loop's prompt is estimated to have, by the same estimator; it is corrected
-            by how far off the first estimate was.
-        previous: Tokens of the plain loop's prompt before; 0 for the first call.
+        profile: The profile of the model that was called.
+        view_estimate: Estimated tokens of the prompt.
+        record_estimate: Estimated tokens of a plain loop's prompt, by the same estimator; corrected by the error of
+            ``view_estimate``.
+        previous: Tokens of the plain loop's previous prompt; 0 for the first call.
     """
     prompt = usage.prompt_tokens
     plain = round(record_estimate * prompt / view_estimate) if view_estimate else prompt
@@ -57,7 +57,7 @@ def plain_call(
 
 
 class TreeClock:
-    """How long a tree of runs has been going, in all processes: not while its root is paused or nobody runs it."""
+    """How long a tree of runs has worked, in all processes; it stops while the root is paused or nobody runs it."""
 
     def __init__(self, elapsed: float) -> None:
         self._elapsed = elapsed
@@ -65,7 +65,7 @@ class TreeClock:
 
     @property
     def going(self) -> bool:
-        """Whether it goes on now."""
+        """Whether the clock is running."""
         return self._since is not None
 
     @property
@@ -74,20 +74,20 @@ class TreeClock:
         return self._elapsed + (anyio.current_time() - self._since if self._since is not None else 0.0)
 
     def run(self, *, on: bool) -> None:
-        """Go on, or stand still."""
+        """Start or stop the clock."""
         self._elapsed, self._since = self.elapsed, anyio.current_time() if on else None
 
 
 class Tally:
-    """The figures of every run of one tree. Whoever holds it sees them grow with what becomes durable.
+    """The figures of every run of one tree. They grow as records become durable.
 
     Attributes:
-        by_run: What is on record.
-        open_calls: The most that each model call without a reply can have taken, by run and number: it is under way, or
-            nobody saw the end of it. Such a call is billed as a rule, and nobody says how much.
-        under_way: The room of the calls that this process is making, also of those that are not on record yet.
+        by_run: The figures on record.
+        open_calls: The most that each model call without a reply can have used, by run and number. Such a call is under
+            way or was cut off; one that was cut off is usually billed, but nobody says how much.
+        under_way: The reservations of the calls that this process is making, including those not yet on record.
         tools_run: How many tool calls each run has begun.
-        clock: Of the tree.
+        clock: The clock of the tree.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Tally:
         return sum(below, start=self.of(run_id))
 
     def taken(self, run_id: str) -> Amount:
-        """What a run and those below it have taken; of calls that were cut off, the most that they can have."""
-        # The writer's thread adds to both while this looks at them.
+        """What a run and those below it have used; a call that was cut off counts as the most it can have used."""
+        # The writer's thread adds to both while they are read here.
         figures = [one for name, one in list(self.by_run.items()) if is_in_tree(name, run_id)]
         cut_off = [
             most
@@ -138,12 +138,12 @@ class Tally:
         return sum(count for name, count in self.tools_run.items() if is_in_tree(name, run_id))
 
     def reserved(self, run_id: str) -> Amount:
-        """The most that the calls under way of a run and of those below it can take."""
+        """The most that the calls under way, of a run and of those below it, can use."""
         rooms = (room for call, room in self.under_way.items() if is_in_tree(call[0], run_id))
         return sum((room.at_most + room.lost for room in rooms), start=_NOTHING)
 
     def promise(self, run_id: str, limits: Mapping[str, Any]) -> None:
-        """Keep what a run may take that works on another machine, less what it has taken already."""
+        """Reserve what a run on another machine may use, less what it has used already."""
         taken = self.taken(run_id)
         cost, tokens = limits.get("cost", taken.cost), limits.get("tokens", taken.tokens)
         left = Amount(max(cost - taken.cost, 0.0), max(tokens - taken.tokens, 0))
@@ -151,33 +151,33 @@ class Tally:
         self.tools_run[run_id] += max(limits.get("tool_calls", 0) - self.tools(run_id), 0)
 
     async def settle_promise(self, run_id: str, journal: Journal) -> None:
-        """Count what such a run and those below it have taken, in place of what was kept for it."""
+        """Replace the reservation of such a run by what it and those below it have used."""
         figures, open_calls = await journal.read_statistics(run_id), await journal.read_open_calls(run_id)
         tools_run = await journal.count_tools_run(run_id)
         self.by_run.update(figures)
         self.open_calls.update(open_calls)
         self.break_promise(run_id)
-        self.tools_run |= Counter(tools_run)  # of those below it, some may be known already
+        self.tools_run |= Counter(tools_run)  # counts of runs below it may be known already
 
     def break_promise(self, run_id: str) -> None:
-        """Keep nothing for such a run any more."""
+        """Release the reservation of such a run."""
         self.tools_run.pop(run_id, None)
         if (run_id, _ELSEWHERE) in self.under_way:
             self.settle((run_id, _ELSEWHERE))
 
     def settle(self, call: Call) -> None:
-        """Forget a call under way: what is on record of it says what it took."""
+        """Release the reservation of a call: its record says what it used."""
         del self.under_way[call]
         settled, self._settled = self._settled, anyio.Event()
         settled.set()
 
     async def wait_settled(self) -> None:
-        """Wait until a call under way has ended."""
+        """Wait until any call under way has ended."""
         await self._settled.wait()
 
 
 class Tallies:
-    """Keeps the tallies of a journal's trees up with its commits, for as long as somebody holds them."""
+    """Updates the tallies of a journal's trees with each commit, for as long as somebody holds them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -191,7 +191,7 @@ class Tallies:
     async def open(self, root_id: str) -> Tally:
         """The tally of a tree that has a record."""
         journal = self._journal
-        # Where others share the journal, they may have gone on with the tree since.
+        # In a shared journal, other machines may have continued the tree since.
         tally = None if journal.is_shared else self._of_root.get(root_id)
         if tally is None:
             tally = self._of_root[root_id] = Tally(
@@ -207,17 +207,17 @@ class Tallies:
             kind = record.type if isinstance(record, EventLogged) else type(record)
             if kind in COUNTED:
                 run_id = getattr(record, "run_id", "")
-                # That of its own, where it was placed; with one process that has the tree's.
+                # A placed run has a tally of its own; in one process the tree's counts everything.
                 tally = self._of_root.get(unit_of(run_id)) or self._of_root.get(root_of(run_id))
                 if tally is not None:
                     tally.count(record)
 
 
 class Spending:
-    """What a run may take by its own limits and by those of the runs above it: reserved before a call, settled after.
+    """What a run may use under its own limits and those of the runs above it: reserved before a call, settled after.
 
-    The record of a call is its reservation and the record of its reply settles it, so a restart forgets nothing. A call
-    without a reply counts with the most that it can have taken, as does an attempt that broke off and was made again.
+    The record of a call is its reservation, and the record of its reply settles it, so a restart forgets nothing. A
+    call without a reply counts as the most that it can have used, as does an attempt that broke off and was retried.
 
     Attributes:
         bounded: Whether there is a limit on money or tokens.
@@ -233,28 +233,29 @@ class Spending:
         self.bounded = any(getattr(agent.limits, name) is not None for _, agent in self._bounds for name in _AMOUNTS)
 
     def check(self) -> None:
-        """See that something is left, before anything begins.
+        """Check that something is left, before anything begins.
 
         Raises:
-            LimitExceeded: What may be taken has been taken.
+            LimitExceeded: A limit is used up.
         """
         self._is_full()
 
     @asynccontextmanager
     async def reserved(self, call: int, at_most: Amount, *, wait: bool = True) -> AsyncGenerator[Reservation]:
-        """Make a model call once there is room for it: it is on record before it is sent, and its reply before the end.
+        """Reserve room for a model call. In the block, the call is recorded before it is sent, and then its reply.
 
-        As long as something is left, one call may begin whatever it takes. Another one beside it waits where those
-        under way could take all that is left, so that a tree takes at most its bound and one call; and what calls under
-        way take once more, because an attempt broke off.
+        As long as something is left, one call may begin, however much it uses. A further call waits while those under
+        way could use all that is left. So a tree exceeds its bound by at most one call, and by what calls under way use
+        again because an attempt broke off.
 
         Args:
             call: The call's number within the run.
-            at_most: What it can take.
-            wait: What is only useful does not wait: there must be room for all of it beside those under way.
+            at_most: The most that it can use.
+            wait: Whether to wait for room; without it (for calls that are merely useful) all of ``at_most`` must fit
+                beside the calls under way.
 
         Raises:
-            LimitExceeded: What may be taken has been taken; or, without ``wait``, there is no room for it.
+            LimitExceeded: A limit is used up; or, without ``wait``, there is no room for the call.
         """
         if not wait and self._is_full(at_most):
             raise LimitExceeded("what is left under the limits does not suffice for it beside the calls under way")
@@ -267,7 +268,7 @@ class Spending:
             self._tally.settle((self._run_id, call))
 
     def used(self) -> dict[str, tuple[float, float]]:
-        """How much of each of the run's own limits is used, and the limit; of those on money, tokens and tool calls."""
+        """How much of each of the run's own limits on money, tokens and tool calls is used, and the limit."""
         (run_id, agent), used = self._bounds[0], dict[str, tuple[float, float]]()
         for name in (*_AMOUNTS, "tool_calls"):
             bound = getattr(agent.limits, name)
@@ -279,7 +280,7 @@ class Spending:
         """Count a tool call, before it begins.
 
         Raises:
-            LimitExceeded: As many have been made as may be.
+            LimitExceeded: The limit has been reached.
         """
         for run_id, agent in self._bounds:
             most = agent.limits.tool_calls
@@ -291,12 +292,12 @@ class Spending:
         self._tally.tools_run[self._run_id] += 1
 
     def promise(self, run_id: str, agent: Agent[Any]) -> dict[str, float]:
-        """Keep a part of what is left for a run on another machine, whose limits that becomes.
+        """Reserve a part of what is left for a run on another machine; the part becomes that run's limits.
 
-        It is as much as the run's own agent may take; where that has no such limit, half of what is left.
+        It is as much as the run's own agent may use or, if that has no such limit, half of what is left.
 
         Raises:
-            LimitExceeded: Nothing is left beside what is under way.
+            LimitExceeded: Nothing is left beside the calls under way.
         """
         limits = dict[str, float]()
         for name in (*_AMOUNTS, "tool_calls"):
@@ -326,10 +327,10 @@ class Spending:
         return amount
 
     def _is_full(self, more: Amount = _NOTHING) -> bool:
-        """Whether the calls under way, and so much more, can take all that is left, and be it of one limit.
+        """Whether the calls under way and ``more`` can use all that is left of any one limit.
 
         Raises:
-            LimitExceeded: Nothing is left.
+            LimitExceeded: A limit is used up.
         """
         full = False
         for run_id, agent in self._bounds if self.bounded else ():

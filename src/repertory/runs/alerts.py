@@ -1,4 +1,4 @@
-"""Alerts: figures of a run that say that something is wrong with its context, and from where on they do."""
+"""Alerts: figures of a run which show that something is wrong with its context, and their thresholds."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from repertory.record import RunStatistics
 
 
 class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """From where on a figure is worth an ``Alert``; None never is.
+    """The thresholds beyond which a figure causes an ``Alert``; None turns that alert off.
 
     Attributes:
-        tokens: Prompt tokens of the last ``window`` iterations together.
-        window: Iterations.
-        retrieval_share: Share of the tool calls that look something up again, with ``context_retrieve`` or
+        tokens: Sum of the prompt tokens of the last ``window`` iterations.
+        window: How many iterations ``tokens`` covers.
+        retrieval_share: Share of tool calls that look something up again, with ``context_retrieve`` or
             ``retrieve_content``, from 0 to 1.
-        least_tool_calls: With fewer tool calls their share says nothing yet.
-        billed_share: Share of the newest prompt's estimated tokens that the server billed, from 0 to 1; below it the
-            server cuts prompts, or its bill is wrong. The estimate counts four bytes as a token, and hardly any text
-            has sixteen bytes to one.
-        least_estimate: Tokens; the bill of a prompt that is estimated at fewer says nothing yet.
-        limit_share: Share of a limit on money, tokens, seconds or tool calls that is used, from 0 to 1; told by the run
-            whose limit it is.
-        summary_failures: Share of the summaries that were refused, or that the strategy asked failed to write, from 0
-            to 1. One that an extractive summary took the place of has failed; a request that a newer one replaced has
-            not, and does not count at all.
+        least_tool_calls: How many tool calls a run must have made before ``retrieval_share`` applies.
+        billed_share: Least share of the newest prompt's estimated tokens that the server should bill, from 0 to 1;
+            below it the server cuts prompts, or its bill is wrong. The estimate counts four bytes as a token, and
+            hardly any text has sixteen bytes to a token.
+        least_estimate: How many tokens a prompt must be estimated at before ``billed_share`` applies.
+        limit_share: Share of a limit on money, tokens, seconds or tool calls that is used, from 0 to 1; the alert comes
+            from the run whose limit it is.
+        summary_failures: Share of the summaries that were refused or failed, from 0 to 1. A summary has failed if the
+            extractive strategy had to write it in place of the requested one. A request that a newer one replaced does
+            not count at all.
 
     Raises:
-        ConfigurationError: A value is no number, or out of its bounds.
+        ConfigurationError: A value is not a number, or is out of range.
     """
 
     tokens: int | None = 80_000
@@ -70,14 +70,14 @@ def crossings(
     estimate: int = 0,
     used: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> list[Crossing]:
-    """Say which figures are beyond their thresholds. A pure function.
+    """Find the figures that are beyond their thresholds. A pure function.
 
     Args:
-        figures: Of the run.
-        thresholds: From where on a figure is worth an alert.
+        figures: The run's figures.
+        thresholds: The thresholds.
         tokens: Prompt tokens of the last iterations.
-        billed: Tokens of the newest prompt, as the server billed it.
-        estimate: The same, as its characters alone let expect.
+        billed: Tokens of the newest prompt, as billed by the server.
+        estimate: Tokens of the newest prompt, as estimated from its length.
         used: How much of each limit is used, and the limit.
     """
     found: list[Crossing] = []
@@ -109,7 +109,7 @@ def crossings(
 
 
 class Watch:
-    """Watches the figures of one run, and says of each crossing once."""
+    """Watches the figures of one run, and reports each crossing once."""
 
     def __init__(self, thresholds: AlertThresholds) -> None:
         self._thresholds = thresholds
@@ -118,14 +118,14 @@ class Watch:
         self._beyond: set[str] = set()
 
     def saw_prompt(self, tokens: int, *, estimate: int = 0) -> None:
-        """Count the prompt of one more iteration: what was billed for it, and what it is estimated at."""
+        """Count the prompt of one more iteration, with its billed and its estimated tokens."""
         self._prompts.append(tokens)
         self._estimate = estimate
 
     def check(
         self, figures: RunStatistics, used: Mapping[str, tuple[float, float]] = MappingProxyType({})
     ) -> list[Crossing]:
-        """The figures that have gone beyond their threshold since the last check; back below, they may again."""
+        """The figures that have crossed their threshold since the last check; one that went back may cross again."""
         prompts = self._prompts
         billed = prompts[-1] if prompts else 0
         found = crossings(

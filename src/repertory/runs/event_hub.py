@@ -1,4 +1,4 @@
-"""Where the events of all runs pass by: into the log of the application, and to those who read along."""
+"""The event hub: passes the events of all runs to the application's log and to readers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _LEVELS: Final[dict[type[Event], int]] = {
 _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 _MOST: Final = 20_000  # events
-# Of all texts in those together. So many usual events have some 8 MiB, and what a model writes into a file is in one.
+# Of all texts in these together. 20,000 usual events have some 8 MiB; one that writes a file holds the whole text.
 _MOST_CHARACTERS: Final = 16 * 2**20
 
 
 class _Newest:
-    """The newest events, up to a bound; the newest of all in any case."""
+    """The newest events, up to a bound, but always at least one."""
 
     def __init__(self, most: int, most_characters: int) -> None:
         self._most = most
@@ -54,7 +54,7 @@ class _Newest:
         self.events: deque[tuple[int, AnyEvent]] = deque()  # each with its size in characters
 
     def add(self, size: int, event: AnyEvent) -> list[AnyEvent]:
-        """Take one more; what has to go for it."""
+        """Add an event; returns the old ones that had to go for it."""
         self.events.append((size, event))
         self._characters += size
         lost = []
@@ -63,18 +63,18 @@ class _Newest:
         return lost
 
     def take(self) -> AnyEvent:
-        """Take the oldest out."""
+        """Remove and return the oldest event."""
         size, event = self.events.popleft()
         self._characters -= size
         return event
 
 
 class EventHub:
-    """Where the events of all runs pass by. It keeps the newest, so that a reader who comes late has the beginning.
+    """Passes the events of all runs to readers. It keeps the newest events, so that a late reader gets the beginning.
 
     Attributes:
-        count: How many events there have been; the number of the next one.
-        closed: Whether nothing will come any more.
+        count: How many events there have been, which is the number of the next one.
+        closed: Whether there will be no more events.
     """
 
     def __init__(self, *, keep: int = _MOST, characters: int = _MOST_CHARACTERS, keep_ended: int = 500) -> None:
@@ -86,7 +86,7 @@ class EventHub:
         self._readers: WeakSet[EventReader] = WeakSet()
 
     def room(self) -> _Newest:
-        """Room for as many events as it keeps itself."""
+        """An empty buffer with the same bounds as the hub's own."""
         return _Newest(*self._bounds)
 
     def publish(self, event: AnyEvent) -> None:
@@ -110,13 +110,13 @@ class EventHub:
             _log(event, level)
 
     def forget_ended(self, going: Container[str]) -> None:
-        """Let go of the oldest events, up to one of the runs still going; a few stay for readers who come late."""
+        """Forget the oldest events, up to the first of a run still under way; ``keep_ended`` stay for late readers."""
         events = self._newest.events
         while len(events) > self._keep_ended and events[0][1].run_id not in going:
             self._newest.take()
 
     def close(self) -> None:
-        """End every reader once it has read what there is."""
+        """End every reader once it has read everything."""
         self.closed = True
         for reader in self._readers:
             reader.wake()
@@ -131,9 +131,9 @@ class EventHub:
         """Read events, from the oldest one in memory on.
 
         Args:
-            wanted: Which events.
-            since: The number of the first event to read; what is no longer in memory is passed over.
-            until: Gives the number of the event before which the reader ends, or None as long as nobody knows;
+            wanted: Says whether to read an event.
+            since: The number of the first event to read; events no longer in memory are skipped.
+            until: Returns the number of the event before which the reader ends, or None while that is unknown;
                 without it the reader ends when the supervisor closes.
         """
         reader = EventReader(self, wanted, until)
@@ -155,8 +155,8 @@ def _log(event: AnyEvent, level: int) -> None:
 class EventReader:
     """An asynchronous iterator over events. Any number of tasks may each have their own.
 
-    It holds what it has still to read, as much as the hub keeps. One that is slower blocks nobody: it is told
-    how many events it missed.
+    It buffers its unread events, up to the hub's own bounds. A reader that is too slow blocks nobody: it is told how
+    many events it missed.
     """
 
     def __init__(self, hub: EventHub, wanted: Callable[[Event], bool], until: Callable[[], int | None]) -> None:
@@ -168,7 +168,7 @@ class EventReader:
         self._news: anyio.Event | None = None
 
     def put(self, number: int, size: int, event: AnyEvent) -> None:
-        """Take an event of so many characters, if it is one to read."""
+        """Add an event of ``size`` characters, if the reader wants it."""
         end = self._until()
         if (end is None or number < end) and self._wanted(event):
             for lost in self._unread.add(size, event):
@@ -178,7 +178,7 @@ class EventReader:
             self.wake()
 
     def wake(self) -> None:
-        """Have the waiting task look again."""
+        """Wake the waiting task."""
         if self._news is not None:
             self._news.set()
 

@@ -1,4 +1,4 @@
-"""What can be seen of a run while it goes on: the events, and what the journal keeps of them."""
+"""The events of runs: what can be observed while a run is under way, and how the journal records it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=Tr
         agent: The name of its agent.
         iteration: The iteration it happened in; 0 before the first.
         at: Seconds since 1970.
-        elapsed: Seconds that the run's tree has been going, in all processes: not while its root was paused.
+        elapsed: Seconds that the run's tree has worked, in all processes, not counting pauses of its root.
     """
 
     run_id: str
@@ -67,12 +67,12 @@ class RunSpawned(Event, frozen=True, kw_only=True):
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
-    """A run goes on from its record: after a crash, in a new process, or after it was stopped.
+    """A run continues from its record: after a crash, in a new process, or after it was stopped.
 
     Attributes:
         entries: How many entries its record has.
-        interrupted_calls: Tool calls of which nobody knows what they did.
-        agent_changed: The agent's definition is another than the one that the run was begun with.
+        interrupted_calls: How many tool calls were interrupted, so that their effect is unknown.
+        agent_changed: Whether the agent's definition differs from the one that the run began with.
     """
 
     entries: int
@@ -81,11 +81,11 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
 
 class RunForked(Event, frozen=True, kw_only=True):
-    """Another run was begun that is the same up to ``iteration``.
+    """Another run was started as a copy of this one up to ``iteration``.
 
     Attributes:
-        fork: Its id.
-        rewound: Whether it takes the place of this one, which was ended for it.
+        fork: The id of the new run.
+        rewound: Whether the new run replaces this one, which was ended for it.
     """
 
     fork: str
@@ -93,13 +93,13 @@ class RunForked(Event, frozen=True, kw_only=True):
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
-    """A machine owns the run from now on, where several share a journal: it alone writes its record.
+    """In a shared journal, a machine now owns the run: only this machine writes its record.
 
     Attributes:
-        machine: Its id.
-        name: Its name.
-        fence: Counts the owners of the run.
-        why: How it came there: ``started``, ``queued``, ``resumed``, ``moved`` or ``taken over``.
+        machine: The machine's id.
+        name: The machine's name.
+        fence: The number of this owner; it grows by one with every change of owner.
+        why: How the machine got the run: ``started``, ``queued``, ``resumed``, ``moved`` or ``taken over``.
     """
 
     machine: str
@@ -112,9 +112,9 @@ class IterationStarted(Event, frozen=True, kw_only=True):
     """A model call is about to be made.
 
     Attributes:
-        view_tokens: Estimate of the prompt that the model sees.
-        record_tokens: Estimate of the prompt that a plain loop would send: the whole record, nothing shortened.
-        build_seconds: What it took to plan the view, make the request and check it; no model is asked for that.
+        view_tokens: Estimated tokens of the prompt that the model sees.
+        record_tokens: Estimated tokens of the prompt that a plain loop would send: the whole record, unshortened.
+        build_seconds: The time it took to plan the view and to build and check the request, without a model call.
     """
 
     view_tokens: int
@@ -134,7 +134,7 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
 
 
 class ModelRetrying(Event, frozen=True, kw_only=True):
-    """A model call failed in a way that may pass; it is made again after ``delay`` seconds."""
+    """A model call failed in a way that may be temporary; it is retried after ``delay`` seconds."""
 
     attempt: int
     delay: float
@@ -153,7 +153,7 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolProgress(Event, frozen=True, kw_only=True):
-    """A tool says how far it is; only for those who watch, it is not kept."""
+    """A tool reports progress. This event is only shown to readers, not recorded."""
 
     call_id: str
     tool: str
@@ -166,8 +166,8 @@ class ToolEnded(Event, frozen=True, kw_only=True):
     Attributes:
         status: ``ok``, ``error`` or ``interrupted``.
         characters: Length of the whole result.
-        shown: Length of what the model is shown of it.
-        deduplicated: An earlier call's result was given instead of running the tool again.
+        shown: Length of the part that the model is shown.
+        deduplicated: Whether the call was answered from an earlier call's result instead of running the tool.
     """
 
     call_id: str
@@ -184,10 +184,10 @@ class ApprovalRequested(Event, frozen=True, kw_only=True):
     """A tool call waits until somebody allows or denies it; see ``Run.approve`` and ``Run.deny``.
 
     Attributes:
-        arguments: What the tool is to be called with.
+        arguments: The arguments of the call.
         digest: Hash of the tool's name and these arguments.
-        reason: Who wants it to be asked.
-        expires_at: Seconds since 1970, after which it is denied; None for no such time.
+        reason: Who requires the approval.
+        expires_at: When the call is denied if nobody has decided, in seconds since 1970; None for never.
     """
 
     call_id: str
@@ -205,11 +205,11 @@ class ApprovalDecided(Event, frozen=True, kw_only=True):
     """A tool call was allowed or denied.
 
     Attributes:
-        allowed: Which of the two.
-        by: Who decided, as they say; "" where nobody did before its time was over, or nobody said so.
-        reason: Why it is denied.
-        digest: Hash of the tool's name and the arguments that it is about.
-        arguments: What the tool is called with instead of what was asked for; None where it is the same.
+        allowed: Whether it was allowed.
+        by: Who decided, as given by the caller; "" if they gave no name, or if nobody decided in time.
+        reason: Why it was denied.
+        digest: Hash of the tool's name and the arguments that were decided on.
+        arguments: The arguments that replace those of the call; None if they are the same.
     """
 
     call_id: str
@@ -226,14 +226,14 @@ class ApprovalDecided(Event, frozen=True, kw_only=True):
 
 
 class ResultAwaited(Event, frozen=True, kw_only=True):
-    """A tool has sent its request out, and its result is to come from elsewhere; see ``Run.give_result``.
+    """A tool has returned without a result, which will come from outside; see ``Run.give_result``.
 
     Attributes:
-        note: What is waited for, as the tool says.
-        expires_at: Seconds since 1970, after which the model is told that none came; None for no such time.
-        round: How often the call has waited with this, from 1.
-        schema: JSON schema of what is to come; None for anything.
-        state: What the tool goes on with; None where what comes is the result. See ``ResultLater``.
+        note: What the call waits for, in the tool's words.
+        expires_at: When the model is told that no result came, in seconds since 1970; None for never.
+        round: How many times the call has waited, including this one.
+        schema: JSON schema of the expected value; None for any value.
+        state: The state with which the tool continues; None if the value is the result. See ``ResultLater``.
     """
 
     call_id: str
@@ -249,14 +249,14 @@ class ResultAwaited(Event, frozen=True, kw_only=True):
 
 
 class ResultGiven(Event, frozen=True, kw_only=True):
-    """The result of a tool call came from elsewhere.
+    """The result of a tool call was given from outside.
 
     Attributes:
-        result: Text or JSON; None where it is content that is stored.
-        is_error: Whether the call failed by it.
-        content_id: Under which images and documents are stored, as blocks of the Messages API; "" for none.
-        round: Which time of the call's waiting it ends, from 1.
-        expired: Whether nobody gave one in time.
+        result: Text or JSON; None if the result is stored content.
+        is_error: Whether the result says that the call failed.
+        content_id: The id of stored images and documents, as blocks of the Messages API; "" for none.
+        round: Which of the call's waits it ends, from 1.
+        expired: Whether nobody gave a result in time.
     """
 
     call_id: str
@@ -272,18 +272,18 @@ class ResultGiven(Event, frozen=True, kw_only=True):
 
 
 class ContextEdited(Event, frozen=True, kw_only=True):
-    """The plan changed: what the model sees of the past is another than before.
+    """The plan changed: the model now sees the past differently.
 
     Attributes:
-        kind: Which kind of edit.
-        reason: Why, with its arithmetic, as a sentence.
-        tokens_saved: How much smaller each later prompt is.
-        cost: US dollars that the edit costs once, for rewriting the cache behind it.
+        kind: The kind of edit.
+        reason: Why the edit was made, with its arithmetic, as a sentence.
+        tokens_saved: By how many tokens each later prompt is smaller.
+        cost: One-time cost of the edit in US dollars, for rewriting the prompt cache after it.
         saves_per_call: US dollars that each later call saves.
-        tokens_before: Estimate of the prompt without the edit; 0 where it was not worked out.
-        tokens_after: The same with it.
-        summaries: How many summaries are swapped in with it.
-        entries: Positions of the single entries that it touches.
+        tokens_before: Estimated tokens of the prompt without the edit; 0 if not estimated.
+        tokens_after: Estimated tokens of the prompt with the edit; 0 if not estimated.
+        summaries: How many summaries the edit swaps in.
+        entries: Positions of the single entries that the edit changes.
     """
 
     kind: str
@@ -298,12 +298,12 @@ class ContextEdited(Event, frozen=True, kw_only=True):
 
 
 class SummaryTaken(Event, frozen=True, kw_only=True):
-    """The summarizer finished a summary of entries ``first`` to ``last``; the planner will say when to use it.
+    """The summarizer finished a summary of entries ``first`` to ``last``; the planner decides when to use it.
 
-    That of a single result has ``strategy="result"``, and waits until the result is compacted.
+    A summary of a single result has ``strategy="result"`` and is used when the result is compacted.
 
     Attributes:
-        failure: Why the strategy that was asked could not write it, so that the extractive one did; "" if it could.
+        failure: Why the requested strategy failed, so that the extractive one wrote the summary; "" if it did not fail.
     """
 
     first: int
@@ -315,9 +315,9 @@ class SummaryTaken(Event, frozen=True, kw_only=True):
 
 
 class SummaryRefused(Event, frozen=True, kw_only=True):
-    """There is no summary of a stretch or of a single result: it failed or was refused; the run goes on without it.
+    """A summary of a stretch or of a single result failed or was refused; the run continues without it.
 
-    A request that a newer one replaced before it was begun is not refused, and has no event.
+    A request that a newer one replaced before it was begun does not count as refused, and has no event.
     """
 
     reason: str
@@ -327,9 +327,9 @@ class Alert(Event, frozen=True, kw_only=True):
     """A figure of the run went beyond its threshold; see ``AlertThresholds``.
 
     Attributes:
-        metric: Which threshold: ``tokens``, ``retrieval_share``, …; or the limit that is near, as ``limits.cost``.
+        metric: The threshold's name: ``tokens``, ``retrieval_share``, …; or the limit that is near, as ``limits.cost``.
         value: The figure.
-        threshold: What it should not exceed.
+        threshold: The threshold.
         reason: Both, as a sentence.
     """
 
@@ -340,13 +340,13 @@ class Alert(Event, frozen=True, kw_only=True):
 
 
 class PayloadConflicted(Event, frozen=True, kw_only=True):
-    """Changes of the payload were not made, as others had changed the same places first; the record has them.
+    """Payload changes were not made because the same places had been changed first; the record keeps these changes.
 
     Attributes:
-        call_id: The tool call that they came with; "" for none.
-        source: The tool, or the sub-agent's run, that wanted them.
-        version: The version of the payload whose record has them.
-        paths: The places.
+        call_id: The tool call that the changes came from; "" for none.
+        source: The tool, or the sub-agent's run, that requested the changes.
+        version: The payload version whose record keeps the changes.
+        paths: The places that they would have changed.
     """
 
     call_id: str
@@ -356,7 +356,7 @@ class PayloadConflicted(Event, frozen=True, kw_only=True):
 
 
 class StateChanged(Event, frozen=True, kw_only=True):
-    """The run went into another state."""
+    """The run's state changed."""
 
     state: RunState
     result: str | None = None
@@ -392,14 +392,14 @@ AnyEvent: TypeAlias = (
     | StateChanged
     | EventsMissed
 )
-"""Any of the events, so that a type checker knows when a ``match`` has seen them all."""
+"""Any of the events; with this union a type checker knows whether a ``match`` is exhaustive."""
 
 _KINDS: Final[dict[str, type[AnyEvent]]] = {kind.__name__: kind for kind in get_args(AnyEvent)}
-_OF_EVERY_EVENT: Final = ("event", *Event.__struct_fields__)  # the record has columns for them, or its run has
+_OF_EVERY_EVENT: Final = ("event", *Event.__struct_fields__)  # stored in columns of the record or of its run
 
 
 def to_record(event: AnyEvent) -> EventLogged:
-    """What the journal keeps of an event: each of its own fields, whether or not it was given."""
+    """The journal's record of an event: all fields of its own type, including defaults."""
     body = msgspec.to_builtins(event)
     for name in _OF_EVERY_EVENT:
         del body[name]
@@ -414,10 +414,10 @@ def to_record(event: AnyEvent) -> EventLogged:
 
 
 def from_record(record: EventLogged, *, agent: str = "") -> AnyEvent | None:
-    """The event that a record keeps; None where the record is of no type that is listed here.
+    """The event of a record; None if the record's type is not one of ``AnyEvent``.
 
     Args:
-        record: As the journal gives it.
+        record: The record, as read from the journal.
         agent: The name of the run's agent, which is not in the record.
 
     Raises:

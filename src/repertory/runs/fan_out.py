@@ -1,4 +1,4 @@
-"""Whose turn it is among the sub-agents of one lead: so many at once, in order, and alike ones behind a warm cache."""
+"""When each sub-agent of a lead may work: so many at once, in order, and similar ones once the cache is warm."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from repertory.llm.profiles import ModelProfile
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What all runs of one agent begin their requests with: its tools and instructions.
+    """The beginning that the requests of all runs of one agent share: its tools and instructions.
 
     Attributes:
-        digest: The same for the same head of the same model.
-        tokens: How long it is, at four characters a token. The models of the table have fewer characters a token, so
-            this is less than what the provider counts.
+        digest: The same for the same head and model.
+        tokens: Its length at four characters per token. The models of the catalog have fewer characters per token, so
+            this is less than the provider counts.
     """
 
     digest: str
@@ -26,10 +26,10 @@ def worth_warming(head: Head, profile: ModelProfile, warm: bool | None) -> bool:
     """Whether others should wait until a first call has written a head to the prompt cache.
 
     Args:
-        head: What they share.
-        profile: Of their model.
-        warm: What the lead's agent says; None leaves it to the prices. Where these are not known, or the head is too
-            short to be cached, nothing would be saved, and nobody waits.
+        head: The beginning that they share.
+        profile: The profile of their model.
+        warm: What the lead's agent says; None decides by the prices. If these are unknown, or the head is too short to
+            be cached, waiting would save nothing.
     """
     if warm is not None:
         return warm
@@ -42,26 +42,26 @@ class Line:
     """The sub-agents of one lead that have not ended, in the order in which they began."""
 
     def __init__(self, parallel: int, clock: Callable[[], float]) -> None:
-        """Begin empty; ``parallel`` is how many work at once, ``clock`` gives seconds."""
+        """Begin empty; ``parallel`` is how many work at once, ``clock`` returns seconds."""
         self._parallel = parallel
         self._clock = clock
         self._places: list[Place] = []
         self._warm_until: dict[str, float] = {}  # by the digest of a head
 
     def join(self, wake: Callable[[], None]) -> Place:
-        """Take the last place; ``wake`` is called when it may have become its turn."""
+        """Take the last place; ``wake`` is called when its turn may have come."""
         place = Place(self, wake)
         self._places.append(place)
         return place
 
     def leave(self, place: Place) -> None:
-        """Make room, if it has not left already."""
+        """Leave the line, if the place has not left already."""
         if place in self._places:
             self._places.remove(place)
             self._wake()
 
     def has_turn(self, place: Place) -> bool:
-        """Whether a place is among the first. Of those that share a head worth warming, one begins and others wait."""
+        """Whether it is a place's turn. Of places that share a head worth warming, one begins and the others wait."""
         if place in self._places and self._places.index(place) >= self._parallel:
             return False
         if place.head is None or self._clock() < self._warm_until.get(place.head.digest, 0.0):
@@ -72,9 +72,9 @@ class Line:
         return True
 
     def answered(self, place: Place, ttl: float | None) -> None:
-        """Note that a call of a run has an answer under way: its head is in the prompt cache, for ``ttl`` seconds.
+        """Note that a run is receiving an answer, so its head is in the prompt cache for ``ttl`` seconds.
 
-        None says that the server did not take the call; others need not wait any longer for that one.
+        None means that the server did not accept the call, so others need not wait for it any longer.
         """
         if place.head is not None and ttl is not None:
             self._warm_until[place.head.digest] = self._clock() + ttl
@@ -91,8 +91,8 @@ class Place:
     """One sub-agent in the line.
 
     Attributes:
-        wake: Called when it may have become its turn.
-        head: What its first request begins with, where that is worth warming.
+        wake: Called when its turn may have come.
+        head: The beginning of its first request, if that is worth warming.
         warms: The digest of the head that its first call is about to write to the cache; "" for none.
     """
 

@@ -1,4 +1,4 @@
-"""What is said to a run from outside, and what of it its loop has not read."""
+"""The messages sent to a run from outside, and which of them its loop has not read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from repertory.record import Draft
 from repertory.record.entries import EntryKind
 from repertory.record.records import EventLogged
 
-SAID: Final = "UserSaid"  # the type of the records that keep what is said
+SAID: Final = "UserSaid"  # the type of the records of messages
 
 
 class Said(NamedTuple):
-    """What was said to a run from outside; ``sender`` is the run above it, or "" for the user."""
+    """A message to a run; ``sender`` is the id of the run above it, or "" for the user."""
 
     text: str
     sender: str = ""
 
 
 class Inbox:
-    """What was said to one run, by message id.
+    """The messages to one run, by message id.
 
     Args:
         run_id: The run.
-        lead: The name of the agent above it, for what that one says.
+        lead: The name of the agent above it, to mark its messages.
     """
 
     def __init__(self, run_id: str, *, lead: str = "the lead") -> None:
@@ -35,23 +35,23 @@ class Inbox:
         self._unread: list[str] = []
 
     def __contains__(self, message_id: str) -> bool:
-        """Whether something was said under an id."""
+        """Whether there is a message with this id."""
         return message_id in self._said
 
     @property
     def has_unread(self) -> bool:
-        """Whether something was said that the loop has not read."""
+        """Whether there is a message that the loop has not read."""
         return bool(self._unread)
 
     def is_unread(self, message_id: str) -> bool:
-        """Whether it is this that the loop has not read."""
+        """Whether the loop has not yet read this message."""
         return message_id in self._unread
 
     def is_new(self, message_id: str, said: Said) -> bool:
-        """Whether nothing was said yet under an id.
+        """Whether there is no message with this id yet.
 
         Raises:
-            RunError: Something else was.
+            RunError: Another message has this id.
         """
         known = self._said.get(message_id)
         if known is not None and known != said:
@@ -59,7 +59,7 @@ class Inbox:
         return known is None
 
     def put(self, message_id: str, said: Said, *, read: bool = False) -> None:
-        """Put a message where the loop looks at its next boundary, unless it has read it already."""
+        """Add a message for the loop to read at its next boundary, unless it has read it already."""
         self._said[message_id] = said
         if not read:
             self._unread.append(message_id)
@@ -70,12 +70,12 @@ class Inbox:
         return EventLogged(run_id=self._run_id, type=SAID, body=body, at=at, iteration=iteration)
 
     def take(self, *, iteration: int) -> list[Draft]:
-        """What was said since the last boundary, as it goes into the ledger; ``iteration`` is that which has ended."""
+        """The messages since the last boundary, as ledger entries; ``iteration`` is the one that has ended."""
         ids, self._unread = self._unread, []
         drafts: list[Draft] = []
         for message_id in ids:
             said = self._said[message_id]
-            # A sub-agent hears users and its lead; that it is the lead who speaks is said in front of the lead's words.
+            # A sub-agent gets messages from users and from its lead; those from the lead are marked as such.
             from_lead = f"[from {self._lead}, the agent that gave you this task, not from the user]\n"
             text = f"{from_lead}{said.text}" if said.sender else said.text
             kind: EntryKind = "lead-input" if said.sender else "user-input"

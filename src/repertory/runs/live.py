@@ -1,4 +1,4 @@
-"""What this process knows of a run while it lives."""
+"""``LiveRun``: what this process knows of a run while it works on it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """How a run ended; ``cause`` is the error itself, where it happened in this process."""
+    """How a run ended; ``cause`` is the error itself, if it happened in this process."""
 
     state: RunState
     result: str | None = None
@@ -69,7 +69,7 @@ class RunEnd(msgspec.Struct, frozen=True):
 
 
 class _EditsView(Protocol):
-    """What a run's holder may ask of its view; see ``Run.expand`` and ``Run.pin``."""
+    """The edits of a run's view that its user may ask for; see ``Run.expand`` and ``Run.pin``."""
 
     async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None: ...
 
@@ -78,34 +78,34 @@ class _EditsView(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class LiveRun:
-    """What this process knows of one run. It outlives the actor's restarts; the journal outlives it.
+    """What this process knows of one run. It outlives restarts of the run's actor; the journal outlives it.
 
     Attributes:
-        parent: The run that delegated to it; None for a root, and for one that was placed, also where both are here.
-        leads: For a root that was placed, the definitions of the agents above it, the nearest first.
-        promised: How many further runs those of its tree that were placed may have, by the ids of these.
-        payload: Its payload; None where it has none.
-        context: What the application handed in for its tools; it is neither recorded nor shown.
+        parent: The run that delegated to it; None for a root, and for a placed run even if its lead is here.
+        leads: For a placed run, the definitions of the agents above it, the nearest first.
+        promised: How many further runs the placed runs of its tree may start, by their ids.
+        payload: Its payload; None if it has none.
+        context: The application's object for its tools; it is neither recorded nor shown.
         resumed: Whether its record was read back, from an earlier process or from earlier in this one.
-        actor: Of its latest incarnation, below which the runs begin that it delegates to.
-        begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
-        waiting: Delegations that have not reported yet.
-        place: Among the sub-agents of the run above it; None for a root, and for one that has ended already.
+        actor: The context of its latest incarnation, below which the actors of its sub-agents are started.
+        begun: The write that begins the run, when its actor starts; the loop waits for it.
+        waiting: How many delegations have not reported yet.
+        place: Its place among the sub-agents of the run above it; None for a root, and for a run that had ended before.
         in_line: Whether it waits for its turn among them.
-        agent_changed: Whether it goes on with another definition than the one it was begun with.
+        agent_changed: Whether it continues with another definition than it began with.
         stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
         ending: Whether it takes no more messages.
-        asked: The iteration after which the user last said something; 0 for the task.
-        successor: The same run as it goes on, where it went on after its end in this process.
-        since: What the clock of the tree showed when its first iteration began; None before.
-        overdue: The limit that it was killed for; None for none.
-        end: How it ended, once that is on its way to the disk.
-        lost: The failure of the journal that kept its end from being recorded.
-        opened_tools: What its agent's tool sets opened.
+        asked: The iteration after which the user last sent a message; 0 for the task.
+        successor: The object of the same run after it continued in this process.
+        since: The time of the tree's clock when its first iteration began; None before.
+        overdue: The time limit for which it was killed; None for none.
+        end: How it ended, once that is being written to the disk.
+        lost: The journal's failure, because of which its end was not recorded.
+        opened_tools: The tools that its agent's tool sets opened.
         result_summaries: A model's summaries of single results, by position.
         told: How many entries its listeners were told of.
-        last_event: The number of the event after its last one; None while it goes on.
-        elsewhere: Whether it waits for any machine or goes on at another one, while somebody here holds it.
+        last_event: The number of the event after its last one; None while it is under way.
+        elsewhere: Whether it waits for any machine or is under way on another one, while somebody here holds it.
     """
 
     shared: Shared
@@ -151,12 +151,11 @@ class LiveRun:
     elsewhere: bool = False
 
     def __post_init__(self) -> None:
-        """Make what follows from these.
+        """Make the derived attributes.
 
-        ``members`` are, for a root, the ids of all runs of its tree, those that are about to begin included;
-        ``line`` are its sub-agents that have not ended, ``repeats`` are the tool calls that need not be made again,
-        ``first_event`` is the number of its first event in this process, and ``show`` lets everybody know of one who
-        watches.
+        ``members`` are, for a root, the ids of all runs of its tree, including those about to begin; ``line`` are its
+        sub-agents that have not ended; ``repeats`` are the tool calls that need not be made again; ``first_event`` is
+        the number of its first event in this process; and ``show`` publishes an event to all readers.
         """
         if self.shared.plain_loops:
             self.agent = msgspec.structs.replace(self.agent, context=None)
@@ -180,11 +179,11 @@ class LiveRun:
         self.inbox = Inbox(self.run_id, lead=lead)
         self.waits = WaitingCalls()
         self._view: _EditsView | None = None
-        self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
+        self._changed = anyio.Event()  # set when its wish, its view or its state changes
 
     @property
     def newest(self) -> LiveRun:
-        """The same run as it stands now: this one, or what went on after its end."""
+        """The newest object of the same run: this one, or the one with which it continued after its end."""
         live = self
         while live.successor is not None:
             live = live.successor
@@ -192,7 +191,7 @@ class LiveRun:
 
     @property
     def end_of_events(self) -> int | None:
-        """The number of the event after its last one, also where it went elsewhere and came back; None before."""
+        """The number of the event after its last one, even if it went elsewhere and came back; None while under way."""
         live = self
         while live.last_event is None and live.successor is not None:
             live = live.successor
@@ -219,33 +218,33 @@ class LiveRun:
             yield from child.tree()
 
     def definitions(self) -> Iterator[Agent[Any]]:
-        """Its agent and those above it, wherever their runs are."""
+        """Its agent and the agents above it, wherever their runs are."""
         yield from (run.agent for run in self.lineage())
         yield from self.root.leads
 
     @property
     def model(self) -> Model:
-        """The model that it calls: its agent's, else its parent's, else the supervisor's."""
+        """The model that it calls: its agent's, otherwise its parent's, otherwise the supervisor's."""
         return self.shared.models.get(
             next((agent.model for agent in self.definitions() if agent.model is not None), None)
         )
 
     @cached_property
     def approvals(self) -> Sequence[tuple[str, Approvals]]:
-        """Who has rules for its tool calls, and which: the supervisor first, its own agent last."""
+        """The approval rules for its tool calls, with whose they are: the supervisor's first, its own agent's last."""
         above = [(f"agent {agent.name}", agent.approvals) for agent in self.definitions()]
         rules = [("the supervisor", self.shared.approvals), *reversed(above)]
         return [(who, layer) for who, layer in rules if layer is not None]
 
-    # --- who watches it ---
+    # --- events and figures ---
 
     @property
     def statistics(self) -> RunStatistics:
-        """The figures of this run, as far as they are durable."""
+        """The durable figures of this run."""
         return self.tally.of(self.run_id)
 
     def event(self, kind: type[AnyEvent], /, **fields: Any) -> AnyEvent:
-        """Make an event of this run, without what is to be redacted. Whoever made it publishes and records it."""
+        """Make an event of this run, redacted. The caller publishes and records it."""
         fields = self.shared.journal.redact(fields)
         now, elapsed = self.shared.clock(), self.tally.clock.elapsed
         return kind(
@@ -253,13 +252,13 @@ class LiveRun:
         )
 
     def publish(self, kind: type[AnyEvent], /, **fields: Any) -> None:
-        """Make an event, show it and keep it in the journal."""
+        """Make an event, publish it and record it in the journal."""
         event = self.event(kind, **fields)
         self.show(event)
         self.shared.journal.submit([to_record(event)])
 
     def check_alerts(self) -> None:
-        """Say which figures of it and of those above it have gone beyond their threshold; see ``AlertThresholds``."""
+        """Publish alerts for figures that crossed a threshold, in this run and those above; see ``AlertThresholds``."""
         for run in self.lineage():
             for crossing in run.watch.check(run.statistics, run.used()) if run.watch is not None else ():
                 run.publish(Alert, **msgspec.structs.asdict(crossing))
@@ -273,7 +272,7 @@ class LiveRun:
         return used
 
     def tell(self, events: Iterable[MessageEvent]) -> None:
-        """Tell the listeners what became of messages; what they raise is logged and counted, and nothing more."""
+        """Tell the listeners what happened to messages; errors that they raise are only logged and counted."""
         if not self.listeners:
             return
         named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events]
@@ -286,7 +285,7 @@ class LiveRun:
                     log(logging.WARNING, "listener.failed", run=self.run_id, kind=event.kind, exc_info=error)
 
     def tell_added(self) -> None:
-        """Tell the listeners of the entries that have come since."""
+        """Tell the listeners of the entries added since the last call."""
         if self.listeners:
             snapshot = self.ledger.snapshot()
             told, self.told = self.told, len(snapshot)
@@ -296,10 +295,10 @@ class LiveRun:
 
     @asynccontextmanager
     async def changing_payload(self) -> AsyncGenerator[None]:
-        """Keep others from changing the payload.
+        """Lock the payload against other changes.
 
-        The wait cannot be cancelled, so that what a tool has done is recorded in any case; nobody holds it for longer
-        than it takes to write records.
+        Waiting for the lock cannot be cancelled, so that what a tool has done is always recorded. Nobody holds the lock
+        for longer than it takes to submit records.
         """
         with anyio.CancelScope(shield=True):
             await self._payload_lock.acquire()
@@ -309,21 +308,21 @@ class LiveRun:
             self._payload_lock.release()
 
     def adopt_payload(self, records: Iterable[PayloadChanged]) -> None:
-        """Make what was written part of the payload."""
+        """Apply recorded changes to the payload."""
         for record in records:
             assert self.payload is not None
             self.payload.adopt(record)
 
-    # --- how it stands ---
+    # --- its state ---
 
     def state_record(self, state: RunState, **fields: Any) -> RunStateChanged:
-        """The record of another state."""
+        """The record of a change of state."""
         return RunStateChanged(
             run_id=self.run_id, state=state, at=self.shared.clock(), iteration=self.iteration, **fields
         )
 
     def enter(self, state: RunState, *, also: Sequence[Record] = ()) -> Ticket:
-        """Go into a state that is not the last, which is on its way to the disk then, and further records with it."""
+        """Enter a state that is not final; the change, and further records with it, is being written to the disk."""
         changed = self.event(StateChanged, state=state)
         ticket = self.shared.journal.submit([*also, self.state_record(state), to_record(changed)])
         self.state = state
@@ -331,7 +330,7 @@ class LiveRun:
         return ticket
 
     def check_limits(self) -> None:
-        """Raise ``LimitExceeded`` if it may not make another iteration."""
+        """Raise ``LimitExceeded`` if it may not begin another iteration."""
         if self.since is None:
             self.since = self.tally.clock.elapsed
             self.wake()
@@ -345,7 +344,7 @@ class LiveRun:
 
     @property
     def seconds_left(self) -> float:
-        """Until its time is over; no bound where there is none, and while nothing of it passes."""
+        """Seconds until its time limit; infinite if there is none, and while the tree's clock stands still."""
         most, clock = self.agent.limits.seconds, self.tally.clock
         if most is None or self.since is None or not clock.going:
             return math.inf
@@ -373,26 +372,26 @@ class LiveRun:
 
     @property
     def waits_for_tree(self) -> bool:
-        """Whether its whole tree was stopped, so that what is open stays so until that is resumed."""
-        root = self.root  # of what was placed, which its lead has stopped from elsewhere
+        """Whether its whole tree was stopped, so that open calls stay open until the tree is resumed."""
+        root = self.root  # a placed run is a root here, and may have been stopped by its lead from elsewhere
         return root.stop_asked or (root.started.placed is not None and root.wish == "stop")
 
     @property
     def is_ending(self) -> bool:
-        """Whether nothing more that is said to it will be read before it has ended."""
+        """Whether no further message to it will be read before it has ended."""
         return self.ending or self.ended.is_set() or self.wish == "stop"
 
     def end_of_killed(self) -> RunEnd:
-        """How it ends where it was killed."""
+        """How it ends if it was killed."""
         return RunEnd("stopped") if self.overdue is None else RunEnd.failed(self.overdue)
 
     def try_to_end(self) -> bool:
-        """Take no more messages, unless one has come that the loop has not seen."""
+        """Take no more messages, unless there is one that the loop has not read; returns whether it may end."""
         self.ending = not self.inbox.has_unread
         return self.ending
 
     def close(self, *, recorded: bool = False) -> None:
-        """Tell those who watch or wait that it has ended; ``recorded`` says that the journal has the event already."""
+        """Tell readers and waiters that it has ended; ``recorded`` says that the journal already has the event."""
         assert self.end is not None
         self.tell_added()
         self.state = self.end.state
@@ -404,7 +403,7 @@ class LiveRun:
         self.set_ended()
 
     def set_ended(self) -> None:
-        """Make room for others, and wake everybody who waits for its end."""
+        """Leave its place to others, and wake everybody who waits for its end."""
         if self.parent is None:
             self.tally.clock.run(on=False)
         if self.place is not None:
@@ -414,16 +413,16 @@ class LiveRun:
         self.wake()
 
     def wake(self) -> None:
-        """Have it look again what is asked of it, and whether it has its turn."""
+        """Wake its loop to check what is asked of it and whether it is its turn."""
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
     # --- what is asked of it ---
 
     def wish_for(self, wish: Wish) -> None:
-        """Ask its loop, and those below it, to go on, pause, stop, or close with the supervisor.
+        """Ask its loop, and those below it, to continue, pause, stop, or close with the supervisor.
 
-        The loops look at their boundaries. The last two are not taken back.
+        The loops obey at their next boundary. Stop and close cannot be taken back.
         """
         if self.parent is None and self.ref is not None and not self.ended.is_set():
             self.tally.clock.run(on=wish != "pause")
@@ -433,14 +432,14 @@ class LiveRun:
             run.wake()
 
     async def wait_for_wish(self) -> None:
-        """Wait until something may have been asked of the loop, said to it, or become of what it delegated."""
+        """Wait until there may be a new wish or message, or news of a sub-agent."""
         await self._changed.wait()
 
     async def wait_for_turn(self, head: Head) -> None:
-        """Wait until it may work beside the other sub-agents of its lead, or is to stop.
+        """Wait until it may work beside the other sub-agents of its lead, or must stop.
 
         Args:
-            head: What its first request begins with.
+            head: The beginning of its first request.
         """
         place, above = self.place, self.parent
         if place is None or above is None:
@@ -454,12 +453,12 @@ class LiveRun:
         self.in_line = False
 
     def answered(self, *, refused: bool = False) -> None:
-        """Note that a model call has an answer under way, or that the server did not take it."""
+        """Note that a model call is being answered, or that the server did not accept it (``refused``)."""
         if self.place is not None:
             self.place.answered(None if refused else self.model.profile.cache.ttl)
 
     def check_here(self) -> None:
-        """Raise ``RunError`` where the run waits for a machine, or goes on at another one."""
+        """Raise ``RunError`` if the run waits for a machine, or is under way on another one."""
         if self.elsewhere and not self.ended.is_set():
             raise RunError(
                 f"run {self.run_id} waits for a machine, or is under way on another one; "
@@ -467,10 +466,11 @@ class LiveRun:
             )
 
     def kill(self, *, alone: bool = True) -> None:
-        """End the run and those below it now, cancelling what is under way. What is in the record stays.
+        """End the run and those below it now, and cancel what is under way. What is in the record stays.
 
         Args:
-            alone: Whether it ends by itself, rather than with the run above it. Then it does not go on with that one.
+            alone: Whether it ends by itself, rather than with the run above it; then it does not continue with that
+                run.
         """
         self.stop_asked = self.stop_asked or alone
         for run in self.tree():
@@ -479,15 +479,15 @@ class LiveRun:
             self.ref.kill()
 
     def hear(self, message_id: str, said: Said) -> None:
-        """Take a message that is on its way to the disk from now on; one that is known is heard once.
+        """Write a message and give it to the loop; a message with a known id is not given again.
 
         Raises:
-            RunError: Something else was said under this id.
+            RunError: Another message has this id.
         """
         if not self.inbox.is_new(message_id, said):
             return
-        # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.
-        # Whatever the loop makes of it is submitted later, and becomes durable later.
+        # Submitting it and giving it to the loop are one step, so a cancelled caller has done both or neither. Whatever
+        # the loop does with it is submitted later, and so becomes durable later.
         self.shared.journal.submit([self.said_record(message_id, said)])
         self.inbox.put(message_id, said)
         self.wake()
@@ -497,7 +497,7 @@ class LiveRun:
         return self.inbox.record(message_id, said, at=self.shared.clock(), iteration=self.iteration)
 
     def opened(self, view: _EditsView | None) -> None:
-        """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""
+        """Set the view of its loop, which may be edited from now on; None until a new loop has opened its view."""
         self._view = view
         self.wake()
 

@@ -1,4 +1,4 @@
-"""The log of the application, and what is kept out of it; ``repertory._log`` says in what form it is written."""
+"""The application's log, and the redaction of secrets in it; ``repertory._log`` defines the format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOMS: Final = ("actors", "journal", "mcp", "service", "tools")  # with loggers
 
 
 def compactor_log(run_id: str) -> Callable[[str, Exception], None]:
-    """Make what logs that a compactor raised: once for each, as it is asked about every result."""
+    """Make a function that logs a compactor's error, once per compactor, as each is called for every result."""
     told: set[str] = set()
 
     def tell(compactor: str, error: Exception) -> None:
@@ -37,10 +37,10 @@ def redacted_log(redact: Callable[[Any], Any]) -> Generator[None]:
                 record.exc_info, record.exc_text = None, shown
         vars(record).update({name: redact(value) for name, value in vars(record).items()})
         if isinstance(record.msg, dict):
-            record.msg = LogEvent(record.msg)  # also where something was replaced in it
+            record.msg = LogEvent(record.msg)  # redacting may have made a plain dict of it
         return True
 
-    # A filter sees what is logged with its own logger, not what comes up from those below it.
+    # A filter sees what is logged with its own logger, not what propagates from loggers below it.
     loggers = [logging.getLogger(name) for name in ("repertory", *(f"repertory.{room}" for room in _ROOMS))]
     for logger in loggers:
         logger.addFilter(look)

@@ -1,4 +1,4 @@
-"""The models of a supervisor: those that agents bring along, and those that it opens by their names."""
+"""The models of a supervisor: those that agents bring with them, and those that it opens by name."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _POSSIBLE = (
     f"{DEFAULT_MODEL!r} (set ANTHROPIC_API_KEY), or any model of a server that speaks the Messages API "
     "(set ANTHROPIC_BASE_URL; Ollama, llama.cpp and vLLM do)"
 )
-_FAMILIES = ("haiku", "sonnet", "opus", "fable")  # of Claude models; each stands for the newest of them
-_CLOSING = 5.0  # seconds for one model; what it holds then ends with the process
+_FAMILIES = ("haiku", "sonnet", "opus", "fable")  # of Claude models; each name means the newest model of the family
+_CLOSING = 5.0  # seconds to close one model; whatever it still holds then ends with the process
 
 
 def open_model(name: str | None = None, *, environment: Mapping[str, str] | None = None) -> Model:
-    """Make the model that a name stands for. Nothing is sent yet, and no SDK is imported.
+    """Make a model from its name. Nothing is sent yet, and no SDK is imported.
 
     Args:
-        name: ``offline``, or a model's name, optionally as ``anthropic:NAME``. None takes ``REPERTORY_MODEL``; where
-            that is not set, ``claude-sonnet-5-5`` if ``ANTHROPIC_API_KEY``, ``ANTHROPIC_AUTH_TOKEN`` or
-            ``ANTHROPIC_BASE_URL`` is set, else ``offline``.
-        environment: Where to look these up; None for the process's environment.
+        name: ``offline``, or a model's name, optionally as ``anthropic:NAME``. None uses ``REPERTORY_MODEL``. If that
+            is not set, it uses ``claude-sonnet-5-5`` if ``ANTHROPIC_API_KEY``, ``ANTHROPIC_AUTH_TOKEN`` or
+            ``ANTHROPIC_BASE_URL`` is set, and otherwise ``offline``.
+        environment: The variables to use; None for the process's environment.
 
     Raises:
         ConfigurationError: The name is malformed, belongs to another provider, or needs a server that is not set.
@@ -58,15 +58,15 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
         raise ConfigurationError(f"unknown model {chosen!r}; {_POSSIBLE}")
     from repertory.llm.anthropic import AnthropicModel
 
-    key = variables.get("ANTHROPIC_API_KEY") or None  # wins over the token, as it does in the SDK
+    key = variables.get("ANTHROPIC_API_KEY") or None  # takes precedence over the token, as in the SDK
     token = None if key else variables.get("ANTHROPIC_AUTH_TOKEN")
     return AnthropicModel(bare, api_key=key, auth_token=token, base_url=variables.get("ANTHROPIC_BASE_URL") or None)
 
 
 def newest_of(family: str, profile: ModelProfile) -> str:
-    """The newest model of a family at the provider of a given model; "" where that is none of the provider's own.
+    """The newest model of a family at the provider of a given model; "" if the given name is not the provider's own.
 
-    How a cloud or a gateway spells the other models nobody knows.
+    How a cloud or a gateway spells the names of its other models is unknown.
     """
     named = re.sub(r"-20\d{6}$", "", profile.name)
     known = [name for name in CATALOG if name.startswith(f"claude-{family}-")]
@@ -76,7 +76,7 @@ def newest_of(family: str, profile: ModelProfile) -> str:
 
 
 class OpenModels:
-    """The models of a supervisor; each that is named is opened once."""
+    """The models of a supervisor; each named model is opened once."""
 
     def __init__(self, default: Model | str | None, summaries: Sequence[Model | str] | None) -> None:
         self._default = default
@@ -84,13 +84,13 @@ class OpenModels:
         self._summaries = None if summaries is None else tuple(self.get(each) for each in summaries)
 
     def get(self, wanted: Model | str | None) -> Model:
-        """A model by its name, itself, or the default.
+        """The model for a name, a model object itself, or the default for None.
 
-        The name of a family of Claude models, such as ``haiku``, is the newest of them where the default is a Claude
-        model too, and the default elsewhere: who runs offline, or on a server of his own, has no other.
+        The name of a family of Claude models, such as ``haiku``, means the newest of them if the default is a Claude
+        model too, and otherwise the default: offline, or on a server of one's own, there is no other.
 
         Raises:
-            ConfigurationError: The name makes no sense.
+            ConfigurationError: The name is not a model's.
         """
         if isinstance(wanted, str) and wanted in _FAMILIES:
             default = self.get(None)
@@ -108,9 +108,9 @@ class OpenModels:
         return self.opened[wanted]
 
     def for_summaries(self, model: Model) -> tuple[Model, ...]:
-        """Those that write the summaries of runs on a model, to be tried in this order.
+        """The models to try, in this order, for the summaries of runs that use ``model``.
 
-        Unless others were named that is the small model of the same provider, where there is one to be reached.
+        Unless others were named, this is the small model of the same provider, if there is one and it can be reached.
         """
         if self._summaries is not None:
             return self._summaries
@@ -122,7 +122,7 @@ class OpenModels:
 async def open_models(
     default: Model | str | None, summaries: Sequence[Model | str] | None = None
 ) -> AsyncGenerator[OpenModels]:
-    """Hold the models of a supervisor, and close on leaving what was opened here. See ``open_supervisor``."""
+    """Hold the models of a supervisor, and on leaving close those that were opened here. See ``open_supervisor``."""
     models = OpenModels(default, summaries)
     try:
         yield models
@@ -131,15 +131,15 @@ async def open_models(
             with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING):
                 try:
                     await model.aclose()
-                except Exception as failure:  # noqa: BLE001 - the next one is to be closed all the same
+                except Exception as failure:  # noqa: BLE001 - the next one must still be closed
                     log(logging.WARNING, "model.close.failed", model=model.name, exc_info=failure)
 
 
 async def check_keys(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None) -> None:
-    """See that the models of an agent and its team have the keys that they need; ``inherited`` as in ``check_prices``.
+    """Check that the models of an agent and its team have the keys they need; ``inherited`` as in ``check_prices``.
 
     Raises:
-        ModelAuthenticationError: One has none.
+        ModelAuthenticationError: A key is missing.
     """
     model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
     if isinstance(model, NeedsKey):
@@ -149,12 +149,12 @@ async def check_keys(agent: Agent[Any], models: OpenModels, *, inherited: Model 
 
 
 def check_prices(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None, bounded: str = "") -> None:
-    """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
+    """Check that a cost limit can be enforced: the prices of the agent's, its team's and the summary models are known.
 
     ``inherited`` is the model of the agent above it, and ``bounded`` the agent above it that has such a limit.
 
     Raises:
-        ConfigurationError: Nobody knows what one of the models costs.
+        ConfigurationError: The price of one of the models is unknown.
     """
     model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
     bounded = bounded or (agent.name if agent.limits.cost is not None else "")

@@ -1,4 +1,4 @@
-"""How a run comes to its payload, what of it stands in its instructions, and what of a sub-agent's comes back."""
+"""A run's payload: how it begins, how instructions show it, and what a sub-agent's changes bring back to its lead."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from repertory.record.rows import encode_json
 from repertory.runs.events import PayloadConflicted
 from repertory.runs.live import LiveRun
 
-# Nothing else between braces is a template, so that JSON and code may stand in instructions as they are. With its
-# braces doubled it stands for itself.
+# Nothing else between braces is a template, so instructions may contain JSON and code as they are. Double braces escape
+# a template.
 _TEMPLATE: Final = re.compile(r"\{\{payload[\w.-]*\}\}|\{payload((?:\.[\w-]+)*)\}")
 
 
 def check_payloads(agent: Agent[Any]) -> None:
-    """See that the payloads of an agent and its team can be meant as they stand, before a run of it starts.
+    """Check the payload types, scopes and templates of an agent and its team before a run starts.
 
     Raises:
-        ConfigurationError: A type is none, a scope or a template names what no payload has.
+        ConfigurationError: A payload type is unusable, or a scope or a template names something that no payload has.
     """
     fields = _fields(agent)
     _check_template(agent, fields)
@@ -58,17 +58,17 @@ def new_payload(
     lead: PayloadState | None = None,
     redact: Callable[[PayloadChanged], PayloadChanged],
 ) -> tuple[PayloadState | None, list[PayloadChanged]]:
-    """The payload of a new run and its first version, to be recorded; None for a run without one.
+    """The payload of a new run, and its first version to record; None for a run without a payload.
 
     Args:
-        agent: What runs.
-        value: What its caller gives it; None for the defaults of its type.
-        started: The beginning of the run.
-        lead: The payload of the run that delegates to it, of which its scope takes a part.
-        redact: Takes out of a record what must not be kept.
+        agent: The agent that runs.
+        value: The value given by the caller; None for the defaults of the type.
+        started: The record of the run's beginning.
+        lead: The payload of the lead's run, of which the sub-agent's scope selects a part.
+        redact: Removes from a record what must not be kept.
 
     Raises:
-        PayloadInvalid: The value does not fit the type, or there is none.
+        PayloadInvalid: The value does not fit the type, or the agent has no payload.
     """
     if not _has_payload(agent):
         if value is not None:
@@ -86,10 +86,10 @@ def new_payload(
 
 
 def payload_on_record(agent: Agent[Any], records: Sequence[PayloadChanged], *, below: bool) -> PayloadState | None:
-    """The payload of a run that is taken up again; of the type that its agent names now, where it names one.
+    """The payload of a run that continues, as the type that its agent declares now, if it declares one.
 
     Raises:
-        PayloadInvalid: It does not fit that type.
+        PayloadInvalid: The payload does not fit that type.
     """
     if not records:
         return None
@@ -97,24 +97,24 @@ def payload_on_record(agent: Agent[Any], records: Sequence[PayloadChanged], *, b
 
 
 def bring_back(payload: Payload, run_id: str, state: PayloadState | None) -> None:
-    """Stage what a sub-agent that is done changed of its lead's payload, in the draft of the call that reports it.
+    """Stage a finished sub-agent's changes of its lead's payload, in the draft of the call that reports it.
 
     Args:
         payload: The draft.
-        run_id: Of the sub-agent's run. What it brought before is not brought again.
-        state: Its payload.
+        run_id: The sub-agent's run; changes that it has already brought back are not repeated.
+        state: The sub-agent's payload.
     """
     if state is not None and state.scope.write:
         payload.bring_back(state.brings_back(), base=state.base, run_id=run_id)
 
 
 def instructions_of(agent: Agent[Any], state: PayloadState | None) -> str:
-    """The agent's instructions with parts of the payload in them, as the run began with it.
+    """The agent's instructions, with parts of the payload filled in as of the run's start.
 
-    Not as it stands: that would change the beginning of every request, and so cost the whole prompt cache.
+    The current payload would change the beginning of every request, and so invalidate the whole prompt cache.
 
     Raises:
-        ConfigurationError: They name what is not there.
+        ConfigurationError: The instructions name something that the payload does not have.
     """
 
     def shown(found: re.Match[str]) -> str:
@@ -161,7 +161,7 @@ def _has_payload(agent: Agent[Any]) -> bool:
 
 
 def _type_of(agent: Agent[Any]) -> ValueType:
-    """The type of its payload; one that has a scope only sees a plain mapping."""
+    """The type of its payload; a plain mapping if it has only a scope."""
     return ValueType(dict[str, Any] if agent.payload is None else agent.payload, f"agent {agent.name}: payload")
 
 
@@ -172,10 +172,10 @@ def _fields(agent: Agent[Any]) -> frozenset[str] | None:
 def changes_of(
     live: LiveRun, staged: Sequence[Staged], *, call_id: str = "", stored: ContentStored | None = None
 ) -> tuple[list[PayloadChanged], list[PayloadConflicted]]:
-    """What is to be written for changes of a run's payload, and the events that tell of conflicts.
+    """The records to write for changes of a run's payload, and the events that report conflicts.
 
-    Nothing is changed by it: ``LiveRun.adopt_payload`` does that, once they are on their way to the disk. From the one
-    to the other ``LiveRun.changing_payload`` keeps others away.
+    This changes nothing yet: ``LiveRun.adopt_payload`` does, once the records are being written to the disk. Hold
+    ``LiveRun.changing_payload`` from the one to the other.
     """
     if live.payload is None or not (staged or stored is not None):
         return [], []

@@ -25,10 +25,10 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """What all runs of a supervisor share.
 
     Attributes:
-        alerts: From where on a run's figures are worth an alert; None for no alerts.
+        alerts: The thresholds beyond which a run's figures cause an alert; None for no alerts.
         approvals: Rules for the tool calls of all runs; None for none.
-        clock: Gives seconds since 1970.
-        machines: This one, where several share the journal.
+        clock: Returns seconds since 1970.
+        machines: This machine, if several share the journal; otherwise None.
         plain_loops: Whether every agent shows its model everything, whatever its ``context`` says.
     """
 
@@ -47,7 +47,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     plain_loops: bool = False
 
     async def may_begin_effect(self) -> None:
-        """Wait until something may be done that cannot be taken back: nobody else can own the runs of this process.
+        """Wait until an effect that cannot be undone may begin: no other machine can own this process's runs.
 
         Raises:
             LeaseLost: Another machine has taken them over.

@@ -1,7 +1,7 @@
-"""What a model says while it says it: kept in memory for those who read along, and never journalled.
+"""Streaming of a model's answers: kept in memory for readers, and never journalled.
 
-All readers of a run read from the same few answers, each from its own place, and what has come since it last looked
-comes to it as one piece: so a slow reader holds nothing up, and nobody's reading costs the run more than another's.
+All readers of a run share its last few answers, and each reads from its own place. What has arrived since a reader last
+looked comes as one piece, so a slow reader holds nothing up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "ToolCallStreamed",
 ]
 
-_KEPT: Final = 4  # answers; who is further behind finds them in the record
+_KEPT: Final = 4  # answers; a reader that is further behind finds older ones in the record
 
 
 class _Piece(msgspec.Struct, frozen=True, kw_only=True, tag_field="piece", tag=True):
@@ -45,7 +45,7 @@ class TextStreamed(_Piece, frozen=True, kw_only=True):
 
 
 class ThinkingStreamed(_Piece, frozen=True, kw_only=True):
-    """More of what the model thinks before its answer, as far as its provider shows it."""
+    """More of the model's thinking before its answer, as far as the provider shows it."""
 
     text: str
 
@@ -58,30 +58,30 @@ class ToolCallStreamed(_Piece, frozen=True, kw_only=True):
 
 
 class StreamRestarted(_Piece, frozen=True, kw_only=True):
-    """What came of this iteration's answer is void, as the call broke off: the answer begins anew.
+    """The call broke off and is made again: discard what came so far of this iteration's answer.
 
     Attributes:
-        reason: Why, in a line.
+        reason: Why the call broke off, in one line.
     """
 
     reason: str
 
 
 class PiecesMissed(_Piece, frozen=True, kw_only=True):
-    """The reader was too slow: pieces before this iteration's answer are no longer in memory. The record has them."""
+    """The reader was too slow: earlier answers are no longer in memory. The record has them."""
 
 
 Piece: TypeAlias = TextStreamed | ThinkingStreamed | ToolCallStreamed | StreamRestarted | PiecesMissed
-"""Whatever a ``StreamReader`` gives."""
+"""Whatever a ``StreamReader`` yields."""
 
 
 class _Answer:
-    """An answer on its way, or one of the last ones.
+    """The current answer, or one of the last ones.
 
     Attributes:
-        attempt: Counts the times that it was begun anew.
-        restarted: Why it was, the last time.
-        held: Text that may be the beginning of a secret.
+        attempt: How often it was restarted.
+        restarted: Why it was restarted the last time.
+        held: Text that is held back because it may be the beginning of a secret.
     """
 
     __slots__ = ("attempt", "done", "held", "iteration", "number", "pieces", "restarted")
@@ -97,12 +97,12 @@ class _Answer:
 
 
 class Stream:
-    """What the model of one run is saying, and its last answers.
+    """The answer that the model of one run is giving, and its last answers.
 
     Args:
         redact: Replaces secrets.
-        reach: Characters of the longest secret, 0 where there is none: so much of a text is held back, as a secret may
-            come in pieces.
+        reach: Length of the longest secret, 0 if there is none. Almost that much of a text's end is held back, as a
+            secret may arrive in pieces.
     """
 
     def __init__(self, redact: Callable[[str], str], reach: int) -> None:
@@ -113,7 +113,7 @@ class Stream:
         self._changed: anyio.Event | None = None  # as long as somebody waits
 
     def begin(self, iteration: int) -> None:
-        """An answer is on its way; for the second time in an iteration where a request had to be made anew."""
+        """Begin an answer; called again within an iteration if its request has to be made again."""
         last = self.answers[-1] if self.answers else None
         if last is not None and not last.done:
             self._restart(last, "the request is made anew")
@@ -121,7 +121,7 @@ class Stream:
             self.answers.append(_Answer(last.number + 1 if last is not None else 0, iteration))
 
     def take(self, event: StreamEvent) -> None:
-        """Take what the model has sent."""
+        """Add what the model has sent."""
         answer = self.answers[-1]
         if isinstance(event, TextDelta | ThinkingDelta):
             if self._back:
@@ -137,21 +137,21 @@ class Stream:
             self._wake()
 
     def finish(self) -> None:
-        """The answer is complete, and in the record."""
+        """End the answer: it is complete."""
         self._let_go(self.answers[-1])
         self.answers[-1].done = True
         self._wake()
 
     def close(self) -> None:
-        """The run has ended: readers end once they have read what there is."""
+        """End the stream, as the run has ended: readers end once they have read everything."""
         self.closed = True
         self._wake()
 
     def reader(self, *, from_start: bool = False) -> StreamReader:
-        """Read along, from the beginning of the answer that is on its way now, if there is one.
+        """Make a reader, which begins with the current answer, if there is one.
 
         Args:
-            from_start: From the oldest answer that there still is.
+            from_start: Begin with the oldest answer in memory.
         """
         return StreamReader(self, from_start=from_start)
 
@@ -162,7 +162,7 @@ class Stream:
         await self._changed.wait()
 
     def _take_part(self, answer: _Answer, event: TextDelta | ThinkingDelta) -> None:
-        """Take a piece without its end, which may be the beginning of a secret."""
+        """Add a piece, but hold back its end, which may be the beginning of a secret."""
         kind = type(event)
         text = self._redact(answer.held.get(kind, "") + _text_of(event))
         text, answer.held[kind] = text[: -self._back], text[-self._back :]
@@ -170,7 +170,7 @@ class Stream:
             answer.pieces.append(kind(text))
 
     def _let_go(self, answer: _Answer) -> None:
-        """Give out what was held back: it was the end of a text."""
+        """Release what was held back, at the end of a text."""
         for kind, text in answer.held.items():
             if text:
                 answer.pieces.append(kind(text))
@@ -194,9 +194,9 @@ class StreamReader:
     def __init__(self, stream: Stream, *, from_start: bool = False) -> None:
         self._stream = stream
         last = stream.answers[-1] if stream.answers and not from_start else None
-        self._number = 0 if last is None else last.number + last.done  # of the answer that is read
+        self._number = 0 if last is None else last.number + last.done  # of the answer being read
         self._attempt = 0 if last is None or last.done else last.attempt
-        self._read = 0  # its pieces
+        self._read = 0  # how many of its pieces
 
     def __aiter__(self) -> Self:
         return self
@@ -228,12 +228,12 @@ class StreamReader:
         return None
 
     def _turn_to(self, answer: _Answer) -> PiecesMissed:
-        """Go on with the oldest answer that there still is."""
+        """Continue with the oldest answer in memory."""
         self._number, self._attempt, self._read = answer.number, answer.attempt, 0
         return PiecesMissed(iteration=answer.iteration)
 
     def _take(self, answer: _Answer) -> Piece:
-        """The next piece, with those that go on where it ends."""
+        """The next piece, joined with the pieces of the same kind that follow it."""
         pieces, begin = answer.pieces, self._read
         first = pieces[begin]
         self._read += 1

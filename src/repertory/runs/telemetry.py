@@ -1,4 +1,4 @@
-"""Where whoever makes traces and metrics learns of the work of runs, in the very task that does it."""
+"""The interface through which traces and metrics are made, called in the task that does the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.record import RunStatistics
 from repertory.tools import Tool, ToolOutput
 
-TRACED: Final = "Traced"  # the type of the records that keep where a run's trace is
+TRACED: Final = "Traced"  # the type of the records that refer to a run's trace
 AroundRun: TypeAlias = AbstractContextManager[Callable[[str | None], None]]
 AroundModelCall: TypeAlias = AbstractContextManager[Callable[[ModelResponse], None]]
 AroundToolCall: TypeAlias = AbstractContextManager[Callable[[ToolOutput], None]]
@@ -23,8 +23,8 @@ class Trace:
     """What telemetry keeps with a run.
 
     Attributes:
-        parent: What was current where a sub-agent's run began; None for a root.
-        earlier: Where an earlier process, or an earlier incarnation in this one, traced the run; None for nowhere.
+        parent: What was current (``Telemetry.here``) when a sub-agent's run began; None for a root.
+        earlier: The trace of the run in an earlier process, or in an earlier incarnation here; None for none.
     """
 
     parent: Any = None
@@ -32,7 +32,7 @@ class Trace:
 
 
 class TracedRun(Protocol):
-    """A run, as far as telemetry looks at it; see ``LiveRun``."""
+    """The part of a run that telemetry uses; see ``LiveRun``."""
 
     run_id: str
     agent: Any
@@ -53,34 +53,34 @@ class TracedRun(Protocol):
 
 @runtime_checkable
 class Telemetry(Protocol):
-    """Wraps each run, model call and tool call in what it makes of them. It must not raise.
+    """Wraps each run, model call and tool call in a context manager, such as a span. It must not raise.
 
-    The work goes on inside of the context managers, so that what is current there (a span) is the parent of whatever
-    else is traced within.
+    The work is done inside the context managers, so a span that is current there is the parent of everything traced
+    within.
     """
 
     def run(self, live: TracedRun) -> AroundRun:
-        """Around a run's work in this process, from its beginning or its going on.
+        """Wrap a run's work in this process, from when it begins or continues.
 
-        What it gives is called with the error that the run failed with, in words; None where it did not fail.
+        The function that it yields is called with the text of the run's error; None if the run did not fail.
         """
         ...
 
     def model_call(self, live: TracedRun, request: ModelRequest) -> AroundModelCall:
-        """Around one call of a model, with all its attempts; what it gives is called with the answer."""
+        """Wrap one model call with all its attempts; the function that it yields is called with the answer."""
         ...
 
     def tool_call(self, live: TracedRun, tool: Tool, use: ToolUse) -> AroundToolCall:
-        """Around one call of a tool; what it gives is called with the outcome."""
+        """Wrap one tool call; the function that it yields is called with the outcome."""
         ...
 
     def here(self) -> Any:
-        """What is current, to be the parent of a sub-agent's run that is about to begin."""
+        """What is current (such as a span), as the parent of a sub-agent's run that is about to begin."""
         ...
 
 
 class NoTelemetry:
-    """Makes nothing of anything."""
+    """Telemetry that does nothing."""
 
     def run(self, live: TracedRun) -> AroundRun:
         """Nothing."""
@@ -100,4 +100,4 @@ class NoTelemetry:
 
 
 def _ignore(_: object) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""

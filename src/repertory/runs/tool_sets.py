@@ -22,20 +22,20 @@ from repertory.tools.retrieval_guard import RETRIEVALS
 from repertory.tools.schema import LONGEST_NAME
 from repertory.tools.tool_sets import ToolSet
 
-# A foreign server may name a tool as it likes, so as to be taken for one of these, too.
+# A foreign server may name its tools as it likes, even so that they would be taken for one of these.
 _OURS: Final = TEAM_TOOLS | RETRIEVALS | {FINAL_RESULT}
 
 
 class ToolSets:
-    """Those that all runs of a supervisor share. One task opens, holds and closes each of them."""
+    """The tool sets that all runs of a supervisor share. Each is opened, held and closed by a task of its own."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self._tasks = tasks
-        self._held: dict[int, _Held] = {}  # by identity: two connections to one server are two
+        self._held: dict[int, _Held] = {}  # by identity: two tool sets may connect to the same server
         self._closing = anyio.Event()
 
     def close(self) -> None:
-        """Close them all; nobody calls their tools any more."""
+        """Close all tool sets; their tools are no longer called."""
         self._closing.set()
 
     @asynccontextmanager
@@ -43,8 +43,8 @@ class ToolSets:
         """The tools of an agent's tool sets, for as long as the block lasts.
 
         Raises:
-            ToolSetUnavailable: One of them cannot be opened.
-            ConfigurationError: One of them gives something that is no tool.
+            ToolSetUnavailable: A tool set cannot be opened.
+            ConfigurationError: A tool set offers something that is not a tool.
         """
         finished = False
         try:
@@ -59,7 +59,7 @@ class ToolSets:
         except Exception as error:
             if not finished:
                 raise
-            # The run has its end: one that is done and paid is not begun again because a connection broke in closing.
+            # The run has ended: a connection that breaks while closing must not make it run again.
             log(logging.WARNING, "tool.set.lost", agent=agent.name, exc_info=error)
 
     async def _share(self, tool_set: ToolSet) -> Sequence[Tool]:
@@ -78,7 +78,7 @@ class ToolSets:
                 held.tools = tools
                 held.settled.set()
                 await self._closing.wait()
-        except Exception as error:  # noqa: BLE001 - foreign code: it ends the runs that need it, not the supervisor
+        except Exception as error:  # noqa: BLE001 - foreign code: ends the runs that need it, not the supervisor
             held.failure = error
             if held.settled.is_set():
                 log(logging.WARNING, "tool.set.lost", tool_set=held.tool_set.name, exc_info=error)
@@ -96,10 +96,10 @@ class _Held:
 
 
 def _without_clashes(taken: Sequence[str], offered: Sequence[tuple[ToolSet, Sequence[Tool]]]) -> tuple[Tool, ...]:
-    """The tools of all sets; one whose name stands for several has the name of its set before it.
+    """The tools of all sets; if several have the same name, each is prefixed with the name of its set.
 
-    So has one with a name that another one gets by that: no server can have its tool taken for another's. What cannot
-    be told apart even so is left out.
+    A tool whose own name equals such a prefixed name is prefixed too, so no server can pass its tool off as another's.
+    Tools that still have the same name are dropped.
     """
     tools = [(tool, f"{tool_set.name}_{tool.name}"[:LONGEST_NAME]) for tool_set, given in offered for tool in given]
     times = Counter([*taken, *(tool.name for tool, _ in tools)])

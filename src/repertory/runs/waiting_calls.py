@@ -1,6 +1,6 @@
-"""Tool calls that wait for somebody outside: for a decision before they are made, or for their result after that.
+"""Tool calls that wait for somebody outside: for an approval before they are made, or for their result afterwards.
 
-All of it is in the record as events, so a run that is read back has the same calls waiting, and what was decided holds.
+All of this is recorded as events, so a run that is read back has the same waiting calls and decisions.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
         run_id: The run whose call it is.
         agent: The name of that run's agent.
         kind: Whether it waits for an ``approval`` before it is made, or for its ``result``.
-        arguments: What the tool is to be called with; of a call that was made already, what it was called with is in
+        arguments: The arguments of a call that waits for an approval; for a call that waits for its result they are in
             the record.
-        call_id: By which to answer. Where a call waits for a second time it has ``.2`` behind it, and so on: what is
-            said twice is never taken for an answer to what is asked next.
-        reason: Who wants to be asked, or what the tool says it waits for.
-        schema: JSON schema that the result must fit; None for any.
-        since: Seconds since 1970.
-        expires_at: The same, when it stops waiting; None for no such time.
+        call_id: The id with which to answer. If a call waits for a second time, ``.2`` is appended, and so on, so a
+            repeated answer is never taken for the next one.
+        reason: Who requires the approval, or what the tool says it waits for.
+        schema: JSON schema that the result must fit; None for any result.
+        since: When it began to wait, in seconds since 1970.
+        expires_at: When it stops waiting, in seconds since 1970; None for never.
     """
 
     run_id: str
@@ -61,21 +61,21 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def waiting_id(event: ResultAwaited | ResultGiven) -> str:
-    """By what id a result is given, see ``WaitingCall.call_id``. Providers' own ids have no dot."""
+    """The id with which a result is given, see ``WaitingCall.call_id``. Providers' own ids have no dot."""
     return event.call_id if event.round == 1 else f"{event.call_id}.{event.round}"
 
 
 class WaitingCalls:
-    """Those of one run; also those that do not wait any more.
+    """The calls of one run that wait or have waited.
 
     Attributes:
         requested: Approvals that were asked for, by call id.
-        decided: What was decided, by call id.
-        awaited: Results that are to come from elsewhere, by ``waiting_id``.
+        decided: Decisions, by call id.
+        awaited: Results that are to come from outside, by ``waiting_id``.
         newest: What each call waits for, or waited for last, by call id.
-        given: Those that came, by the same.
-        making: Calls whose body is at work; one may have its result given before it says that it comes later.
-        held: How many calls the loop of this process holds.
+        given: Results that were given, by ``waiting_id``.
+        making: Calls whose tool is running; a result may be given before the tool says that it comes later.
+        held: For how many calls the loop in this process waits.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class WaitingCalls:
         self._closed: set[str] = set()
 
     def read_back(self, record: EventLogged, *, agent: str, answered: Container[str | None]) -> None:
-        """Take up what an earlier process recorded; ``answered`` are the calls that have a result."""
+        """Restore what an earlier process recorded; ``answered`` are the calls that have a result."""
         event = from_record(record, agent=agent)
         match event:
             case ApprovalRequested():
@@ -108,7 +108,7 @@ class WaitingCalls:
             self.close(event.call_id)
 
     def leave_open(self, event: ResultAwaited) -> None:
-        """Have a call wait for its result; in the order in which it does, where it does so several times."""
+        """Let a call wait for its result. If it waits several times, call this in that order."""
         self.awaited[waiting_id(event)] = self.newest[event.call_id] = event
 
     def close(self, call_id: str) -> None:
@@ -121,7 +121,7 @@ class WaitingCalls:
         return call_id in self.requested or call_id in self.awaited or call_id in self.making
 
     def take(self, event: FromOutside, ticket: Ticket) -> None:
-        """Take what came for a call, and is on its way to the disk."""
+        """Add a decision or a result that is being written to the disk."""
         if isinstance(event, ApprovalDecided):
             self.decided[event.call_id] = event
         else:
@@ -129,7 +129,7 @@ class WaitingCalls:
         self._tickets[self._key(event)] = ticket
 
     async def durable(self, event: FromOutside) -> None:
-        """Wait until what came is on disk. Raises ``JournalError``."""
+        """Wait until a decision or result is on disk. Raises ``JournalError``."""
         ticket = self._tickets.get(self._key(event))
         if ticket is not None:  # else an earlier process wrote it
             await ticket.wait()
@@ -143,7 +143,7 @@ class WaitingCalls:
         return call_id not in self._closed
 
     def list(self) -> list[WaitingCall]:
-        """Those that wait, oldest first."""
+        """The calls that wait, oldest first."""
         asked = [
             self._call(each, each.call_id, "approval", each.reason, arguments=each.arguments)
             for each in self.requested.values()
