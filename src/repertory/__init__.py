@@ -7,25 +7,25 @@
 #   record      ledger, journal, search over them: what happened
 #   machines    what several processes on one journal agree on: who is alive, who runs what
 #   memory      memory items and their scopes: what agents keep
-#   shortening  what is left of results and old stretches when they are made shorter (pure functions)
+#   shortening  how results and old stretches of a record are shortened (pure functions)
 #   context     plan, projection, planner: what is shown (pure functions)
 #   summarizer  the background actor that writes summaries
 #   tools       the @tool decorator, the execution contract, built-in tools
-#   agents      Agent: what agents are, and how they are found
-#   runs        what is known of one run while it lives, and what can be seen of it
-#   views       what a model is shown of a run, and what it answers
+#   agents      Agent: definitions of agents, and how they are loaded
+#   runs        the state of a run that is under way, and its events
+#   views       what a model is shown of a run, and how its answers are read
 #   loop        the loop of a run, its tool calls, its team
-#   supervisor  Supervisor, Run: where runs begin, wait, go on and end
+#   supervisor  Supervisor, Run: how runs begin, wait, continue and end
 #   mcp         servers of the Model Context Protocol as tools, and agents as such a server
-#   service     a long-lived process that is asked over HTTP, its page, companies from a file
+#   service     a long-lived process with an HTTP interface, its page, companies from a file
 #   otel        traces and metrics by the conventions of OpenTelemetry
-#   testing     models by script and a strict server, for tests of whatever asks a model
-#   replay      recorded runs played again: what a policy shows and costs
+#   testing     scripted models and a strict server, for tests of code that calls a model
+#   replay      recorded runs replayed: what a policy shows and costs
 #   torture     scenarios that try to make it lose something
 #   cli         the command line
 #
-# Each layer imports only those above it in this list; tests/test_layers.py keeps it so.
-# Names are imported when they are first used: a program pays for the layers that it uses.
+# Each layer imports only those above it in this list; tests/test_layers.py checks that.
+# Names are imported on first use, so a program loads only the layers that it uses.
 """Hierarchies of LLM agents as supervised actors, with a full record on disk and a small, priced view for the model."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from importlib import import_module
 
 from repertory._version import __version__
 
-TYPE_CHECKING = False  # that of typing takes longer to import than all that is imported here
+TYPE_CHECKING = False  # importing typing for it would take longer than all other imports here
 if TYPE_CHECKING:
     from repertory.agents import Agent, Delegation, Limits, load_agent, load_agents, research_team
     from repertory.context import ContextPolicy

@@ -1,4 +1,4 @@
-"""What a caller got wrong is refused where it is written: a word of which there are a few, a value of another type."""
+"""Checks of what callers pass in; each raises ``ConfigurationError`` with the place and the offending value."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from repertory.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MOST_WHOLE = 2**63 - 1  # of a whole number in the journal
+_MOST_WHOLE = 2**63 - 1  # the largest whole number that the journal takes
 
 _show = reprlib.Repr()
 _show.maxstring = _show.maxother = 200
 
 
 def show(value: object) -> str:
-    """A value in a few words, for an error: also of one that is huge, or that contains itself."""
+    """A short representation of a value, for an error message; the value may be huge or contain itself."""
     return _show.repr(value)
 
 
@@ -32,7 +32,7 @@ def choices(literal: Any) -> str:
 
 
 def check_choice(where: str, value: object, literal: Any) -> None:
-    """See that a value is one of the words of a ``Literal``.
+    """Check that a value is one of the words of a ``Literal``.
 
     Raises:
         ConfigurationError: It is not.
@@ -42,7 +42,7 @@ def check_choice(where: str, value: object, literal: Any) -> None:
 
 
 def check_text(what: str, value: object) -> None:
-    """See that a value is text that says something.
+    """Check that a value is a text with more than whitespace.
 
     Raises:
         ConfigurationError: It is not.
@@ -53,7 +53,7 @@ def check_text(what: str, value: object) -> None:
 
 
 def check_type(where: str, value: object, kinds: Any, words: str) -> None:
-    """See that a value is an instance of a type, or of one of several.
+    """Check that a value is an instance of a type, or of one of several.
 
     Raises:
         ConfigurationError: It is not; ``words`` say what it should be.
@@ -63,7 +63,7 @@ def check_type(where: str, value: object, kinds: Any, words: str) -> None:
 
 
 def check_types(where: str, made: object, fields: Iterable[tuple[str, Any, str]]) -> None:
-    """See that attributes are instances of their types: each by its name, its types, and words for these.
+    """Check that attributes are instances of their types; each is given by its name, its types, and words for these.
 
     Raises:
         ConfigurationError: One is not.
@@ -74,7 +74,7 @@ def check_types(where: str, made: object, fields: Iterable[tuple[str, Any, str]]
 
 
 def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str) -> None:
-    """See that a value is a text of some form.
+    """Check that a value is a text that matches a pattern.
 
     Raises:
         ConfigurationError: It is not; ``words`` say what it should be.
@@ -84,7 +84,7 @@ def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str
 
 
 def check_labels(where: str, labels: object) -> None:
-    """See that these are labels: texts that can be shown, none of them empty.
+    """Check that these are labels: printable texts, none of them empty.
 
     Raises:
         ConfigurationError: They are not.
@@ -97,7 +97,7 @@ def check_labels(where: str, labels: object) -> None:
 
 
 def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:
-    """Raise ``ConfigurationError`` for what is no such number from ``least`` to ``most``, nor a permitted None."""
+    """Raise ``ConfigurationError`` unless a value is a number from ``least`` to ``most``, or a permitted None."""
     number = isinstance(value, kind) and not isinstance(value, bool)
     number = number and (value <= _MOST_WHOLE if isinstance(value, int) else math.isfinite(value))
     if not (none if value is None else number and least <= value <= most):
@@ -107,7 +107,7 @@ def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = 
 
 
 def check_value(where: str, value: object, kind: Any) -> None:
-    """See that a value is of a type.
+    """Check that a value is of a type.
 
     Raises:
         ConfigurationError: It is not.
@@ -119,7 +119,7 @@ def check_value(where: str, value: object, kind: Any) -> None:
 
 
 def check_fields(where: str, message: msgspec.Struct) -> None:
-    """See that a message holds what its fields declare: the actor that got another one would crash for everybody.
+    """Check that a message's fields have their declared types; otherwise the receiver would crash for everybody.
 
     Raises:
         ConfigurationError: It does not.
@@ -140,7 +140,7 @@ def check_fields(where: str, message: msgspec.Struct) -> None:
 
 
 def check_struct(made: msgspec.Struct) -> None:
-    """See that what somebody made holds what its fields declare; for its ``__post_init__``.
+    """Check that a struct's fields have their declared types; for its ``__post_init__``.
 
     Raises:
         ConfigurationError: It does not.
@@ -155,9 +155,9 @@ def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
 
 
 def misfit(error: Exception, value: object) -> str:
-    """Why msgspec does not take a value.
+    """Why msgspec does not accept a value.
 
-    It stumbles where half a character stands in place of a number, and where something that is no dict has an index,
-    as a range does: it takes that for a mapping, and asks for its keys.
+    Two of its own errors say nothing useful: a lone surrogate in place of a number, and an object such as a range,
+    which can be indexed and which msgspec takes for a mapping and asks for its keys.
     """
     return f"got {show(value)}" if isinstance(error, UnicodeError | AttributeError) else str(error)

@@ -1,8 +1,8 @@
-"""What ``Annotated`` says about a parameter, whoever's words it uses: honoured as ``msgspec.Meta``, or refused.
+"""Constraints in ``Annotated``, of whichever library: converted to ``msgspec.Meta``, or refused.
 
-Libraries mark types with objects of their own: ``annotated_types.Gt(3)``, ``pydantic.Field(gt=3)``. A constraint that
-is ignored is worse than none, so each mark is read by the names of what it says, and one that says anything else is an
-error where the tool is made.
+Libraries mark types with objects of their own: ``annotated_types.Gt(3)``, ``pydantic.Field(gt=3)``. An ignored
+constraint is worse than none, so each mark is read by the names of its attributes, and one with any other attribute is
+an error when the tool is made.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import msgspec
 
 from repertory.errors import ConfigurationError
 
-# How what two marks say of one thing goes together: both hold, so the narrower one counts.
+# How two values of one constraint are combined: both apply, so the narrower one counts.
 _NARROWER: Final[dict[str, Any]] = {
     **dict.fromkeys(("gt", "ge", "min_length"), max),
     **dict.fromkeys(("lt", "le", "max_length"), min),
 }
 _ONE_VALUE: Final = {"multiple_of", "pattern", "tz"}
 _FORMATS: Final[dict[Any, str]] = {datetime.datetime: "date-time", datetime.time: "time"}
-_WORDS: Final = {"title", "description", "examples", "extra_json_schema", "extra"}  # bind nothing: the last one counts
+_WORDS: Final = {"title", "description", "examples", "extra_json_schema", "extra"}  # constrain nothing: the last counts
 _KNOWN: Final = {*_NARROWER, *_ONE_VALUE, *_WORDS}
 _ALIASES: Final = {"documentation": "description"}  # as typing_extensions.Doc calls it
 
 
 def read_constraints(kind: Any, where: str) -> Any:
-    """The same type, its marks written as ``msgspec.Meta``.
+    """The same type, with its marks converted to ``msgspec.Meta``.
 
     Args:
-        kind: A type as an annotation gives it, with its extras.
-        where: What to call it in an error.
+        kind: A type from an annotation, with its extras.
+        where: How errors refer to it.
 
     Raises:
-        ConfigurationError: A mark says what cannot be honoured.
+        ConfigurationError: A mark says something that cannot be honoured.
     """
     kind = getattr(kind, "__value__", kind)  # of a type alias
     kind = kind.__supertype__ if isinstance(kind, typing.NewType) else kind
@@ -48,7 +48,7 @@ def read_constraints(kind: Any, where: str) -> Any:
         inner = read_constraints(kind.__origin__, where)
         return inner if meta is None else Annotated[inner, meta]
     _check_fields(kind if origin is None else origin, where, set())
-    if isinstance(kind, type) and kind in _FORMATS:  # msgspec names the format only where there must be a time zone
+    if isinstance(kind, type) and kind in _FORMATS:  # msgspec states the format only if a time zone is required
         return Annotated[kind, msgspec.Meta(extra_json_schema={"format": _FORMATS[kind]})]
     if origin is None or origin is typing.Literal:
         return kind
@@ -59,14 +59,14 @@ def read_constraints(kind: Any, where: str) -> Any:
 
 
 def _meta(marks: Sequence[Any], where: str) -> msgspec.Meta | None:
-    """What marks say together; None for nothing."""
+    """The combined constraints of some marks; None for none."""
     said: dict[str, Any] = {}
     for name, value in (each for mark in marks for each in _said_by(mark, where)):
         if name in _ONE_VALUE and said.get(name, value) != value:
             raise ConfigurationError(f"{where} has two values of {name}, {said[name]!r} and {value!r}; choose one")
         said[name] = _NARROWER[name](said[name], value) if name in _NARROWER and name in said else value
     for strict, loose, narrower in (("gt", "ge", max), ("lt", "le", min)):
-        if strict in said and loose in said:  # msgspec takes one of them, and one says it all
+        if strict in said and loose in said:  # msgspec takes only one of them, and the stricter one suffices
             del said[loose if narrower(said[strict], said[loose]) == said[strict] else strict]
     try:
         return msgspec.Meta(**said) if said else None
@@ -75,7 +75,7 @@ def _meta(marks: Sequence[Any], where: str) -> msgspec.Meta | None:
 
 
 def _said_by(mark: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """What a mark says, by name."""
+    """The constraints of a mark, by name."""
     if isinstance(mark, str):
         yield "description", mark
         return
@@ -90,7 +90,7 @@ def _said_by(mark: Any, where: str) -> Iterator[tuple[str, Any]]:
         )
     for name, value in facts.items():
         yield name, value.pattern if isinstance(value, re.Pattern) else value
-    for each in nested:  # where pydantic.Field keeps its constraints
+    for each in nested:  # pydantic.Field keeps its constraints there
         yield from _said_by(each, where)
 
 
@@ -103,23 +103,23 @@ def _facts(mark: Any) -> dict[str, Any]:
         names = {name for each in type(mark).__mro__ for name in each.__dict__.get("__slots__", ())}
         names |= getattr(mark, "__dict__", {}).keys()
     found = {name: getattr(mark, name, None) for name in names if not name.startswith("_")}
-    if found.get("min_length") == 0:  # as annotated_types.Len says that there is none
+    if found.get("min_length") == 0:  # annotated_types.Len says 0 for no bound
         del found["min_length"]
     return {_ALIASES.get(name, name): value for name, value in found.items() if not _is_unset(name, value)}
 
 
 def _is_unset(name: str, value: object) -> bool:
-    # pydantic.Field marks what was not given by an object of its own, and says repr=True of itself.
+    # pydantic.Field marks values that were not given by an object of its own, and always has repr=True.
     return value is None or type(value).__name__ == "PydanticUndefinedType" or (name == "repr" and value is True)
 
 
 def is_pydantic_model(kind: object) -> bool:
-    """Whether a type is a model of pydantic's, which checks and describes itself; pydantic need not be there."""
+    """Whether a type is a pydantic model, which checks and describes itself; pydantic need not be installed."""
     return isinstance(kind, type) and hasattr(kind, "__pydantic_fields__") and hasattr(kind, "model_validate")
 
 
 def _check_fields(kind: Any, where: str, seen: set[Any]) -> None:
-    """Refuse foreign marks inside a struct, a dataclass and the like, whose types are as their class has them."""
+    """Refuse foreign marks inside structs, dataclasses and the like, whose field types cannot be replaced."""
     if not isinstance(kind, type) or not any(hasattr(kind, name) for name in _FIELDS) or kind in seen:
         return
     seen.add(kind)
@@ -130,7 +130,7 @@ def _check_fields(kind: Any, where: str, seen: set[Any]) -> None:
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except (NameError, TypeError):
-        return  # cannot be described as JSON either, which is said there
+        return  # such a type cannot be described as JSON either, which is reported there
     for name, hint in hints.items():
         inside = f"{where}: field {name!r} of {kind.__name__}"
         for each in _all_in(hint):

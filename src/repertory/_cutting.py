@@ -14,7 +14,7 @@ TextKind: TypeAlias = Literal["json", "code", "table", "log", "prose"]
 LOOKED_AT = 4_000
 """Characters of a text that decide what kind it is: some hundred lines, so that a long result costs no more."""
 
-# What to cut at, the best first; a cut may give up to a third of its room for a better boundary.
+# Where to cut, best first; a cut may give up as much as a third of its room for a better boundary.
 _BOUNDARIES: dict[TextKind, tuple[str, ...]] = {
     "json": ("},\n", "},", "],", "\n", ",", " "),
     "code": ("\n\n", "\n", ";", " "),
@@ -38,7 +38,7 @@ def kind_of_text(text: str) -> TextKind:
     return _kind_of(text[:LOOKED_AT])
 
 
-@lru_cache(maxsize=64)  # of one result it is asked some eight times
+@lru_cache(maxsize=64)  # asked about eight times for each result
 def _kind_of(sample: str) -> TextKind:
     if _JSON.match(sample):
         return "json"
@@ -75,7 +75,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def first_chars(text: str, limit: int) -> str:
-    """At most ``limit`` characters from the beginning, ended where it reads well; never nothing where there is room."""
+    """At most ``limit`` characters from the beginning, cut where it reads well; never empty if there is room."""
     if len(text) <= limit:
         return text
     return text[: _end_before(text, limit, kind_of_text(text))].rstrip() or text[:limit]
@@ -86,9 +86,9 @@ class Cut(msgspec.Struct, frozen=True):
 
     Attributes:
         head: Its beginning.
-        tail: Its end; "" where only the beginning fits.
+        tail: Its end; "" if only the beginning fits.
         omitted: How many characters are not shown.
-        gap: The line that stands between them and says what is missing.
+        gap: The line between them, which says what is missing.
     """
 
     head: str
@@ -107,7 +107,7 @@ def cut(text: str, limit: int) -> Cut | None:
     """Take the middle out of a text, so that about ``limit`` characters remain, two thirds of them of its beginning.
 
     Returns:
-        Head and tail with what is missing between them; None where the text is short enough.
+        Head and tail, and what is missing between them; None if the text is short enough.
     """
     if len(text) <= limit:
         return None
@@ -115,7 +115,7 @@ def cut(text: str, limit: int) -> Cut | None:
     end = _end_before(text, limit - room, kind)
     start = _start_after(text, len(text) - room, kind) if room else len(text)
     first, lines = text.count("\n", 0, end) + 1, text.count("\n") + 1
-    before = lines - 1 - text.count("\n", start)  # most of a long text is before it, and counting takes time
+    before = lines - 1 - text.count("\n", start)  # counting in the tail is faster, as most of a long text is before it
     last = max(first, before + (not text.endswith("\n", 0, start)))
     where = f", lines {first}–{last} of {lines}" if lines > 1 else ""
     return Cut(text[:end], text[start:], start - end, f"[… {start - end:,} characters left out{where} …]")

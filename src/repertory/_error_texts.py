@@ -1,4 +1,4 @@
-"""What an error of somebody else's says: also where several came together, or where its text cannot be made."""
+"""The texts of foreign errors, including groups of errors and errors whose ``__str__`` is broken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, cast
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:
-    """The errors in a tree of groups that are no groups themselves."""
+    """The errors in a tree of exception groups, without the groups."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     parts = cast("BaseExceptionGroup[BaseException]", error).exceptions
@@ -22,5 +22,5 @@ def safe_str(error: Any) -> str:
 
 
 def name_error(error: BaseException) -> str:
-    """``TypeName: message``; of errors that came together each one's, and not that of the group around them."""
+    """``TypeName: message``; for an exception group that of each error in it, not of the group."""
     return "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}" for leaf in leaves_of(error))

@@ -13,12 +13,12 @@ from typing import Final, TypeAlias
 import msgspec
 
 EXCERPT: Final = 500  # characters
-_Place: TypeAlias = tuple[int, str]  # where something was found, and the word; "" for a match of a pattern
+_Place: TypeAlias = tuple[int, str]  # where something was found, and the word found; "" for a match of a pattern
 _MOST_PLACES: Final = 20_000  # occurrences that are looked at
 MOST_WORDS: Final = 100
-"""Words of a query that count. Two million characters are looked through for a hundred in 0.2 s, for 5,000 in 9 s, and
-a query on PostgreSQL has room for some 800."""
-_LONGEST_WORD: Final = 100  # characters of a word that are looked for; to prepare a search for a million took 4 s
+"""Words of a query that are searched for. Searching two million characters takes 0.2 s for 100 words and 9 s for 5,000,
+and a query on PostgreSQL has room for some 800."""
+_LONGEST_WORD: Final = 100  # characters of a word that are searched for; preparing a search for a million took 4 s
 
 # Letters of scripts that put no space between words: Thai, Lao, Burmese, Khmer; kana, Han characters and Hangul.
 UNSPACED: Final = (
@@ -26,20 +26,20 @@ UNSPACED: Final = (
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_BEGINS = rf"(?<![^\W_{UNSPACED}])"  # where no word of other scripts goes on
+_BEGINS = rf"(?<![^\W_{UNSPACED}])"  # not in the middle of a word of another script
 _WORD = re.compile(r"[^\W_]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a text around something that was looked for.
+    """A piece of a text around something that was searched for.
 
     Attributes:
         text: At most 500 characters, unless another size was asked for.
-        location: Where it stands: ``lines 3-9 of 340``.
-        start: Offset of its first character in the whole.
-        relevance: From 0 to 1. For words, the share of them that it holds; for a pattern, its share of all matches.
-        matches: How many matches it holds.
+        location: Where it is: ``lines 3-9 of 340``.
+        start: Offset of its first character in the whole text.
+        relevance: From 0 to 1. For words, the share of them that it contains; for a pattern, its share of all matches.
+        matches: How many matches it contains.
     """
 
     text: str
@@ -55,7 +55,9 @@ def words_of(query: str) -> list[str]:
 
 
 def pattern_of(words: Iterable[str]) -> str:
-    """What finds where words of a query begin in a folded text, longer ones first; anywhere in an unspaced script."""
+    """A pattern for words of a query at word beginnings in a folded text, or anywhere in an unspaced script; the longer
+    words first.
+    """
     longest_first = [re.escape(word) for word in sorted(words, key=len, reverse=True)]
     unspaced = [word for word in longest_first if _UNSPACED.match(word)]
     others = "|".join(word for word in longest_first if word not in unspaced)
@@ -110,7 +112,7 @@ class Lines:
         return start, end
 
     def locate(self, start: int, end: int) -> str:
-        """Say where a piece stands."""
+        """Describe where a piece is."""
         if self.count == 1:
             return f"characters {start + 1}-{end} of {len(self.text)}"
         first = bisect_right(self.starts, start)
@@ -119,7 +121,7 @@ class Lines:
 
 
 def find_words(text: str, query: str, *, limit: int = 5, size: int = EXCERPT) -> list[Excerpt]:
-    """The places where most words of a query stand together, best first, each at most ``size`` characters long.
+    """The places where the most words of a query are close together, best first, each at most ``size`` characters long.
 
     A word also finds its longer forms (``cache`` finds ``caches``), whatever the case and accents.
     """
@@ -150,7 +152,7 @@ def excerpts_around(text: str, places: Iterable[int], *, limit: int = 5) -> list
 
 
 def _groups(places: Sequence[_Place], size: int) -> list[list[_Place]]:
-    """Put places together that fit into one excerpt."""
+    """Group places that fit into one excerpt."""
     groups: list[list[_Place]] = []
     for place, word in places:
         begun = groups[-1][0][0] if groups else 0

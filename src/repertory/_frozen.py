@@ -1,8 +1,8 @@
-"""JSON that cannot be changed: what a record holds of dicts and lists.
+"""Immutable JSON: the dicts and lists in a record.
 
 A frozen struct with a dict in it is not frozen: whoever holds it could change what was recorded, and so the next
-request. So records take such values in as ``FrozenDict`` and ``FrozenList``. They are equal to plain ones, are written
-as the same JSON, and raise where they would be changed; ``copy.deepcopy`` makes a plain one of them.
+request. So records convert such values to ``FrozenDict`` and ``FrozenList``. These are equal to plain ones, are written
+as the same JSON, and raise on any change; ``copy.deepcopy`` makes a plain copy.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ class FrozenList(list[Any]):
 
 
 EMPTY_DICT: Final = FrozenDict()
-"""For all fields that are empty; a struct whose default it is leaves such a field out of its ``repr``."""
+"""Shared by all empty fields; a struct that has it as the default leaves the field out of its ``repr``."""
 
-_DONE: Final = frozenset({str, int, float, bool, type(None), FrozenDict, FrozenList})  # holds nothing to freeze
+_DONE: Final = frozenset({str, int, float, bool, type(None), FrozenDict, FrozenList})  # need no freezing
 _EMPTY: Final[dict[type[Any], Any]] = {dict: EMPTY_DICT, list: FrozenList()}
 
 
 class TooDeep(RecordRefused, RecursionError):
-    """A value contains itself, or is nested deeper than is kept: one error for who keeps it and for who reads JSON."""
+    """A value contains itself or is nested too deep to be stored; both a record error and a recursion error."""
 
 
 def freeze(value: Any, *, deepest: int = _DEEPEST) -> Any:
-    """The same value, every dict, list and set in it replaced by one that cannot change; what is frozen stays.
+    """The same value with every dict, list and set in it replaced by an immutable one; what is frozen is kept.
 
     Raises:
-        TooDeep: It contains itself, or is nested more than so many levels deep.
+        TooDeep: The value contains itself, or is nested more than ``deepest`` levels deep.
     """
     frozen = _shell(value)
-    # A loop, not a recursion: what a model sends may be nested deeper than the stack has room for here.
+    # A loop, not recursion: what a model sends may be nested deeper than the stack allows.
     todo = [(frozen, 1)] if frozen is not value else []
     while todo:
         box, depth = todo.pop()
@@ -80,13 +80,13 @@ def freeze(value: Any, *, deepest: int = _DEEPEST) -> Any:
 
 
 def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] = (), deepest: int = _DEEPEST) -> None:
-    """Freeze what a struct is being made of; for ``__post_init__``.
+    """Freeze fields of a struct that is being made; for ``__post_init__``.
 
     Args:
         struct: The struct.
         names: Fields that hold JSON.
-        sequences: Fields that hold a tuple; a list given for it becomes one.
-        deepest: How many levels that JSON may have.
+        sequences: Fields that hold a tuple; a list becomes a tuple.
+        deepest: How many levels the JSON may have.
     """
     for name in names:
         value = getattr(struct, name)
@@ -104,17 +104,17 @@ def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] 
 
 
 def thaw(value: Json) -> Json:
-    """A plain copy of a JSON object, for those who may change it."""
+    """A plain copy of a JSON object, which may be changed."""
     plain: Json = msgspec.to_builtins(value)
     return plain
 
 
 def _shell(value: Any) -> Any:
-    """A frozen container of the same items; the value itself where it is none, or is frozen."""
+    """A frozen container of the same items; the value itself if it is not a container or is already frozen."""
     if isinstance(value, FrozenDict | FrozenList):
         return value
     if isinstance(value, dict):
         return FrozenDict(value)
-    if isinstance(value, list | tuple):  # as JSON they are the same
+    if isinstance(value, list | tuple):  # the same in JSON
         return FrozenList(value)
     return frozenset(value) if isinstance(value, set) else value

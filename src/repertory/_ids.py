@@ -1,4 +1,4 @@
-"""Identifiers: short, readable, sortable by time. That of a delegated run is its parent's, a dot, and more."""
+"""Identifiers: short, readable, sortable by time. A sub-agent's run has its parent's id, a dot, and a suffix."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def root_of(run_id: str) -> str:
 
 
 def parent_of(run_id: str) -> str:
-    """The run that delegated to a run; "" for one at the top of a tree."""
+    """The run that delegated to a run; "" for a root."""
     return run_id.rpartition(".")[0]
 
 
 def unit_of(run_id: str) -> str:
-    """The run at the top of what one machine runs: of the tree, or the nearest sub-agent above it that was placed.
+    """The topmost run that works on the same machine as a run: the nearest placed run, itself or above it, or the root.
 
-    What is placed, possibly on another machine, has an id whose last part begins with ``@``.
+    The id of a placed run, which may work on another machine, has a last part that begins with ``@``.
     """
     above, placed, below = run_id.rpartition(".@")
     return f"{above}.@{root_of(below)}" if placed else root_of(run_id)
 
 
 def is_below(run_id: str, above: str) -> bool:
-    """Whether a run stands somewhere below another."""
+    """Whether a run is somewhere below another."""
     return run_id.startswith(f"{above}.")
 
 
 def is_in_tree(run_id: str, top: str) -> bool:
-    """Whether a run is another one, or stands below it."""
+    """Whether a run is ``top`` itself or somewhere below it."""
     return run_id == top or is_below(run_id, top)

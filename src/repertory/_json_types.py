@@ -1,7 +1,7 @@
-"""A type of the application's as JSON: its schema, what fits it, and how a value of it is written.
+"""The application's types as JSON: their schemas, and how values are read and written.
 
-One place for all that msgspec knows (structs, dataclasses, TypedDicts, lists, unions, literals, …) and for models of
-pydantic, which describe and check themselves, and paths. pydantic is never imported here: who has a model has pydantic.
+It covers all types that msgspec knows (structs, dataclasses, TypedDicts, lists, unions, literals, …), paths, and
+pydantic models, which describe and check themselves. pydantic is never imported here: whoever has a model has pydantic.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from repertory.errors import ConfigurationError
 Json: TypeAlias = dict[str, Any]
 
 _REF: Final = "#/$defs/"
-_MOST_RETOLD: Final = 3  # errors of a pydantic model that are told at once
+_MOST_RETOLD: Final = 3  # errors of a pydantic model that are reported at once
 
 
 def json_type(kind: Any, where: str) -> JsonType | None:
-    """A type made ready, or again where it is already; None for None and ``str``, which stand for plain text.
+    """A prepared type, from a cache if possible; None for None and ``str``, which mean plain text.
 
     Raises:
         ConfigurationError: As ``JsonType``.
@@ -38,7 +38,7 @@ def json_type(kind: Any, where: str) -> JsonType | None:
         return None
     try:
         return _ready(kind, where)
-    except TypeError:  # what cannot be hashed, as a Literal of a list
+    except TypeError:  # for a type that cannot be hashed, such as a Literal of a list
         return JsonType(kind, where)
 
 
@@ -48,19 +48,19 @@ def _ready(kind: Any, where: str) -> JsonType:
 
 
 class JsonType:
-    """One type, made ready once.
+    """One type, prepared once.
 
     Attributes:
         kind: The type.
-        name: What to call it.
-        schema: Its JSON schema; what it refers to stands under ``$defs``, and titles, which repeat names, are left out.
+        name: Its name.
+        schema: Its JSON schema. What it refers to is under ``$defs``; titles, which repeat names, are left out.
 
     Args:
         kind: The type.
-        where: What to call it in an error.
+        where: How errors refer to it.
 
     Raises:
-        ConfigurationError: It cannot be described as JSON, or is marked with what cannot be honoured.
+        ConfigurationError: It cannot be described as JSON, or has a constraint that cannot be honoured.
     """
 
     def __init__(self, kind: Any, where: str) -> None:
@@ -80,9 +80,9 @@ class JsonType:
             ) from error
 
     def read(self, value: Any) -> Any:
-        """Make a value of the type of what JSON has.
+        """Make a value of the type from decoded JSON.
 
-        Exact values are taken as they are. Where that fails, what models commonly get wrong is put right, see ``mend``.
+        Values that fit exactly are taken as they are. Otherwise common mistakes of models are corrected; see ``mend``.
 
         Raises:
             ValueError: It does not fit; the text says what was expected, what came, and where (``$.steps[2].name``).
@@ -96,7 +96,7 @@ class JsonType:
         raise ValueError("; or ".join(errors))
 
     def read_exactly(self, value: Any) -> Any:
-        """Make a value of the type of what JSON has, and put nothing right.
+        """Make a value of the type from decoded JSON, without correcting anything.
 
         Raises:
             ValueError: As ``read``.
@@ -107,10 +107,10 @@ class JsonType:
         return _convert(value, self._options[-1], str_keys=True)
 
     def read_text(self, text: str) -> Any:
-        """Make a value of the type of a JSON text.
+        """Make a value of the type from a JSON text.
 
         Raises:
-            ValueError: It does not fit, or is no JSON.
+            ValueError: The text does not fit, or is not JSON.
         """
         return self.read(decode_text(text))
 
@@ -122,14 +122,14 @@ class JsonType:
         """
         try:
             return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
-        except UnicodeEncodeError:  # lone surrogates, which JSON from a model may carry, are escaped
+        except UnicodeEncodeError:  # lone surrogates, which JSON from a model may contain, are escaped
             plain = msgspec.to_builtins(value, enc_hook=encode_other, order="deterministic", str_keys=True)
             return json.dumps(plain, separators=(",", ":"))
         except RecursionError:
             raise TypeError("it is nested too deep") from None
 
     def _likeliest(self, value: Any) -> list[tuple[Json, Any]]:
-        """The types to try, with their schemas: of several objects first the one that knows most of its fields."""
+        """The types to try, with their schemas; for an object first the type that has most of its fields."""
         if len(self._options) == 1:
             return [(self.schema, self._options[0])]
         pairs = list(zip(self.schema["anyOf"], self._options, strict=True))
@@ -144,7 +144,7 @@ def _name_of(kind: object) -> str:
 
 
 def convert(value: Any, kind: Any, schema: Json) -> Any:
-    """Make a value of a type of what JSON has; where it does not fit as it is, of what was meant (see ``mend``).
+    """Make a value of a type from decoded JSON; if that does not fit, from what was meant (see ``mend``).
 
     Raises:
         msgspec.ValidationError: It does not fit.
@@ -162,7 +162,7 @@ def convert(value: Any, kind: Any, schema: Json) -> Any:
 def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = False) -> Any:
     try:
         return msgspec.convert(value, kind, strict=strict, dec_hook=_decode_other, str_keys=str_keys)
-    except UnicodeEncodeError as error:  # a half of an emoji, say: text takes it, but no number or choice is read of it
+    except UnicodeEncodeError as error:  # such as half an emoji: fine as text, but not as a number or a choice
         raise msgspec.ValidationError(
             f"Expected something else than {show(error.object)}, half of a character"
         ) from None
@@ -170,7 +170,7 @@ def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = Fal
         raise msgspec.ValidationError("Expected something that is nested less deep") from None
     except msgspec.ValidationError:
         raise
-    except Exception as error:  # a type of the application's may say so by any error
+    except Exception as error:  # the application's types may raise any error
         raise msgspec.ValidationError(name_error(error)) from error
 
 
@@ -178,7 +178,7 @@ def decode_text(text: str) -> Any:
     """Read a JSON text.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not JSON.
     """
     try:
         return msgspec.json.decode(text)
@@ -196,13 +196,13 @@ def _refuse_constant(name: str) -> None:
 
 
 def mend(value: Any, schema: Json, root: Json) -> Any:
-    """Undo what models commonly do to JSON, where the schema leaves no doubt.
+    """Correct common mistakes of models in JSON, if the schema leaves no doubt.
 
-    ``"[1, 2]"`` for a list, null for a field that may be left out, and ``"HIGH"`` where ``"high"`` is one of the words.
+    These are ``"[1, 2]"`` for a list, null for an optional field, and ``"HIGH"`` if ``"high"`` is one of the choices.
 
     Args:
-        value: What came.
-        schema: What is expected of it.
+        value: The value to correct.
+        schema: The schema that it should fit.
         root: The schema whose ``$defs`` it refers to.
     """
     schema = resolve(schema, root)
@@ -211,7 +211,7 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
         try:
             value = decode_text(value)
         except ValueError:
-            return value  # it is reported as the text it is
+            return value  # then it is reported as a text
     wanted = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "string"
     options = [each for each in _alternatives(schema, root) if wanted in kinds_of(each, root)]
     if len(options) != 1:
@@ -234,13 +234,13 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
 
 
 def _needless(schema: Json, root: Json) -> bool:
-    """Whether null can only mean that a field is left out."""
+    """Whether null can only mean that the field is left out."""
     return "null" not in kinds_of(schema, root) and bool(resolve(schema, root))
 
 
 def resolve(schema: Json | bool, root: Json) -> Json:
-    """What a schema refers to; itself where it refers to nothing."""
-    for _ in range(100):  # one that refers to itself would go on for ever
+    """The schema that a reference leads to; a schema without a reference itself."""
+    for _ in range(100):  # a schema may refer to itself
         if isinstance(schema, bool):  # a schema too: True takes anything
             break
         if "$ref" not in schema:
@@ -250,7 +250,7 @@ def resolve(schema: Json | bool, root: Json) -> Json:
 
 
 def kinds_of(schema: Json, root: Json) -> set[str]:
-    """The JSON types that a schema allows; ``any`` where it says nothing of it."""
+    """The JSON types that a schema allows; ``any`` if it does not say."""
     kinds: set[str] = set()
     for each in _alternatives(schema, root):
         kind = each.get("type")
@@ -268,7 +268,7 @@ def _alternatives(schema: Json, root: Json) -> list[Json]:
 
 
 def inner_schemas(schema: Json) -> Iterator[tuple[Json | list[Any], Any, Json]]:
-    """The schemas directly within a schema: what holds each, under which key, and the schema."""
+    """The schemas directly within a schema: for each its container, its key there, and the schema."""
     for key in ("properties", "$defs"):
         for name, inner in (schema.get(key) or {}).items():
             if isinstance(inner, dict):
@@ -283,7 +283,7 @@ def inner_schemas(schema: Json) -> Iterator[tuple[Json | list[Any], Any, Json]]:
 
 
 def inlined(schema: Json) -> Json:
-    """The same schema without references, to stand anywhere within another; what contains itself ends as any object."""
+    """The same schema without references, so that it can be embedded anywhere; recursion ends in a plain object."""
 
     def within(part: Json, above: tuple[str, ...]) -> Json:
         ref = part.get("$ref", "")
@@ -303,7 +303,7 @@ def inlined(schema: Json) -> Json:
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
-    """The types to try one by one; several where a union is of what msgspec cannot tell apart by itself."""
+    """The types to try one by one; several if msgspec cannot tell the members of a union apart by itself."""
     try:
         msgspec.json.Decoder(kind, dec_hook=_decode_other)
     except TypeError:
@@ -314,10 +314,10 @@ def _options(kind: Any) -> tuple[Any, ...]:
 
 
 def schema_of(*kinds: Any) -> Json:
-    """JSON schema of one of some types; what it refers to stands under ``$defs``, and titles are left out.
+    """JSON schema for a value of any of some types, with definitions under ``$defs`` and without titles.
 
     Raises:
-        TypeError: JSON does not have one of them; also ``ValueError`` or ``NameError``.
+        TypeError: A type cannot be described as JSON; also ``ValueError`` or ``NameError``.
     """
     for kind in kinds:
         msgspec.json.Decoder(kind, dec_hook=_decode_other)
@@ -335,7 +335,7 @@ def schema_of(*kinds: Any) -> Json:
 
 
 def _tidy(schema: Json, definitions: Json) -> None:
-    """Take out titles, and put definitions of a pydantic model, which stand within it, with the others."""
+    """Remove titles, and move a pydantic model's own definitions to the others."""
     schema.pop("title", None)
     for name, each in schema.pop("$defs", {}).items():
         definitions[name] = each
@@ -377,7 +377,7 @@ def _describe_other(kind: Any) -> Json:
             f"field {secret} is a secret, which JSON shows as stars, so that it would be lost, while what a model says "
             "is on record in clear. Hand secrets to tools in spawn(…, context=…), which is never recorded"
         )
-    # Its own definitions are called after it: two models may each have another class of the same name.
+    # Its own definitions are prefixed with its name: two models may use different classes of the same name.
     prefix = f"{kind.__name__}_"
     schema: Json = kind.model_json_schema(ref_template=_REF + prefix + "{model}")
     if "$defs" in schema:
@@ -386,7 +386,7 @@ def _describe_other(kind: Any) -> Json:
 
 
 def _find_secret(kind: Any, seen: set[Any]) -> str | None:
-    """Where in a type pydantic keeps something secret, in ``SecretStr`` and the like; None where it does not."""
+    """The place in a type of a pydantic secret, such as ``SecretStr``; None if there is none."""
     if not typing.get_args(kind):
         if hasattr(kind, "get_secret_value"):
             return ""
@@ -422,7 +422,7 @@ def _decode_other(kind: Any, value: Any) -> Any:
 
 
 def _retell(error: Any) -> str:
-    """The errors of a pydantic model in the words that msgspec has for its own."""
+    """The errors of a pydantic model, worded like msgspec's own."""
     errors: Callable[[], list[Json]] | None = getattr(error, "errors", None)
     if errors is None:
         return str(error)
@@ -432,7 +432,7 @@ def _retell(error: Any) -> str:
 
 
 def encode_other(value: Any) -> Any:
-    """A model of pydantic's or a path as what JSON has; for ``enc_hook``."""
+    """A pydantic model or a path as JSON; for ``enc_hook``."""
     if isinstance(value, PurePath):
         return str(value)
     if is_pydantic_model(type(value)):

@@ -1,7 +1,7 @@
-"""Values of the user's own types as JSON and back: what fits is taken, and what does not is named by its field.
+"""Values of the user's own types as JSON and back; an error names the field that does not fit.
 
-Unlike ``repertory._json_types``, on which it builds, it is for values that programs keep, not for what models send: no
-field is left out, and nothing is put right.
+This is for values that programs keep. Unlike ``repertory._json_types``, on which it builds and which is for what models
+send, it leaves no field out and mends nothing.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from repertory._constraints import is_pydantic_model
 from repertory._frozen import thaw
 from repertory._json_types import JsonType
 
-_DEEPEST: Final = 100  # levels; far from where a function that calls itself meets its end, on whatever stack
+_DEEPEST: Final = 100  # levels; far below the recursion limit on any stack
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 class Misfit(ValueError):
-    """A value does not fit a type; the text says what was expected and what came, and ends with where."""
+    """A value does not fit a type; the text says what was expected, what was given, and finally where."""
 
 
 class ValueType:
-    """One type of the user's own, whose values are written with all of their fields and read exactly.
+    """One of the user's own types, whose values are written with all their fields and read exactly.
 
     Attributes:
         kind: The type itself.
-        name: What an error calls it.
+        name: Its name in errors.
     """
 
     def __init__(self, kind: Any, where: str) -> None:
-        """Look at a type.
+        """Prepare a type.
 
         Args:
             kind: The type.
@@ -47,7 +47,7 @@ class ValueType:
         self.name = self._json.name
 
     def from_json(self, data: Any) -> Any:
-        """Make a value of JSON, which it shares nothing with.
+        """Make a value from JSON; the value shares nothing with ``data``.
 
         Raises:
             Misfit: It does not fit.
@@ -59,7 +59,7 @@ class ValueType:
 
     @property
     def fields(self) -> frozenset[str] | None:
-        """The names of its fields, as JSON has them; None where any name will do."""
+        """The names of its fields in JSON; None if any name is allowed."""
         if dataclasses.is_dataclass(self.kind):
             return frozenset(field.name for field in dataclasses.fields(self.kind))
         if isinstance(self.kind, type) and issubclass(self.kind, msgspec.Struct):
@@ -69,7 +69,7 @@ class ValueType:
         return frozenset(self.kind.__annotations__) if hasattr(self.kind, "__total__") else None
 
     def hints(self) -> dict[str, Any]:
-        """The types of its fields, by the names that JSON has them under; {} where any name will do."""
+        """The types of its fields, by their names in JSON; {} if any name is allowed."""
         names = self.fields
         hints: dict[str, Any] = get_type_hints(self.kind) if names is not None else {}
         if names is not None and isinstance(self.kind, type) and issubclass(self.kind, msgspec.Struct):
@@ -80,10 +80,10 @@ class ValueType:
 
 
 def to_plain(value: Any) -> Any:
-    """Write any value as JSON with all of its fields, also those that ``omit_defaults`` would leave out.
+    """Write any value as JSON with all its fields, including those that ``omit_defaults`` would leave out.
 
     Raises:
-        Misfit: It holds what JSON cannot say.
+        Misfit: The value contains something that JSON cannot express.
     """
     try:
         return _plain(value)

@@ -1,13 +1,13 @@
-"""Log events: a dotted name with facts, which stand in the line for people and as fields for programs.
+"""Log events: a dotted name with facts, which appear in the line for people and as fields for programs.
 
 ::
 
     logging.basicConfig(level=logging.INFO)
 
-shows ``INFO:repertory:state.changed run=run-1 agent=clerk state=done``. Handlers that write fields, as JSON for
-instance, find the facts on the log record, the name as ``event``. structlog's ``ProcessorFormatter`` takes such a
-record as one of its own: an ``event`` with key-values. What the application has bound with ``structlog.contextvars`` is
-among the facts.
+shows ``INFO:repertory:state.changed run=run-1 agent=clerk state=done``. Handlers that write fields, for instance as
+JSON, find the facts on the log record, with the name as ``event``. structlog's ``ProcessorFormatter`` treats such a
+record as one of its own: an ``event`` with key-values. The facts include what the application has bound with
+``structlog.contextvars``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
-_LONGEST: Final = 200  # characters of a fact in a line; its field has all
+_LONGEST: Final = 200  # characters of a fact in a line; its field has the whole value
 _BARE: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f]+")
-_TAKEN: Final = {*vars(logging.makeLogRecord({})), "message", "asctime"}  # as fields, logging refuses them
-# From logging up to whoever logs: three of structlog, and ``Log.__call__``.
+_TAKEN: Final = {*vars(logging.makeLogRecord({})), "message", "asctime"}  # logging refuses fields with these names
+# Stack frames from logging up to the caller: three of structlog, and ``Log.__call__``.
 _FRAMES: Final = 5
 
-logging.getLogger("repertory").addHandler(logging.NullHandler())  # else Python writes warnings to standard error
+logging.getLogger("repertory").addHandler(logging.NullHandler())  # otherwise Python writes warnings to standard error
 
 
 class LogEvent(dict[str, Any]):
-    """The facts of a log event, and its name as ``event``; as text, a line."""
+    """The facts of a log event, with its name as ``event``; its text is one line."""
 
     def __str__(self) -> str:
         facts = (f"{name}={_show(value)}" for name, value in self.items() if value is not None and name != "event")
@@ -40,10 +40,10 @@ class LogEvent(dict[str, Any]):
 
 
 class Log:
-    """Logs events under one logger, and costs next to nothing where nobody listens.
+    """Logs events under one logger, and costs next to nothing if its level is off.
 
     Args:
-        name: The logger's, "repertory" or one below it.
+        name: The logger's name, "repertory" or one below it.
     """
 
     def __init__(self, name: str) -> None:
@@ -55,12 +55,12 @@ class Log:
             self._structured.bind(exc_info=exc_info, **facts).log(level, event)
 
     def is_on(self, level: int) -> bool:
-        """Whether somebody listens."""
+        """Whether the level is enabled."""
         return self._standard.isEnabledFor(level)
 
     @cached_property
     def _structured(self) -> BoundLogger:
-        import structlog  # takes a tenth of a second, so only once somebody listens
+        import structlog  # takes a tenth of a second, so only when something is logged
 
         logger: BoundLogger = structlog.wrap_logger(
             self._standard,
@@ -71,10 +71,10 @@ class Log:
 
 
 def _to_record(logger: Any, method: str, facts: MutableMapping[str, Any]) -> dict[str, Any]:
-    """What ``logging`` is called with; the last of structlog's processors."""
+    """The arguments for ``logging``; the last of structlog's processors."""
     exc_info = facts.pop("exc_info")
     fields = {f"{name}_" if name in _TAKEN else name: value for name, value in facts.items()}
-    # By these two structlog's formatter knows one of its own records.
+    # By these two, structlog's formatter recognizes its own records.
     fields |= {"_logger": logger, "_name": method}
     return {"msg": LogEvent(facts), "exc_info": exc_info, "extra": fields, "stacklevel": _FRAMES}
 

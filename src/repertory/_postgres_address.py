@@ -1,4 +1,4 @@
-"""Where a journal on a PostgreSQL server is, without ever showing the password that leads there."""
+"""The address of a journal on a PostgreSQL server, which never shows its password."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl, unquote
 _SCHEMES: Final = ("postgresql://", "postgres://")
 # https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
 _SECRET: Final = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
-_SHORTEST: Final = 3  # characters; a shorter secret is in too many harmless words to be taken out of them
+_SHORTEST: Final = 3  # characters; a shorter secret is part of too many harmless words to be removed from texts
 
 
 class PostgresAddress:
-    """A connection URI of libpq. As text it has no password; ``uri`` has it.
+    """A connection URI of libpq. Its text form has no password; ``uri`` has it.
 
     Attributes:
-        uri: As it was given; never to be shown, logged or recorded.
+        uri: The URI as given; never to be shown, logged or recorded.
     """
 
     __slots__ = ("_secrets", "_shown", "uri")
@@ -25,7 +25,7 @@ class PostgresAddress:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         scheme, _, rest = uri.partition("://")
-        # Not by urlsplit: a password may hold "#" and "?", which libpq takes as they are, and "@" and "/" by mistake.
+        # Not by urlsplit: a password may contain "#" and "?", which libpq takes literally, and "@" and "/" by mistake.
         query_at = rest.find("?", max(0, rest.partition("/")[0].find("@")))
         place, query = (rest, "") if query_at < 0 else (rest[:query_at], rest[query_at + 1 :])
         user, at, hosts = place.rpartition("@")
@@ -33,13 +33,13 @@ class PostgresAddress:
         options = [pair for pair in query.split("&") if pair]
         kept = [pair for pair in options if pair.partition("=")[0].lower() not in _SECRET]
         found = {value for key, value in parse_qsl(query) if key.lower() in _SECRET}
-        found |= {password, *re.split("[@/?#]", password)}  # where it was cut by mistake, errors show its pieces
+        found |= {password, *re.split("[@/?#]", password)}  # errors show the pieces if it was split by mistake
         found |= {unquote(each) for each in found}
         self._secrets = sorted((each for each in found if len(each) >= _SHORTEST), key=len, reverse=True)
         self._shown = f"{scheme}://{name}{at}{hosts}{'?' * bool(kept)}{'&'.join(kept)}"
 
     def without_secrets(self, text: object) -> str:
-        """A text of somebody else's, such as an error of the driver, without what may not be shown."""
+        """A foreign text, such as a driver's error, without the secrets."""
         shown = str(text).replace(self.uri, self._shown)
         for secret in self._secrets:
             shown = shown.replace(secret, "***")
@@ -63,7 +63,7 @@ Place: TypeAlias = str | os.PathLike[str] | PostgresAddress
 
 
 def postgres_address(place: object) -> PostgresAddress | None:
-    """The address that a place stands for; None where it is a file."""
+    """The PostgreSQL address of a place; None if the place is a file."""
     if isinstance(place, PostgresAddress):
         return place
     if isinstance(place, str) and place.startswith(_SCHEMES):

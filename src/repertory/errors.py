@@ -1,4 +1,4 @@
-"""Every error that repertory raises on purpose, by whose turn it is to act.
+"""Every error that repertory raises on purpose.
 
 ::
 
@@ -63,7 +63,7 @@
     │   └── ServiceGone             one that was asked does not answer any more
     └── AddressInUse                another process serves at this socket or port
 
-Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
+A message states in lower case what is wrong, with the offending value and its place, and then what to do instead.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ from typing import Any
 
 
 def remade(kind: type[RepertoryError], *args: Any) -> RepertoryError:
-    """An error as it was, without its constructor, which takes other arguments than its message where it makes that."""
+    """Make an error again without calling its constructor, which may take other arguments than the message."""
     return kind.__new__(kind, *args)
 
 
 class RepertoryError(Exception):
-    """The root of every error that repertory raises on purpose. Each can be copied and pickled, as it stands."""
+    """The base class of every error that repertory raises on purpose. Each can be copied and pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How it is made again."""
+        """Support copying and pickling."""
         return remade, (type(self), *self.args), vars(self)
 
 
 class ConfigurationError(RepertoryError):
-    """A definition or option is wrong; the message names the field, what was expected and what came."""
+    """A definition or option is wrong; the message names the field, the expected value and the actual one."""
 
 
 class DefinitionError(ConfigurationError):
@@ -94,7 +94,7 @@ class DefinitionError(ConfigurationError):
     Attributes:
         path: The file.
         field: The field; "" for the whole file.
-        line: Its line, from 1; None where it is not known.
+        line: Its line, from 1; None if it is not known.
     """
 
     def __init__(self, path: str, problem: str, *, field: str = "", line: int | None = None) -> None:
@@ -109,7 +109,7 @@ class DefinitionError(ConfigurationError):
 
 
 class ActorError(RepertoryError):
-    """Something about an actor or a message to it."""
+    """The base class of errors about an actor or a message to it."""
 
 
 class MailboxFull(ActorError):
@@ -172,7 +172,7 @@ class ThinkingMismatch(ModelRequestRejected):
 
 
 class ModelRefused(ModelError):
-    """The model declined to go on; the same request would be declined again: take another model, or say more."""
+    """The model declined to continue, and would decline the same request again: use another model, or say more."""
 
 
 class ModelResponseInvalid(ModelError):
@@ -190,8 +190,8 @@ class JournalLocked(JournalError):
     """Another process owns the file.
 
     Attributes:
-        path: The file; "" where it is locked by another program.
-        owner: The process id of the owner; 0 where it has not written it yet.
+        path: The file; "" if another program has locked it.
+        owner: The process id of the owner; 0 if it has not written it yet.
     """
 
     def __init__(self, message: str, *, path: str = "", owner: int = 0) -> None:
@@ -213,13 +213,13 @@ class JournalDamaged(JournalUnreadable):
 
 
 class JournalWriteFailed(JournalError):
-    """The disk refused a write. Everything acknowledged before stands; nothing is acknowledged after."""
+    """The disk refused a write. Everything acknowledged before is kept; nothing is acknowledged after it."""
 
 
 class LeaseLost(JournalWriteFailed):
-    """Another machine has taken over the runs of this one, as it did not renew its lease in time.
+    """Another machine has taken over this one's runs, because this one did not renew its lease in time.
 
-    They go on there. Everything acknowledged here stands; start the supervisor again to take part again.
+    The runs continue there. Everything acknowledged here is kept; start the supervisor again to take part again.
     """
 
 
@@ -228,9 +228,9 @@ class JournalReadOnly(JournalError):
 
 
 class RecordRefused(JournalError):
-    """A record holds what cannot be kept exactly (a nan, a 65-bit number), or a run or position that is there already.
+    """A record has a value that cannot be stored exactly (a nan, a 65-bit number), or a run or position already there.
 
-    Nothing of its batch was written, and the journal goes on without it.
+    Nothing of its batch was written, and the journal continues without it.
     """
 
 
@@ -246,7 +246,7 @@ class MemoryStoreError(RepertoryError):
 
 
 class ItemNotFound(MemoryStoreError):
-    """The scope shows no item of this id."""
+    """The scope has no item with this id."""
 
 
 class ItemChanged(MemoryStoreError):
@@ -266,7 +266,7 @@ class ContentNotFound(MemoryStoreError):
 
 
 class QuotaExceeded(MemoryStoreError):
-    """The scope holds as many items or bytes as it may; nothing was stored."""
+    """The scope already holds as many items or bytes as it may; nothing was stored."""
 
 
 class PayloadInvalid(MemoryStoreError):
@@ -274,7 +274,7 @@ class PayloadInvalid(MemoryStoreError):
 
 
 class ContextError(RepertoryError):
-    """What the model may be shown."""
+    """The base class of errors about what the model is shown."""
 
 
 class InvalidRequest(ContextError):
@@ -289,19 +289,19 @@ class ContextOverflow(ContextError):
 
 
 class ToolError(RepertoryError):
-    """A tool call that did not succeed. Raise one of its kinds: they differ in who is told."""
+    """A tool call that did not succeed. Raise one of the subclasses; they differ in who is told."""
 
 
 class ToolRetry(ToolError):
-    """The model may try again: its arguments were wrong, or the moment was. The text is shown to it."""
+    """The model may try again: the arguments or the moment were wrong. The model is shown the text."""
 
 
 class ToolFailed(ToolError):
-    """The model is told that this did not work, and decides what to do without it."""
+    """The model is told that the call failed, and decides how to continue without it."""
 
 
 class ToolAbort(ToolError):
-    """The caller is told: the run ends with this error. For what no model can repair."""
+    """The run ends with this error, which its caller gets. For failures that no model can repair."""
 
 
 class ToolSetUnavailable(ToolError):
@@ -312,11 +312,11 @@ class ToolSetUnavailable(ToolError):
 
 
 class RunError(RepertoryError):
-    """A whole run."""
+    """The base class of errors about a whole run."""
 
 
 class RunNotFound(RunError):
-    """No run has this id, or the given prefix fits more than one."""
+    """No run has this id, or the given prefix matches more than one."""
 
 
 class RunExists(RunError):
@@ -324,11 +324,11 @@ class RunExists(RunError):
 
 
 class MachineSilent(RunError):
-    """No machine has answered in time about a run that is not this process's; what was asked is written down."""
+    """No machine answered in time for a run of another process; the request is on record, and may still take effect."""
 
 
 class RunFailed(RunError):
-    """The run ended with an error; ``__cause__`` holds it where it happened in this process."""
+    """The run ended with an error, which is the ``__cause__`` if it happened in this process."""
 
 
 class RunStopped(RunError):
@@ -336,18 +336,18 @@ class RunStopped(RunError):
 
 
 class ResultInvalid(RunError):
-    """A result does not fit the type that was asked for; the message names the field. What came is on record."""
+    """A result does not fit the requested type; the message names the field. The result is on record."""
 
 
 class ContextMissing(RunError):
-    """A run was given an application context, which is never recorded, and was to go on without one."""
+    """A run with an application context, which is never recorded, cannot continue without being given it again."""
 
 
 class QueueFull(RunError):
-    """A run would have to wait, and its client has as many in the queue as it may; nothing was recorded of it.
+    """A run would have to wait, and its client has as many runs in the queue as it may; nothing was recorded.
 
     Attributes:
-        retry_after: Seconds after which it makes sense to ask again.
+        retry_after: Seconds after which it makes sense to try again.
     """
 
     def __init__(self, message: str, *, retry_after: float) -> None:
@@ -356,22 +356,22 @@ class QueueFull(RunError):
 
 
 class LimitExceeded(RunError):
-    """A limit was reached, of the run or of one above it; see ``Limits``."""
+    """A limit of the run or of one above it was reached; see ``Limits``."""
 
 
 # --- the service ------------------------------------------------------------------------------------------
 
 
 class ServiceUnavailable(RepertoryError):
-    """No service answers where one was looked for, or not in time; the message says how to get one that does."""
+    """No service answers at the expected address, or not in time; the message says how to start one."""
 
 
 class ServiceGone(ServiceUnavailable):
-    """A service does not answer, or not any more; it may come back."""
+    """A service that was asked no longer answers; it may come back."""
 
 
 class AddressInUse(RepertoryError):
-    """Another process listens at the socket or port that the service was to listen at."""
+    """Another process already listens at the service's socket or port."""
 
 
 # --- recorded runs ----------------------------------------------------------------------------------------
