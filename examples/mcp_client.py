@@ -1,4 +1,4 @@
-"""An agent with the tools of an MCP server, which is started, restarted if needed and closed with the supervisor."""
+"""An agent with the tools of an MCP server, which is started, reconnected if needed and closed with the supervisor."""
 
 import sys
 from pathlib import Path

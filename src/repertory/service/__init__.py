@@ -1,4 +1,4 @@
-"""The long-lived process: a supervisor that can be asked over HTTP, and a page to watch it.
+"""The service: a long-lived process with a supervisor, an HTTP interface to it, and a web page to watch it.
 
 It needs the extra: ``pip install "repertory[service]"``.
 

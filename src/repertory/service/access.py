@@ -1,7 +1,7 @@
-"""Who may ask: the host, the origin and the token of a request, before anything of it is read.
+"""Access control: checks the host, the origin and the token of a request before anything else of it is read.
 
 On a unix socket the file's mode decides who may connect. On TCP everything but the empty page needs the token: as a
-bearer token, or as the cookie that a browser gets for the code in the link it was opened with.
+bearer token, or as the cookie that a browser gets in exchange for the code in the link it was opened with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
-STATIC: Final = "/static/"  # what the page is made of, which is no data either
+STATIC: Final = "/static/"  # the files of the page, which hold no data either
 
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -31,19 +31,19 @@ _HEADERS: Final = (
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a request goes no further."""
+    """Why a request is refused."""
 
     status: int
     reason: str
 
 
 class Access:
-    """What a request must bring along.
+    """Decides which requests are allowed.
 
     Args:
         port: The TCP port; None for a unix socket.
-        token: The secret that a request over TCP must show; None where the socket's file decides.
-        read_only: Refuse everything that changes something.
+        token: The secret that a request over TCP must show; None if the mode of the socket's file decides.
+        read_only: Refuse every request that changes something.
     """
 
     def __init__(self, *, port: int | None = None, token: str | None = None, read_only: bool = False) -> None:
@@ -54,21 +54,21 @@ class Access:
 
     @property
     def cookie_name(self) -> str:
-        """Cookies do not know ports, so the name does."""
+        """The cookie's name. It has the port in it, because cookies are shared by all ports of a host."""
         return f"repertory-{self._port}"
 
     @property
     def cookie(self) -> str:
-        """What a browser shows instead of the token. It follows from the token, so it outlives the process."""
+        """The value that a browser shows instead of the token. It is derived from it, so it outlives the process."""
         return hmac.digest((self._token or "").encode(), b"repertory cookie", hashlib.sha256).hex()
 
     def new_code(self) -> str:
-        """A code for one link: whoever shows it first gets a cookie. It replaces the one before."""
+        """Make a code for one link: whoever shows it first gets a cookie. It replaces the previous code."""
         self._code = secrets.token_urlsafe(32)
         return self._code
 
     def exchange(self, shown: str | None) -> bool:
-        """Whether a cookie is due for a code, which is used up by that, or for the token."""
+        """Whether a cookie may be given for the code, which can be used once, or for the token."""
         secret = _bearer(shown)
         if self._code is not None and hmac.compare_digest(secret, self._code.encode()):
             self._code = None
@@ -76,7 +76,7 @@ class Access:
         return self._token is not None and hmac.compare_digest(secret, self._token.encode())
 
     def refusal(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refusal | None:
-        """Why the request is refused; None if it may go on."""
+        """Why the request is refused; None if it is allowed."""
         values: dict[str, list[str]] = {}
         for name, value in headers:
             values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip())
@@ -103,7 +103,7 @@ class Access:
     def _is_our_host(self, host: str) -> bool:
         if self._port is not None:
             return host in {f"{name}:{self._port}" for name in _LOOPBACK}
-        name, colon, port = host.rpartition(":")  # a tunnel to the socket has whatever port it likes
+        name, colon, port = host.rpartition(":")  # a tunnel to the socket may have any port
         return host in _LOOPBACK or (bool(colon) and name in _LOOPBACK and port.isascii() and port.isdigit())
 
     def _is_known(self, headers: dict[str, str], cookies: list[str]) -> bool:
@@ -119,7 +119,7 @@ class Access:
 
 
 class Guard:
-    """Lets through what ``Access`` admits, and sets the headers that every answer has."""
+    """Passes on the requests that ``Access`` allows, and sets the headers that every answer has."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -128,7 +128,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})  # there is nothing but HTTP here
+            await send({"type": "websocket.close", "code": 1008})  # only HTTP is served
             return
 
         async def send_guarded(message: Message) -> None:
@@ -152,12 +152,12 @@ class Guard:
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether everybody may ask for it: it holds no data."""
+    """Whether everybody may make this request, because its answer holds no data."""
     return (method, path) in OPEN or (method in ("GET", "HEAD") and path.startswith(STATIC))
 
 
 def _nobody_asks() -> None:
-    """Another server than ours does not want to know who may ask."""
+    """Used with a server other than ours, which does not ask whether a request was allowed."""
 
 
 def _bearer(shown: str | None) -> bytes:

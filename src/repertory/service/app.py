@@ -1,6 +1,6 @@
 """The HTTP interface: a small Starlette app over ``Control``, behind ``Guard``.
 
-What is asked that changes nothing is in ``looking.py``, what changes something in ``steering.py``; here is what a
+Operations that change nothing are in ``looking.py``, those that change something in ``steering.py``; here is what a
 browser and an MCP client need besides.
 """
 
@@ -30,19 +30,19 @@ from repertory.service.server import MAX_CONNECTIONS
 from repertory.service.steering import STEERING, Steering
 from repertory.service.views import AgentView
 
-RESERVED: Final = 32  # connections that answers which last leave for everything else
+RESERVED: Final = 32  # connections that long-lasting answers must leave free for everything else
 
 
 def create_app(
     control: Control, access: Access, *, ping: float = PING, max_followers: int = MAX_CONNECTIONS - RESERVED
 ) -> ASGIApp:
-    """Make the app.
+    """Make the ASGI app.
 
     Args:
-        control: What the requests are about.
-        access: Who may make them.
-        ping: Seconds of silence after which an event stream shows that it lives.
-        max_followers: Event streams, calls of MCP clients and waits for results at once.
+        control: Carries the requests out.
+        access: Decides which requests are allowed.
+        ping: Seconds of silence after which an event stream sends a sign of life.
+        max_followers: Largest number of event streams, calls of MCP clients and waits for results at once.
     """
     lasting = Lasting(max_followers)
     service = _Service(control, access, lasting)
@@ -60,7 +60,7 @@ def create_app(
 
 
 class _Service:
-    """What is asked of the service itself."""
+    """Operations on the service itself."""
 
     def __init__(self, control: Control, access: Access, lasting: Lasting) -> None:
         self._control = control
@@ -73,7 +73,7 @@ class _Service:
         return HTMLResponse(PAGE, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
 
     async def static(self, request: Request) -> Response:
-        """What the page is made of. The path has a digest of it all, so a browser may keep it for good."""
+        """The files of the page. The path has a digest of all of them, so a browser may cache them for good."""
         found = STATIC_FILES.get(request.path_params["path"])
         if found is None:
             raise HTTPException(404, "the page has no such file; load the page again")
@@ -95,10 +95,10 @@ class _Service:
         return answer
 
     async def mcp(self, request: Request) -> Response:
-        """A request of an MCP client: the agents and their runs as tools. What it may ask, that protocol describes."""
+        """A request of an MCP client: the agents and their runs as tools. See the protocol for what it may ask."""
         body = await read_bytes(request)
         agents = self._control.offers.list()
-        if self._mcp is None or self._mcp[0] != agents:  # to describe an agent as a tool takes about a millisecond
+        if self._mcp is None or self._mcp[0] != agents:  # describing an agent as a tool takes about a millisecond
             try:
                 self._mcp = agents, serve_tools(run_tools(self._control), instructions=ABOUT)
             except ConfigurationError as error:

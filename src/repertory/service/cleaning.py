@@ -1,4 +1,4 @@
-"""Runs that ended long ago are taken out of the journal, so that it does not grow for ever."""
+"""Removes runs that ended long ago from the journal, so that it does not grow forever."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _KIND, _NAME = "retention", "finished runs"
 async def remove_finished(
     supervisor: Supervisor, *, days: float, now: float, tell: Callable[[str], object]
 ) -> list[str]:
-    """Remove every tree of runs that ended more than so many days ago, for good; returns their ids, and tells each.
+    """Remove every tree of runs that ended more than ``days`` days ago, for good; returns their ids, and tells each.
 
-    A run that goes on meanwhile stays.
+    A run that is continued meanwhile stays.
     """
     removed: list[str] = []
     for run_id in await supervisor.journal.read_ended_roots(now - days * _DAY):
         try:
             await supervisor.remove(run_id)
-        except RunError:  # somebody has just said something to it, or removed it
+        except RunError:  # somebody has just sent it a message, or removed it
             continue
         removed.append(run_id)
         tell(run_id)
@@ -43,13 +43,13 @@ async def remove_for_ever(
     report: Callable[[str], None],
     tell: Callable[[str], object],
 ) -> None:
-    """Do so now and then, until it is cancelled, as long as it is this process's to do."""
+    """Call ``remove_finished`` every hour while this process has that duty, until cancelled."""
     duties.want(_KIND, [_NAME])
     while True:
         await duties.wait_held(_KIND, _NAME)
         try:
             removed = await remove_finished(supervisor, days=days, now=clock(), tell=tell)
-        except JournalError as error:  # runs that write hear of it themselves
+        except JournalError as error:  # runs that write get the error themselves
             report(f"old runs were not removed: {error}")
         else:
             if removed:

@@ -1,4 +1,4 @@
-"""Asks a service that runs on this machine: at its unix socket, or at its port with the token that it keeps."""
+"""Client of a service on this machine: at its unix socket, or at its port with the token that it keeps."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from repertory.service.views import (
 
 T = TypeVar("T")
 
-GREETING: Final = 4.0  # seconds until a service must say who it is: that takes its loop and nothing else
-ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for one that hangs
-_PAGE: Final = 500  # entries that are asked for at once
-REDELIVERY: Final = 25.0  # seconds; the other side has fifteen
-SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which shows one every 15
+GREETING: Final = 4.0  # seconds until a service must say who it is: that needs only its event loop
+ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for a service that hangs
+_PAGE: Final = 500  # entries per request
+REDELIVERY: Final = 25.0  # seconds; the webhook has fifteen to answer
+SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which sends one every 15
 _ERRORS: Final[Mapping[int, type[RepertoryError]]] = {
     **dict.fromkeys((400, 401, 403, 415, 421), ConfigurationError),
     404: RunNotFound,
@@ -62,11 +62,11 @@ class _Refused(msgspec.Struct):
 
 
 class ServiceClient:
-    """Speaks to one service. Its methods raise what the service's own would.
+    """Talks to one service. Its methods raise the same errors as the service's own.
 
     Attributes:
-        place: Where it listens.
-        service: What it says of itself.
+        place: Where the service listens.
+        service: The service's description of itself.
     """
 
     service: ServiceView
@@ -80,13 +80,13 @@ class ServiceClient:
         self.service = await self._ask("GET", "/service", ServiceView, within=GREETING)
 
     async def is_resuming(self) -> bool:
-        """Whether it may still take up by itself what another process left unfinished."""
+        """Whether the service may still resume by itself runs that another process left unfinished."""
         await self.greet()
         return self.service.resuming
 
     @property
     def database(self) -> str:
-        """The whole path of the database that it serves."""
+        """The absolute path of the database that it serves."""
         return self.service.database
 
     # --- looking ------------------------------------------------------------------------------------------
@@ -104,24 +104,24 @@ class ServiceClient:
         return await self._ask("GET", f"/runs/{_part(run_id)}", RunDetail)
 
     async def health(self) -> Health:
-        """What is wrong, also where the service cannot do its work."""
+        """What is wrong; also answered if the service cannot do its work."""
         return await self._ask("GET", "/healthz", Health, also=503)
 
     async def vacuum(self) -> Space:
-        """Have some of what holds nothing any more given back to the disk; once more for more."""
+        """Give some unused space in the database back to the disk; call again for more."""
         return await self._ask("POST", "/vacuum", Space, body={})
 
     async def read_stats(self, run_id: str, *, tree: bool) -> Json:
-        """What a run saw and cost, or with ``tree`` also each run below it."""
+        """What a run saw and cost; with ``tree`` also each run below it."""
         return await self._ask("GET", f"/stats?run={_part(run_id)}&tree={int(tree)}", Json)
 
     async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
-        """What the model saw at an iteration, None for the newest. Raises ``RunNotFound``."""
+        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``."""
         which = "" if iteration is None else f"?iteration={iteration}"
         return await self._ask("GET", f"/runs/{_part(run_id)}/requests/newest{which}", Json)
 
     async def read_record(self, run_id: str, *, start: int = 0) -> Json:
-        """A run's entries from a position on; contents are as the Messages API writes them."""
+        """A run's entries from a position on, their contents in the format of the Messages API."""
         whole: Json | None = None
         while True:
             page = await self._ask("GET", f"/runs/{_part(run_id)}/record?start={start}&limit={_PAGE}", Json)
@@ -138,17 +138,17 @@ class ServiceClient:
         return (await self._ask("GET", "/approvals", Waiting)).waiting
 
     async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
-        """The next events that have happened, of a run or of all; none is the end."""
+        """The next recorded events of a run, or of all runs; an empty list means there are no more."""
         return await self._ask("GET", f"{_events_of(run_id)}?follow=no&after={after}", list[EventView])
 
     async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
-        """Events of a run, or of all, behind a number, as they come. Ends when the service does."""
+        """Events of a run, or of all runs, after a number, as they happen. Ends when the service does."""
         async with aclosing(self._stream(f"{_events_of(run_id)}?after={after}")) as blocks:
             async for block in blocks:
                 yield self._decode(block, EventView)
 
     async def stream(self, run_id: str) -> AsyncGenerator[Piece]:
-        """What a run's model says, as it comes, to the end of its turn."""
+        """What a run's model says, as it streams in, until the end of its turn."""
         async with aclosing(self._stream(f"/runs/{_part(run_id)}/stream")) as blocks:
             async for block in blocks:
                 yield self._decode(block, Piece)
@@ -156,12 +156,12 @@ class ServiceClient:
     # --- steering -----------------------------------------------------------------------------------------
 
     async def start(self, agent: str, task: str, *, root: str | None = None) -> str:
-        """Start a run; its id, once it is durable."""
+        """Start a run; returns its id once it is durable."""
         body = {"agent": agent, "task": task} | ({} if root is None else {"root": root})
         return (await self._ask("POST", "/runs", Started, body)).id
 
     async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
-        """Say something to a run; it is durable afterwards. With a ``message_id`` it is safe to repeat."""
+        """Send a message to a run; it is durable afterwards. With a ``message_id`` it is safe to repeat."""
         body = {"text": text} | ({} if message_id is None else {"message_id": message_id})
         await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, body)
 
@@ -170,19 +170,19 @@ class ServiceClient:
         await self._ask("POST", f"/runs/{_part(run_id)}/{verb}", Accepted, {})
 
     async def fork(self, run_id: str, iteration: int | None, *, text: str | None, rewind: bool = False) -> str:
-        """Start a run that begins as another did, beside it or in its place; its id, once it is durable."""
+        """Fork a run, or replace it if ``rewind`` is set; returns the new run's id once it is durable."""
         body: dict[str, Any] = {"iteration": iteration, "text": text}
         verb = "rewind" if rewind else "fork"
         return (await self._ask("POST", f"/runs/{_part(run_id)}/{verb}", Started, body)).id
 
     async def redeliver(self, change: int, url: str | None) -> WebhookAttempt:
-        """Tell a webhook of a change of state again."""
+        """Send a change of state to a webhook again."""
         return await self._ask(
             "POST", "/webhooks/redeliver", WebhookAttempt, {"change": change, "url": url}, within=REDELIVERY
         )
 
     async def remove(self, run_id: str) -> None:
-        """Take a run that has ended out of the database."""
+        """Remove a run that has ended from the database."""
         await self._ask("DELETE", f"/runs/{_part(run_id)}", type(None))
 
     async def decide(self, run_id: str, call_id: str, verb: str, body: Mapping[str, Any]) -> None:
@@ -190,7 +190,7 @@ class ServiceClient:
         await self._ask("POST", f"/runs/{_part(run_id)}/calls/{_part(call_id)}/{verb}", Accepted, body)
 
     async def reload(self) -> list[str]:
-        """Have it read its company file again; lines about what only a restart can change."""
+        """Let the service read its company file again; returns lines about changes that need a restart."""
         return (await self._ask("POST", "/reload", Reloaded, {})).notes
 
     # --- the wire -----------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class ServiceClient:
             ) from error
 
     async def _stream(self, path: str) -> AsyncGenerator[bytes]:
-        """The data of an event stream. Raises ``ServiceUnavailable`` where it breaks off or falls silent."""
+        """The data of an event stream. Raises ``ServiceUnavailable`` if it breaks off or falls silent."""
         try:
             with anyio.fail_after(ANSWER):
                 request = self._http.build_request("GET", path, timeout=httpx2.Timeout(ANSWER, read=SILENCE))
@@ -236,7 +236,7 @@ class ServiceClient:
                         _raise_refusal(response.status_code, await response.aread())
                 kind = rest = b""
                 async for piece in response.aiter_bytes():
-                    # Not by what Python takes for the end of a line: a text may have U+2028 in it.
+                    # Not splitlines(), which also splits at U+2028: a text may contain it.
                     *lines, rest = (rest + piece).split(b"\n")
                     for line in lines:
                         name, _, value = line.partition(b": ")
@@ -262,21 +262,21 @@ def _events_of(run_id: str | None) -> str:
 
 @asynccontextmanager
 async def open_client(place: Place, *, database: Path | PostgresAddress | None = None) -> AsyncGenerator[ServiceClient]:
-    """Find out who serves somewhere, and ask there until the end of the block.
+    """Connect to a service until the end of the block, and check what it serves.
 
     Args:
-        place: Where.
-        database: What must be served there; None for any.
+        place: Where the service listens.
+        database: The database that it must serve; None for any.
 
     Raises:
-        ServiceUnavailable: Nobody answers there, or not in time, or it serves another database.
-        ConfigurationError: The token cannot be read, or is not the one.
+        ServiceUnavailable: No service answers there, or not in time, or it serves another database.
+        ConfigurationError: The token cannot be read, or is wrong.
     """
     headers = {"content-type": "application/json"}
     if place.port is not None:
         token_file = default_token_file() if place.token_file is None else Path(place.token_file)
         headers["authorization"] = f"Bearer {read_token(token_file)}"
-    # Nothing of the environment's: a proxy has no business with a service of this machine. No certificates either.
+    # Ignore the environment: no proxy is needed for a service on this machine, and no certificates.
     plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     transport = httpx2.AsyncHTTPTransport(uds=place.socket, verify=plain, trust_env=False)
     base = "http://localhost" if place.port is None else f"http://127.0.0.1:{place.port}"
@@ -285,7 +285,7 @@ async def open_client(place: Place, *, database: Path | PostgresAddress | None =
     ) as http:
         client = ServiceClient(http, place)
         await client.greet()
-        # Another one may listen there by now: somebody has removed the socket of ours.
+        # Another service may listen there by now, if somebody has removed the socket of ours.
         if database is not None and client.database != _whole(database):
             raise ServiceUnavailable(f"the service at {place} serves {client.database} and not {database}")
         yield client

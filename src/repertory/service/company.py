@@ -1,4 +1,4 @@
-"""A company: what a service runs, from one file that may be read again while it runs."""
+"""A company: the configuration of a service, from one file that may be reloaded while the service runs."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ cost = 2.0                    # US dollars of each run
 
 
 class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[service]``: where it listens and what it keeps. All but ``max_runs`` need a restart to change.
+    """``[service]``: where the service listens and what it keeps. All but ``max_runs`` need a restart to change.
 
     Attributes:
-        name: What it is called; "" takes the name of the file's folder.
-        db: The database, from the file's folder, or the address of one on PostgreSQL, which several machines may share;
-            "" for the file's own name with ``.db``.
-        socket: The unix socket; None for the user's usual one.
+        name: The company's name; "" takes the name of the file's folder.
+        db: The database's path relative to the file's folder, or the address of one on PostgreSQL, which several
+            machines may share; "" for the file's own name with ``.db``.
+        socket: The unix socket; None for the user's default one.
         port: A port of 127.0.0.1 instead.
-        log: A file for all that it says, from the file's folder; None for standard error.
-        max_runs: How many runs are under way at once; None for no bound.
-        context: ``module:name`` of what tools find in ``ToolContext.context``.
+        log: The log file, relative to the file's folder; None for standard error.
+        max_runs: How many runs may be under way at once; None for no limit.
+        context: ``module:name`` of the object that tools find in ``ToolContext.context``.
         root: The folder that the research team may read.
         redact: Environment variables whose values are never recorded.
-        labels: What this machine offers to runs that ask for it, on PostgreSQL.
-        lease: Seconds after which other machines take its runs over, there; None for the default.
+        labels: Labels that this machine offers to runs that ask for them, on PostgreSQL.
+        lease: Seconds after which other machines take over its runs, on PostgreSQL; None for the default.
     """
 
     name: str = ""
@@ -69,13 +69,13 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
     """``[agents.NAME]``: an agent that runs can be started with.
 
     Attributes:
-        ref: ``module:name`` of it.
-        file: The path of its file or folder instead, from the file's folder.
-        root: The folder that its file tools read, likewise.
-        priority: Of its runs.
-        labels: Of its runs.
-        limits: Bounds on each of its runs, over those of ``[limits]``.
-        quota: How much may run of it.
+        ref: The agent as ``module:name``.
+        file: The path of its file or folder instead, relative to the company file's folder.
+        root: The folder that its file tools read, relative likewise.
+        priority: The priority of its runs.
+        labels: The labels of its runs.
+        limits: Limits of each of its runs; they override those of ``[limits]``.
+        quota: How much of it may run.
     """
 
     ref: str | None = None
@@ -91,8 +91,8 @@ class ModelsTable(msgspec.Struct, frozen=True, kw_only=True):
     """``[models]``. They need a restart to change.
 
     Attributes:
-        default: Of agents that name none; None takes what the environment offers.
-        summaries: Those that write summaries, tried in order; None for the small one of the same provider.
+        default: The model of agents that name none; None takes what the environment offers.
+        summaries: The models that write summaries, tried in order; None for the small model of the same provider.
     """
 
     default: str | None = None
@@ -114,15 +114,15 @@ _TABLES: Final = ("service", "agents", "limits", "models", "quotas", "retention"
 
 
 class Company(msgspec.Struct, frozen=True, kw_only=True):
-    """A company file, checked: everything that it names is there.
+    """A checked company file: everything that it names exists.
 
     Attributes:
         path: The file.
-        name: What the company is called.
+        name: The company's name.
         service: Its ``[service]``.
         models: Its ``[models]``.
         retention: Its ``[retention]``.
-        webhooks: Who is told of changes of state.
+        webhooks: The addresses that are told of changes of state.
         offers: Its agents, loaded.
         quotas: How much agents and clients may use.
         schedules: When which agent does what.
@@ -145,39 +145,39 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anchor(self) -> Path:
-        """What its service has the lock of."""
+        """The path whose lock its service holds."""
         return anchor_of_company(self.path, self.service)
 
     @property
     def is_shared(self) -> bool:
-        """Whether several machines may have its database."""
+        """Whether several machines may share its database."""
         return isinstance(self.database, PostgresAddress)
 
     def start(self, control: Control) -> None:
-        """Make a service that of this company, which reads the file again when it is asked to."""
+        """Configure a service from this company, and let it read the file again when asked to."""
         self.apply(control)
         control.on_reload = partial(self._reload, control)
 
     def apply(self, control: Control) -> None:
-        """Make a service that of this company. What is under way goes on as it began."""
-        control.deliveries.offer(self.webhooks)  # first, as it may refuse: then nothing has changed
+        """Configure a service from this company. Runs under way continue as they began."""
+        control.deliveries.offer(self.webhooks)  # first, because it may refuse; then nothing has changed
         control.offers.replace(self.offers)
         control.scheduler.plan(self.schedules, company=self.name)
         control.supervisor.change_bounds(max_runs=self.service.max_runs, quotas=self.quotas)
 
     async def check_keys(self) -> None:
-        """See that the models of its agents have the keys that they need. Nothing is sent.
+        """Check that the models of its agents have the keys that they need. Nothing is sent.
 
         Raises:
-            ModelAuthenticationError: One has none.
-            ConfigurationError: One is none.
+            ModelAuthenticationError: A model has no key.
+            ConfigurationError: A model is invalid.
         """
         async with open_models(self.models.default, ()) as models:
             for offer in self.offers.values():
                 await check_keys(offer.agent, models)
 
     def options(self) -> Options:
-        """How its service runs, so that it can be read again while it does."""
+        """The options of its service, with which the file can be reloaded while it runs."""
         at, service = self.path.parent, self.service
         return Options(
             database=self.database,
@@ -210,7 +210,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         return self.kept_until_restart(new)
 
     def kept_until_restart(self, new: Company) -> list[str]:
-        """What another version of the file says that only a restart can change; a line for each."""
+        """The differences of a newer version of the file that need a restart, one line each."""
         lines: list[str] = []
         tables = (
             ("service", self.service, new.service),
@@ -225,21 +225,21 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def database_of(path: Path, service: ServiceTable) -> Path | PostgresAddress:
-    """The database of a company, by its file and ``[service]``."""
+    """The database of a company, from its file and ``[service]``."""
     return postgres_address(service.db) or (path.parent / service.db if service.db else path.with_suffix(".db"))
 
 
 def anchor_of_company(path: Path, service: ServiceTable) -> Path:
-    """What the service of a company has the lock of: its database, or what stands for one on a server."""
+    """The path whose lock a company's service holds: its database, or a stand-in for one on a server."""
     database = database_of(path, service)
     return anchor_of(path) if isinstance(database, PostgresAddress) else database
 
 
 def read_service(path: Path) -> ServiceTable:
-    """Only ``[service]`` of a file: to find the service of a company whose file is wrong elsewhere.
+    """Read only ``[service]`` of a file, to find the service of a company whose file is wrong elsewhere.
 
     Raises:
-        DefinitionError: It cannot be read, or is wrong there.
+        DefinitionError: The file cannot be read, or ``[service]`` is wrong.
     """
     return _service_of(TomlFile(path))
 
@@ -269,10 +269,10 @@ def _service_of(file: TomlFile) -> ServiceTable:
 def read_company(path: Path) -> Company:
     """Read a company file, and load everything that it names.
 
-    Files of agents are read anew; modules of Python stay as they were first imported.
+    Files of agents are read again on each call; Python modules stay as they were first imported.
 
     Raises:
-        DefinitionError: Something in it is wrong: its message names the line, the table and the key.
+        DefinitionError: The file is wrong; the message names the line, the table and the key.
     """
     path = path.absolute()
     file = TomlFile(path)

@@ -1,4 +1,4 @@
-"""Tables of a TOML file as structs: every key is known, and what is wrong is said with its line, table and key."""
+"""Reads tables of a TOML file into structs. Unknown keys are refused; errors name the line, the table and the key."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _QUOTES: Final = re.compile(r"[\"'\s]")
 
 
 class TomlFile:
-    """A TOML file, read whole.
+    """A TOML file, read completely.
 
     Attributes:
-        path: Where it is.
-        content: What it holds.
+        path: The file's path.
+        content: The parsed content.
 
     Raises:
-        DefinitionError: It cannot be read, or is no TOML.
+        DefinitionError: The file cannot be read, or is not valid TOML.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class TomlFile:
             self.content: dict[str, Any] = tomllib.loads(self._text)
         except OSError as error:
             raise DefinitionError(str(path), f"cannot be read: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+        except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
             raise DefinitionError(str(path), f"is no TOML: {error}") from error
 
     def refuse(self, table: str, key: str, problem: str, *, number: int = 0) -> NoReturn:
@@ -51,23 +51,23 @@ class TomlFile:
 
     @contextmanager
     def refusing(self, table: str, key: str = "", *, number: int = 0) -> Generator[None]:
-        """Say of a ``ConfigurationError`` of the block where it stands in the file."""
+        """Turn a ``ConfigurationError`` of the block into a ``DefinitionError`` that names its place in the file."""
         try:
             yield
         except ConfigurationError as error:
             self.refuse(table, key, str(error), number=number)
 
     def table(self, kind: type[T], given: object, table: str, *, number: int = 0) -> T:
-        """A table as a struct.
+        """Convert a table to a struct.
 
         Args:
-            kind: The struct.
-            given: What stands in the file.
+            kind: The struct's type.
+            given: The value in the file.
             table: Its name there.
-            number: Which one, where there are several of that name.
+            number: Which one, if there are several of that name.
 
         Raises:
-            DefinitionError: A key is unknown, missing or no such value.
+            DefinitionError: A key is unknown or missing, or has an invalid value.
         """
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         self.check_keys(given, fields, table, number=number)
@@ -87,7 +87,7 @@ class TomlFile:
             return kind(**values)
 
     def check_keys(self, given: object, known: Mapping[str, object], table: str, *, number: int = 0) -> None:
-        """See that a table is one, and has no key that nobody knows. Raises ``DefinitionError``."""
+        """Check that the value is a table without unknown keys. Raises ``DefinitionError``."""
         if not isinstance(given, dict):
             self.refuse(table, "", f"expected a table, got {given!r:.100}", number=number)
         for key in given:
@@ -97,7 +97,7 @@ class TomlFile:
                 self.refuse(table, key, f"nobody knows this key; {hint}there are {', '.join(known)}", number=number)
 
     def _line_of(self, table: str, key: str, number: int) -> int | None:
-        """The line of a key, or else of its table; None where the file spells it in another way."""
+        """The line of a key, or else of its table; None if the file writes it in an unusual way."""
         path = _path(table) if table else []
         wanted = [*path, key] if key else path
         here: list[str] = []

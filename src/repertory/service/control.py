@@ -1,4 +1,4 @@
-"""What can be asked of the runs of one supervisor: by name and id, from outside of the process."""
+"""Operations on the runs of one supervisor, by name and id, as callers outside of the process need them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ class Control:
 
     Args:
         supervisor: Runs them.
-        agents: What may be started, each as ``module:name``, by its agent's own name; see also ``Offers.replace``.
+        agents: The agents that may be started, each as ``module:name``; callers use the agent's own name. See also
+            ``Offers.replace``.
         root: The folder that the research team may read; a run may be confined to one below it. None offers no
             research team.
-        limits: Fields of ``Limits`` that are to be others for every run that is started.
+        limits: Fields of ``Limits`` to override for every run that is started.
 
     Raises:
-        ConfigurationError: An agent cannot be found, two have one name, the folder is not there, or a limit is none.
+        ConfigurationError: An agent cannot be found, two have the same name, the folder does not exist, or a limit is
+            invalid.
     """
 
     def __init__(
@@ -76,15 +78,15 @@ class Control:
         self._context = context
         self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time, duties=self.duties)
         self.on_reload: Callable[[], Sequence[str]] | None = None
-        self.has_taken_up = True  # False as long as what an earlier process left is being resumed
+        self.has_taken_up = True  # False while the runs that an earlier process left are being resumed
         self._started_at = time.time()
         self._beginning: set[str] = set()
-        self._elsewhere: dict[str, str] = {}  # runs of other machines, as of a moment ago
-        self._taken_up = anyio.Event()  # a run, since somebody last looked
+        self._elsewhere: dict[str, str] = {}  # runs of other machines, at the last look
+        self._taken_up = anyio.Event()  # set when a run is taken up after the last look
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
 
     async def run(self) -> None:
-        """Do what has to be done all the time, until ``close``."""
+        """Do the background work, until ``close``."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.monitor.run)
             tasks.start_soon(self._watch)
@@ -96,14 +98,14 @@ class Control:
             tasks.cancel_scope.cancel()
 
     async def _watch(self) -> None:
-        """Have those look into the journal who say on what happens here."""
+        """Let the feed and the webhooks look into the journal when something happens here."""
         async for event in self.supervisor.events():
             self.feed.ring()
             if isinstance(event, StateChanged):
                 self.deliveries.ring()
 
     async def _look_elsewhere(self) -> None:
-        """See what other machines do: which runs they own, what they have written, and what they leave to be done."""
+        """Look at other machines: which runs they own, what they have written, and which duties they leave."""
         while True:
             try:
                 self._elsewhere = await self.supervisor.elsewhere()
@@ -116,13 +118,13 @@ class Control:
             await anyio.sleep(_LOOK)
 
     def close(self) -> None:
-        """End those who follow once they have what there is, and ``run``."""
+        """End ``run``, and each follower once it has received what there is."""
         self.feed.close()
 
     # --- looking ------------------------------------------------------------------------------------------
 
     async def describe(self) -> ServiceView:
-        """Who serves."""
+        """Describe the service."""
         return ServiceView(
             version=__version__,
             database=str(getattr(self.journal, "address", getattr(self.journal, "path", ""))),
@@ -134,10 +136,10 @@ class Control:
         )
 
     def reload(self) -> list[str]:
-        """Read the company file again; lines about what only a restart can change.
+        """Read the company file again; returns lines about changes that need a restart.
 
         Raises:
-            ConfigurationError: It is wrong, and nothing was changed; or there is none.
+            ConfigurationError: The file is wrong, and nothing was changed; or there is no file.
         """
         if self.on_reload is None:
             raise ConfigurationError(
@@ -156,32 +158,32 @@ class Control:
     async def wait_ended(
         self, run_id: str, seconds: float, *, gone: Callable[[], Awaitable[object]] | None = None
     ) -> RunEnded:
-        """Wait until a run has ended, at most so many seconds; how it stands then. Raises ``RunNotFound``.
+        """Wait at most ``seconds`` until a run has ended; returns its state then. Raises ``RunNotFound``.
 
-        One that was interrupted is waited for only as long as this service may still take it up by itself. ``gone``
-        returns once whoever asked has gone, which ends the waiting, too; None where nobody can tell.
+        An interrupted run is waited for only while this service may still resume it by itself. ``gone`` returns once
+        the client has disconnected, which ends the wait, too; None if that cannot be known.
         """
         run_id = await self.find_id(run_id)
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
                 for end in (self.feed.ending.wait, *(() if gone is None else (gone,))):
                     tasks.start_soon(_cancel_after, end, tasks.cancel_scope)
-                with suppress(RepertoryError):  # what is wrong with its record, reading it below says, and in no group
+                with suppress(RepertoryError):  # the read below raises them again, outside of a group
                     await self._wait_ended(run_id)
                 tasks.cancel_scope.cancel()
         row, view = await self.runs.read_row(run_id)
         return RunEnded(id=run_id, state=view.state, result=row.result, error=row.error, updated_at=row.updated_at)
 
     async def _wait_ended(self, run_id: str) -> None:
-        """Wait until a run has ended, or nobody runs it."""
+        """Wait until a run has ended, or no process runs it."""
         while True:
-            taken_up = self._taken_up  # before looking, so that nothing falls in between
+            taken_up = self._taken_up  # before looking, so that nothing is missed
             if (await self.journal.read_run(run_id)).state in FINAL_STATES:
                 return
             run = self.find(run_id)
             if run is not None:
                 if await run.wait_ended() not in FINAL_STATES:
-                    return  # the supervisor closes
+                    return  # the supervisor is closing
                 continue
             if self.has_taken_up and not self.is_live(root_of(run_id)):
                 self._elsewhere = await self.supervisor.elsewhere()
@@ -191,17 +193,17 @@ class Control:
                 await taken_up.wait()
 
     async def newest(self) -> RunRow:
-        """The root that was started last. Raises ``RunNotFound``."""
+        """The root run that was started last. Raises ``RunNotFound``."""
         roots, _ = await self.journal.read_roots(RootFilter(), 1)
         if not roots:
             raise RunNotFound("no run is on record yet; start one")
         return await self.journal.read_run(roots[-1])
 
     async def unfinished(self) -> list[RunRow]:
-        """The runs, without those below them, that the record says go on but nobody runs."""
+        """The root runs that have not ended according to the journal but that no process runs."""
         rows = await self.journal.read_runs(states=_UNFINISHED)
         self._elsewhere = await self.supervisor.elsewhere()
-        rows.sort(key=lambda row: row.state == "queued")  # those had no place yet
+        rows.sort(key=lambda row: row.state == "queued")  # last, since they had not begun
         return [row for row in rows if row.started.parent_id is None and not self.is_live(row.started.run_id)]
 
     async def find_id(self, run_id: str) -> str:
@@ -225,21 +227,21 @@ class Control:
         """Start a run; returns its id once it is durable.
 
         Args:
-            agent: Its name, as ``offers`` lists it.
-            task: What it is asked to do.
+            agent: The agent's name, as ``offers`` lists it.
+            task: What the run is asked to do.
             root: The folder that a run of the research team may read.
             payload: The first value of its payload; None for the defaults.
-            run_id: The id to give it: then there is one run of it, however often this is called, also in the next
-                process. None makes one.
-            key: Anything that stands for this start; the id follows from it then. "" for nothing.
-            priority: Its place where runs wait, see ``Supervisor.spawn``; None for what its agent has.
-            client: Who asks for it, for quotas.
+            run_id: The run's id: only one run is started with it, however often this is called, also by the next
+                process. None generates one.
+            key: An idempotency key from which the id is derived; "" for none.
+            priority: Its priority in the queue, see ``Supervisor.spawn``; None for the agent's own.
+            client: The client that asks for the run, for quotas.
 
         Raises:
             ConfigurationError: There is no such agent, the folder is not allowed, or the task is empty.
-            PayloadInvalid: The payload does not fit what the agent takes.
-            RunExists: Something else was started under this id or key.
-            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
+            PayloadInvalid: The payload does not fit the agent's type.
+            RunExists: A different run was started under this id or key.
+            QueueFull: The run would have to wait, and its client's queue is full.
         """
         if key:
             run_id = f"run-{_digest(key)}"
@@ -272,43 +274,43 @@ class Control:
         )
 
     async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
-        """Say something to a run; it is durable afterwards.
+        """Send a message to a run; it is durable afterwards.
 
-        One that is done, failed, stopped or was interrupted goes on with it.
+        A run that is done, failed, stopped or interrupted continues with it.
 
         Args:
             run_id: The run, or the beginning of its id.
-            text: What to say.
-            message_id: Makes it safe to repeat, also in the next process; None makes one.
+            text: The message.
+            message_id: Makes it safe to repeat, also in the next process; None generates one.
 
         Raises:
-            RunError: Nobody runs it, and it belongs to another run.
-            ConfigurationError: The record does not say where its agent is defined, or it is no longer there.
+            RunError: No process runs it, and it belongs to another run.
+            ConfigurationError: The journal does not say where its agent is defined, or it is no longer there.
         """
         run = await self._reach(run_id, self._take_up)
         await run.send(text, message_id=message_id)
         self.feed.ring()
 
     def stream(self, run_id: str) -> StreamReader | None:
-        """What a run is saying, from the beginning of its turn; None where it is not under way in this process."""
+        """What a run is saying, from the beginning of its turn; None if it is not under way in this process."""
         run = self.find(run_id)
         return None if run is None else run.stream(from_start=True)
 
     async def tell(self, run_id: str, verb: str, **body: Any) -> None:
-        """Do with a run what one of its methods does, such as ``stop``, also where another machine owns it.
+        """Call a method of a run, such as ``stop``, also if another machine owns it.
 
         Raises:
-            RunError: It is not under way, or as the method does.
+            RunError: The run is not under way, or the method raises it.
         """
         await carry_out(await self._reach(run_id, self._refuse), verb, body)
         self.feed.ring()
 
     async def resume(self, run_id: str) -> None:
-        """Let a paused run go on, or one that an earlier process began, or that failed or was stopped.
+        """Continue a run that is paused, was begun by an earlier process, failed or was stopped.
 
         Raises:
             RunError: It is done, or belongs to another run.
-            ConfigurationError: The record does not say where its agent is defined, or it is no longer there.
+            ConfigurationError: The journal does not say where its agent is defined, or it is no longer there.
         """
         async with self._resuming:
             run_id = await self.find_id(run_id)
@@ -323,7 +325,7 @@ class Control:
                 await self.supervisor.resume(run_id, context=self._context)
 
     async def retry(self, run_id: str) -> None:
-        """Let a run go on that failed or was stopped. Raises as ``Supervisor.retry``."""
+        """Continue a run that failed or was stopped. Raises the errors of ``Supervisor.retry``."""
         async with self._resuming:
             run_id = await self.find_id(run_id)
             with self._begin(run_id):
@@ -338,10 +340,10 @@ class Control:
         new_id: str | None = None,
         rewind: bool = False,
     ) -> tuple[str, bool]:
-        """Start a run that begins as another did, beside it or in its place. Raises as ``Supervisor.fork``.
+        """Fork a run, or replace it if ``rewind`` is set. Raises the errors of ``Supervisor.fork``.
 
         Returns:
-            Its id, once it is durable; and whether it is new: else the same was asked for before.
+            The new run's id, once it is durable; and whether it is new: False if the same request was made before.
         """
         run_id, new = await self.find_id(run_id), new_id or _new_id("run")
         is_new = new_id is None or await find_row(self.journal, new_id) is None
@@ -354,30 +356,33 @@ class Control:
         return new, is_new
 
     async def remove(self, run_id: str) -> None:
-        """Take a run out of the journal, by its whole id; who follows it is told. Raises as ``Supervisor.remove``."""
+        """Remove a run from the journal, by its full id, and tell its followers.
+
+        Raises the errors of ``Supervisor.remove``.
+        """
         await self.supervisor.remove(run_id)
         self.feed.tell_removed(run_id)
 
     # --- calls that wait ----------------------------------------------------------------------------------
 
     async def approve(self, run_id: str, call_id: str, *, arguments: Json | None, by: str) -> None:
-        """Allow a call that waits. Raises ``RunError`` and ``ConfigurationError`` as ``Run.approve``."""
+        """Approve a waiting call. Raises ``RunError`` and ``ConfigurationError`` as ``Run.approve`` does."""
         if not await self._was_decided(run_id, call_id, allowed=True, arguments=arguments):
             await self.tell(run_id, "approve", call_id=call_id, arguments=arguments, by=by)
 
     async def deny(self, run_id: str, call_id: str, reason: str, *, by: str) -> None:
-        """Deny a call that waits. Raises as ``Run.deny``."""
+        """Deny a waiting call. Raises the errors of ``Run.deny``."""
         if not await self._was_decided(run_id, call_id, allowed=False):
             await self.tell(run_id, "deny", call_id=call_id, reason=reason, by=by)
 
     async def _was_decided(self, run_id: str, call_id: str, *, allowed: bool, arguments: Json | None = None) -> bool:
-        """Whether a call was decided so before, in a run that is not under way here any more.
+        """Whether a call was decided the same way before, in a run that is no longer under way here.
 
-        Then somebody repeats himself who has not heard that it was, as the service died before its answer.
+        Then a client repeats a request because the service died before it could answer.
         """
         run_id = await self.find_id(run_id)
         if self.find(run_id) is not None:
-            return False  # it knows by itself
+            return False  # the run itself knows
         events = await self.journal.read_events(run_id, types=["ApprovalDecided"])
         decided = next((event.body for _, event in reversed(events) if event.body["call_id"] == call_id), None)
         if decided is None or decided["allowed"] != allowed:
@@ -389,7 +394,7 @@ class Control:
     # --- runs of this process -----------------------------------------------------------------------------
 
     async def _reach(self, run_id: str, otherwise: Callable[[str], Awaitable[Run[Any]]]) -> Run[Any] | RemoteRun:
-        """A run that is under way here or elsewhere; else what the other way gives. By the beginning of its id."""
+        """Find a run that is under way here or elsewhere, by the beginning of its id; if none is, use ``otherwise``."""
         run_id = await self.find_id(run_id)
         return self.find(run_id) or await self.supervisor.remote(run_id) or await otherwise(run_id)
 
@@ -400,10 +405,10 @@ class Control:
         raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
 
     async def _take_up(self, run_id: str) -> Run[Any]:
-        """A run that nobody runs: one that has ended as it is, one that was interrupted so that it goes on."""
+        """Take up a run that no process runs: if it has ended, as it is; if it was interrupted, resume it."""
         async with self._resuming:
             row = await self.journal.read_run(run_id)
-            if (run := self.find(run_id)) is not None:  # somebody else was faster
+            if (run := self.find(run_id)) is not None:  # another task was faster
                 return run
             started = row.started
             if started.parent_id is not None:
@@ -418,7 +423,7 @@ class Control:
 
     @contextmanager
     def _begin(self, run_id: str) -> Generator[None]:
-        """From its first record on a run counts as one of this process; then those look again who wait for it."""
+        """Count a run as one of this process from its first record on; then wake those who wait for it."""
         self._beginning.add(run_id)
         try:
             yield
@@ -442,7 +447,7 @@ class Control:
         return root_id in self._beginning or root_id in self._elsewhere or self.find(root_id) is not None
 
     def machine_of(self, run_id: str) -> str:
-        """The name of the machine that runs a run; "" where none does, or there is but one process."""
+        """The name of the machine that runs a run; "" if none does, or there is only one process."""
         here = self.supervisor.machine if self.find(run_id) is not None else ""
         return here or self._elsewhere.get(unit_of(run_id), "")
 

@@ -1,9 +1,9 @@
 """Tells webhooks of changes of state: from the journal, at least once, and in order for each run.
 
-What was tried is on record, so a process that was killed leaves nothing out; the id of a message stays the same however
-often it is sent. An address is asked one thing at a time, and nobody waits for it. What fails is tried again, later and
-later; meanwhile the run's further changes wait behind it, and those of other runs go on. Only what failed is held in
-memory, one entry a run: the rest is read from the journal when its turn comes. Of several services that share a journal
+Attempts are recorded, so nothing is lost if the process is killed; the id of a message is the same each time it is
+sent. An address gets one request at a time, and no run waits for it. Failed attempts are repeated at growing
+intervals; meanwhile further changes of the same run wait, and those of other runs are sent. Only failures are held in
+memory, one entry per run: the rest is read from the journal when its turn comes. If several services share a journal,
 one at a time serves an address.
 """
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 TIMEOUT: Final = 15.0  # seconds for an answer; the specification recommends 15 to 30
 _PAGE: Final = 50  # changes that are read at once
 _HELD: Final = 1000  # runs that wait for another attempt; with more of them nothing new is sent
-_DOWN: Final = 3  # failures one after the other, from which on the address itself is taken to be down
-_GONE: Final = 410  # by which an address says that it wants to hear no more
+_DOWN: Final = 3  # failures in a row after which the address itself is assumed to be down
+_GONE: Final = 410  # the status with which an address unsubscribes
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait before the next attempt; all in seconds.
 
     Attributes:
-        first: After the first failure.
-        factor: By which it grows.
-        most: The longest.
-        attempts: How many there are, before the address is disabled: with these figures it takes three days, as in the
-            schedule that the specification gives as its example.
+        first: The pause after the first failure.
+        factor: The factor by which the pause grows.
+        most: The longest pause.
+        attempts: The number of attempts before the address is disabled: with these defaults that takes three days, as
+            in the specification's example schedule.
     """
 
     first: float = 5.0
@@ -54,13 +54,13 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 20
 
     def after(self, failures: int) -> float:
-        """The pause after so many failures, give or take a fifth, so that not everything comes back at once."""
+        """The pause after this many failures, varied by up to a fifth so that not everything is retried at once."""
         pause = min(self.first * self.factor ** min(failures - 1, 40), self.most)
         return pause * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of state to be told; ``number`` is that of its record."""
+    """A change of state to be sent; ``number`` is the number of its record."""
 
     number: int
     run_id: str
@@ -71,24 +71,24 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def message_id(self) -> str:
-        """What makes it the same message however often it is sent."""
+        """The id of the message, the same each time it is sent."""
         return f"msg_{blake2b(f'{self.run_id}:{self.number}'.encode(), digest_size=12).hexdigest()}"
 
     def body(self) -> bytes:
-        """What is posted: who came into which state, and not what it has found; that is asked for by the id."""
+        """The posted body: which run came into which state. The run's result is not in it; ask for it by the id."""
         at = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         data = {"id": self.run_id, "state": self.state, "iteration": self.iteration, "error": (self.error or "")[:1000]}
         return msgspec.json.encode({"type": f"run.{self.state}", "timestamp": at, "data": data})
 
 
 class Deliveries:
-    """Serves the webhooks of one service; ``ring`` says when there is something to tell.
+    """Serves the webhooks of one service; ``ring`` wakes it when there is something to send.
 
     Args:
-        journal: Has the changes of state that they are told of.
-        duties: Say which addresses are this process's to serve.
+        journal: The journal with the changes of state.
+        duties: Tell which addresses this process serves.
         backoff: When to try again.
-        clock: Gives seconds since 1970.
+        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Deliveries:
     ) -> None:
         self.duties = duties
         self.journal = journal
-        self.bell = anyio.Event()  # a state has changed, since somebody last looked
+        self.bell = anyio.Event()  # set when a state changes after the last look
         self.backoff = backoff or Backoff()
         self.clock = clock
         self._lines: dict[str, Line] = {}
         self._changed = anyio.Event()
 
     def offer(self, hooks: Sequence[Webhook]) -> None:
-        """Have these webhooks, in place of those of before. One that is new is told of what happens from now on.
+        """Replace the webhooks by these. A new one is told of what happens from now on.
 
         Raises:
-            ConfigurationError: A secret is not in the environment, or an address stands there twice.
+            ConfigurationError: A secret is not in the environment, or an address is listed twice.
         """
         lines = {hook.url: Line(self, hook) for hook in hooks}
         if len(lines) < len(hooks):
@@ -132,19 +132,19 @@ class Deliveries:
                 tasks.cancel_scope.cancel()
 
     def ring(self) -> None:
-        """Have them look for changes of state."""
+        """Make the webhooks look for changes of state."""
         bell, self.bell = self.bell, anyio.Event()
         bell.set()
 
     async def redeliver(self, number: int, url: str | None = None) -> WebhookTried:
-        """Send a change again, whatever became of it; the attempt is on record.
+        """Send a change again, whatever its outcome was; the attempt is recorded.
 
         Args:
-            number: Of the change, as the list of attempts has it.
-            url: To whom; None for the only webhook.
+            number: The number of the change, as in the list of attempts.
+            url: The webhook's address; None for the only webhook.
 
         Raises:
-            RunNotFound: There is no such change, or webhook.
+            RunNotFound: There is no such change, or no such webhook.
         """
         lines = [line for line in self._lines.values() if url in (None, line.hook.url)]
         if len(lines) != 1:
@@ -160,10 +160,10 @@ def _change(number: int, record: RunStateChanged) -> Change:
 
 
 class Line:
-    """What one webhook was told, and what it is still to be told.
+    """What was sent to one webhook, and what is still to be sent.
 
     Attributes:
-        cursor: Everything up to this number was tried, or waits behind what failed.
+        cursor: Every change up to this number was tried, or waits behind a failed one.
     """
 
     def __init__(self, deliveries: Deliveries, hook: Webhook) -> None:
@@ -172,12 +172,12 @@ class Line:
         self._secret = hook.read_secret()
         self.cursor = 0
         self._held: dict[str, WebhookTried] = {}  # the failure that each run waits behind
-        self._failures = 0  # in a row, of whatever run
+        self._failures = 0  # in a row, of any run
         self._down_until = 0.0
         self._turn = anyio.Lock()
 
     async def run(self) -> None:
-        """Tell it everything, as it comes, until it is cancelled or the address is disabled."""
+        """Send every change as it happens, until cancelled or the address is disabled."""
         duties = self._all.duties
         while True:
             await duties.wait_held("webhook", self.hook.url)
@@ -185,14 +185,14 @@ class Line:
                 return
 
     async def _serve(self) -> bool:
-        """Tell it everything as long as that is this process's to do; whether it ended for that."""
+        """Send every change while this process has that duty; returns whether it ended because the duty was lost."""
         import httpx2
 
         await self._open()
-        # Of a redirect nothing is known that allows it; of the environment's proxies neither.
+        # Nothing in the configuration allows redirects or the environment's proxies.
         async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
             while self._all.duties.held("webhook", self.hook.url):
-                bell = self._all.bell  # before looking, so that nothing falls in between
+                bell = self._all.bell  # before looking, so that nothing is missed
                 async with self._turn:
                     going = await self._round(http)
                 if going is None:
@@ -203,7 +203,7 @@ class Line:
         return True
 
     async def reached(self) -> int:
-        """Up to which change it was told, also where another machine does that."""
+        """The change up to which it was told, also if another machine does that."""
         if self._all.duties.held("webhook", self.hook.url):
             return self.cursor
         return await self._all.journal.read_webhook_position(self.hook.url) or 0
@@ -216,7 +216,7 @@ class Line:
             return await self._try(http, change, 1)
 
     async def _open(self) -> None:
-        """Find out from the journal how far an earlier process came; a new webhook begins with what comes now."""
+        """Find out from the journal how far an earlier process came; a new webhook begins with the next change."""
         journal, url = self._all.journal, self.hook.url
         found = await journal.read_webhook_position(url)
         if found is None:
@@ -224,7 +224,7 @@ class Line:
             begun = WebhookTried(url=url, run_id="", change=found, at=self._all.clock(), outcome="begun")
             await journal.write([begun])
         self.cursor = found
-        # At once, and not when it was due: whoever starts a service wants to see whether it works now.
+        # Retry at once, not when it was due: whoever starts a service wants to see whether it works now.
         self._held = {
             tried.run_id: msgspec.structs.replace(tried, next_at=0.0)
             for tried in await journal.read_failed_webhooks(url)
@@ -235,15 +235,15 @@ class Line:
         return max(due, self._left_until(self._down_until))
 
     def _left_until(self, time: float) -> float:
-        """Seconds until a time; 0 also for one that is further off than any pause, as the clock was set back since."""
+        """Seconds until a time; also 0 if that is longer than any pause, because the clock was set back since."""
         wait = time - self._all.clock()
         return wait if 0.0 < wait <= 2 * self._all.backoff.most else 0.0
 
     async def _round(self, http: httpx2.AsyncClient) -> bool | None:
-        """Try what is due; whether there may be more, and None where the address is disabled.
+        """Try what is due; returns whether there may be more, or None if the address is disabled.
 
-        What is new comes first: else one message that is always refused would have the address taken to be down for
-        ever, and nobody else be heard.
+        New changes come first: otherwise one message that is always refused would make the address seem down forever
+        and block the changes of all other runs.
         """
         if self._left_until(self._down_until):
             return False
@@ -279,7 +279,7 @@ class Line:
         return tried is not None and tried.outcome == "disabled"
 
     async def _catch_up(self, http: httpx2.AsyncClient, run_id: str, failed: WebhookTried) -> bool:
-        """Send what a run has waiting, in order; whether all of it arrived."""
+        """Send the waiting changes of a run, in order; returns whether all of them arrived."""
         for number, record in await self._all.journal.read_records(RunStateChanged, run_id):
             if failed.change <= number <= self.cursor and self._wants(record):
                 attempt = failed.attempt + 1 if number == failed.change else 1
@@ -287,11 +287,11 @@ class Line:
                 if tried.outcome != "delivered":
                     self._held[run_id] = tried
                     return False
-        del self._held[run_id]  # also where the run was removed meanwhile
+        del self._held[run_id]  # also if the run was removed meanwhile
         return True
 
     async def _try(self, http: httpx2.AsyncClient, change: Change, attempt: int) -> WebhookTried:
-        """Send one change, and put on record what became of that."""
+        """Send one change, and record the outcome."""
         status, error, asked = await self._post(http, change)
         arrived = 200 <= status < 300
         self._failures = 0 if arrived else self._failures + 1
@@ -316,7 +316,7 @@ class Line:
         return tried
 
     async def _post(self, http: httpx2.AsyncClient, change: Change) -> tuple[int, str, float]:
-        """The status of the answer, 0 for none; why there is none; and how many seconds it asks us to wait."""
+        """Returns the status of the answer, 0 for none; why there is none; and the seconds it asks us to wait."""
         import httpx2
 
         body, timestamp = change.body(), int(self._all.clock())
@@ -327,11 +327,11 @@ class Line:
             "webhook-signature": signature(self._secret, change.message_id, timestamp, body),
         }
         try:
-            with anyio.fail_after(TIMEOUT):  # httpx2's own bounds each read, and a drop at a time is many
+            with anyio.fail_after(TIMEOUT):  # httpx2's own timeout limits each read, and a slow answer has many
                 async with http.stream("POST", self.hook.url, content=body, headers=headers) as answer:
                     asked = answer.headers.get("retry-after", "")
                     wait = float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 7 else 0.0
-                    # Its body is not read: whatever it says, it may be long.
+                    # Its body is not read: it may be long.
                     return answer.status_code, "", min(wait, self._all.backoff.most)
         except TimeoutError:
             return 0, f"no answer within {TIMEOUT:g} s", 0.0

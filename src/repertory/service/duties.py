@@ -1,7 +1,7 @@
-"""What the services that share a journal do once for all of them: schedules, webhooks, removing what is old.
+"""Duties that only one of the services sharing a journal does for all: schedules, webhooks, removing old runs.
 
-Each such duty is one machine's at a time, and another's once that one is lost, drains or ends. Where a service has its
-journal alone every duty is its own.
+Each duty belongs to one machine at a time, and passes to another if that one is lost, drains or ends. A service that
+does not share its journal has every duty.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Duties:
     """The duties of one service.
 
     Args:
-        supervisor: Takes part in the journal.
+        supervisor: The service's supervisor.
 
     Attributes:
-        alone: Whether the journal is this service's alone.
-        on_change: Called when this service holds others than before.
+        alone: Whether this service does not share its journal.
+        on_change: Called when the duties that this service holds have changed.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -34,24 +34,24 @@ class Duties:
 
     @property
     def take_over(self) -> float:
-        """How many seconds may pass until another machine goes on with what a dead one did; 0 where there is none."""
+        """How many seconds may pass until another machine takes over a dead one's duties; 0 if none can."""
         return self._supervisor.lease
 
     def want(self, kind: str, names: Collection[str]) -> None:
-        """Do these of one kind from the next look on, as far as nobody else does, and no others of that kind."""
+        """Want these duties of one kind, and no others of it; from the next look on it holds those that are free."""
         self._wanted[kind] = [f"{kind} {name}" for name in names]
 
     def held(self, kind: str, name: str) -> bool:
-        """Whether it is this service that does it."""
+        """Whether this service holds the duty."""
         return self.alone or f"{kind} {name}" in self._held
 
     async def wait_held(self, kind: str, name: str) -> None:
-        """Wait until it is."""
+        """Wait until this service holds the duty."""
         while not self.held(kind, name):
             await self._changed.wait()
 
     async def look(self) -> None:
-        """Take over what nobody does. Raises ``JournalError`` where the server is away."""
+        """Take over the duties that no machine holds. Raises ``JournalError`` if the server cannot be reached."""
         wanted = [name for names in self._wanted.values() for name in names]
         held = await self._supervisor.hold_duties(wanted)
         if held != self._held:

@@ -1,8 +1,8 @@
-"""Events for those who follow along: out of the journal, each under its sequence number, for as long as they read.
+"""Event streams for followers: events from the journal, each with its sequence number.
 
-Every follower is a place in the log. Those who keep up share the newest events, which are read and encoded once
-for all; one who is further behind reads the journal. So a slow client costs nothing, and one that comes back goes on
-from the number it saw last, in this process or the next.
+Every follower is a position in the log. Followers that keep up share the newest events, which are read and encoded
+once for all; one that is further behind reads the journal. So a slow client costs nothing, and one that reconnects
+continues from the last number that it saw, in this process or the next.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from repertory.runs.streaming import Piece, StreamReader
 from repertory.service.views import event_view, removed_view
 
 PAGE: Final = 50  # events in one piece of an answer
-PING: Final = 15.0  # seconds of silence after which a comment shows that the connection lives
+PING: Final = 15.0  # seconds of silence after which a comment shows that the connection is alive
 _ROUND: Final = 0.05  # seconds between two looks at the journal; nobody reads faster
-_READ: Final = 500  # events that are read at once for all
+_READ: Final = 500  # events that are read at once for all followers
 _TAIL: Final = 2**20  # bytes of encoded events that followers share: some 2,500 events, a minute of five busy teams
-_SLICE: Final = 25  # followers that are woken at once: each takes about 0.2 ms of the loop to send what there is
-_SHARE: Final = 4  # rounds take at most a fifth of the loop, however many follow
+_SLICE: Final = 25  # followers that are woken at once: each takes about 0.2 ms of the loop to send its events
+_SHARE: Final = 4  # rounds take at most a fifth of the loop, however many followers there are
 
 
 class _Frame(msgspec.Struct, frozen=True, gc=False):
@@ -38,10 +38,10 @@ class _Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """Reads what is new once for all followers, when it is rung for, and wakes those whom it concerns.
+    """Reads new events once for all followers, when ``ring`` is called, and wakes the followers of their runs.
 
     Attributes:
-        ending: Set once nothing will come any more.
+        ending: Set once no more events will come.
         size: Bytes of the newest events that followers share.
     """
 
@@ -51,14 +51,14 @@ class Feed:
         self._followers: dict[str | None, WeakSet[Follower]] = {}  # by the run that they follow; None is every run
         self._tail: deque[_Frame] = deque()
         self.size = 0
-        self._start: int | None = None  # the tail has every event after this one; None as long as nobody follows
+        self._start: int | None = None  # the tail has every event after this one; None while there are no followers
         self._seq = 0  # of the newest event that was read
         self._closing = anyio.Event()
         self.ending = anyio.Event()
 
     @property
     def closed(self) -> bool:
-        """Whether nothing will come any more."""
+        """Whether no more events will come."""
         return self.ending.is_set()
 
     @property
@@ -67,7 +67,7 @@ class Feed:
         return sum(map(len, self._followers.values()))
 
     async def run(self) -> None:
-        """Hand out what is new, until ``close``."""
+        """Hand out new events, until ``close``."""
         while True:
             await self._happened.wait()
             self._happened = anyio.Event()
@@ -81,11 +81,11 @@ class Feed:
         await self._wake(self._followers)
 
     def ring(self) -> None:
-        """Have it look for what is new."""
+        """Make it look for new events."""
         self._happened.set()
 
     def tell_removed(self, root: str) -> None:
-        """Tell those who follow a run of a tree that was removed, which ends their streams, and those of every run."""
+        """Tell of a removed tree: this ends the streams of followers of its runs, and informs followers of all runs."""
         for run_id, those in self._followers.items():
             if run_id is None or root_of(run_id) == root:
                 for follower in those:
@@ -93,25 +93,25 @@ class Feed:
                     follower.wake()
 
     def close(self) -> None:
-        """End every follower once it has sent what there is."""
+        """End every follower once it has sent all that there is."""
         self._closing.set()
         self._happened.set()
 
     # --- the tail that followers share ----------------------------------------------------------------------
 
     def join(self, follower: Follower, run_id: str | None) -> None:
-        """Wake a follower when there is something new for it, as long as it lives."""
+        """Register a follower: it is woken when there is something new for it, as long as it exists."""
         self._followers.setdefault(run_id, WeakSet()).add(follower)
 
     async def _deliver(self) -> None:
-        await self._journal.write([])  # what was published before is on the disk after this
+        await self._journal.write([])  # afterwards, everything published before is on the disk
         self._followers = {run_id: those for run_id, those in self._followers.items() if those}
         if not self._followers:
             self._start = None
             self._tail.clear()
             self.size = 0
             return
-        if self._start is None:  # those who came meanwhile read the journal up to here
+        if self._start is None:  # followers that came meanwhile read the journal up to here
             self._start = self._seq = await self._journal.last_event()
             await self._wake(self._followers)
             return
@@ -130,7 +130,7 @@ class Feed:
             self._start = oldest.seq
 
     async def _wake(self, run_ids: Iterable[str | None]) -> None:
-        """Wake those who follow these runs, a few at a time, so that others have their turn in between."""
+        """Wake the followers of these runs, a few at a time, so that other tasks can run in between."""
         for number, follower in enumerate(self._who(run_ids), start=1):
             follower.wake()
             if number % _SLICE == 0:
@@ -140,14 +140,15 @@ class Feed:
         return [follower for run_id in run_ids for follower in self._followers.get(run_id, ())]
 
     def after(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int] | None:
-        """The next page of the tail behind an event, and up to which number it goes.
+        """The next page of the tail after an event.
 
         Args:
-            sequence: The number.
-            run_id: The run whose events are wanted; None for every run's.
+            sequence: The event's number.
+            run_id: The run whose events are wanted; None for all runs.
 
         Returns:
-            None where the tail begins later: the journal has what is missing.
+            The encoded events, and the number up to which they go; None if the tail begins later: then the journal has
+            what is missing.
         """
         if self._start is None or sequence < self._start:
             return None
@@ -161,11 +162,11 @@ class Feed:
         return [each.text for each in page], page[-1].seq if len(found) > PAGE else max(self._seq, sequence)
 
     async def was_removed(self, run_id: str) -> bool:
-        """Whether a run has left the journal, by another machine perhaps."""
+        """Whether a run was removed from the journal, perhaps by another machine."""
         return await self._journal.was_removed(root_of(run_id))
 
     async def read(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int]:
-        """The same from the journal."""
+        """Return the same as ``after``, from the journal."""
         known = self._seq if self._start is not None else sequence  # before looking: it is on the disk
         events = await self._journal.read_events(run_id, after=sequence, limit=PAGE)
         texts = [frame(number, event) for number, event in events]
@@ -189,7 +190,7 @@ class _Stream:
         if self._ended:
             raise StopAsyncIteration
         if not self._greeted:
-            self._greeted = True  # a client learns at once that it is connected, and how soon to come back
+            self._greeted = True  # tells the client at once that it is connected, and how soon to reconnect
             return b"retry: 2000\n\n"
         return await self._next()
 
@@ -198,16 +199,16 @@ class _Stream:
 
 
 class Follower(_Stream):
-    """What happens, as one client follows it.
+    """The stream of events that one client follows.
 
     Args:
-        feed: Has the events, and says when to look.
-        run_id: Whose events; None means every run's.
+        feed: Has the events, and wakes the follower.
+        run_id: The run whose events are sent; None means all runs.
         after: The number of the last event that the client knows.
         ping: Seconds of silence until a comment is sent.
 
     Attributes:
-        removed: Trees that were removed, which it has not said yet.
+        removed: Trees that were removed and that the client was not told of yet.
     """
 
     def __init__(self, feed: Feed, run_id: str | None, *, after: int, ping: float = PING) -> None:
@@ -219,14 +220,14 @@ class Follower(_Stream):
         feed.join(self, run_id)
 
     def wake(self) -> None:
-        """Have it look again, if it waits."""
+        """Make it look again, if it waits."""
         if self._news is not None:
             self._news.set()
 
     async def _next(self) -> bytes:
         with anyio.move_on_after(self._ping):
             while True:
-                self._news = anyio.Event()  # before looking, so that nothing falls in between
+                self._news = anyio.Event()  # before looking, so that nothing is missed
                 texts, self._after = self._feed.after(self._after, self._run_id) or await self._feed.read(
                     self._after, self._run_id
                 )
@@ -251,11 +252,11 @@ def frame(sequence: int, event: EventLogged) -> bytes:
 
 
 class Along(_Stream):
-    """What a run says, as it says it, to the end of its turn; or of a further one that it has begun meanwhile.
+    """The stream of what a run says, until the end of its turn, or of a further turn that it has begun meanwhile.
 
     Args:
-        feed: Says when the service ends.
-        read: Reads along the newest turn, from its beginning; None where the run is not under way.
+        feed: Tells when the service ends.
+        read: Returns a reader of the newest turn from its beginning; None if the run is not under way.
         ping: Seconds of silence until a comment is sent.
     """
 
@@ -279,7 +280,7 @@ class Along(_Stream):
         return b": ping\n\n"
 
     async def _next_piece(self) -> Piece | None:
-        """The next piece; None once the run has ended and was not asked again."""
+        """The next piece; None once the run has ended and got no further message."""
         while self._reader is not None:
             piece = await anext(self._reader, None)
             if piece is not None:

@@ -1,7 +1,7 @@
-"""Whether the service works, and what is wrong where it does not.
+"""Health checks: whether the service works, and what is wrong if it does not.
 
-One task looks once a second. Whoever asks gets what it saw last, so that asking costs nothing and cannot hang in a disk
-that does.
+One task checks once a second. A request gets the last results, so it costs nothing and cannot hang on a disk that
+hangs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from repertory.record.sqlite_journal import SqliteJournal
 
 CheckState: TypeAlias = Literal["ok", "warn", "fail"]
 
-EVERY: Final = 1.0  # seconds between two looks
-STUCK: Final = 5.0  # seconds that the writer may take for a round trip; the log's notice of a held file is the same
+EVERY: Final = 1.0  # seconds between two checks
+STUCK: Final = 5.0  # seconds that the writer may take for a round trip; the log reports a held file after as many
 _READS_STUCK: Final = 30.0  # seconds; a read of a whole journal of some gigabytes takes that
 _LAG_EVERY: Final = 0.1  # seconds between two ticks of the loop
 _LAG_KEPT: Final = 600  # ticks: the largest lag of a minute is shown
-_LAG_WARN: Final = 1.0  # seconds; a page that hangs so long is noticed, a watchdog of a minute is far away
-_DISK_EVERY: Final = 10  # looks
+_LAG_WARN: Final = 1.0  # seconds; users notice a page that hangs so long, while a watchdog of a minute is far away
+_DISK_EVERY: Final = 10  # checks
 _DISK_WARN: Final = 1024 * 2**20  # bytes; a busy team of five writes some 10 MiB an hour
 _DISK_FAIL: Final = WAL_LIMIT  # bytes: what the log alone may take
 _WAL_WARN: Final = 4 * WAL_LIMIT  # bytes; it grows while somebody reads one snapshot for long
@@ -39,13 +39,13 @@ _STATES: Final[dict[CheckState, int]] = {"ok": 0, "warn": 1, "fail": 2}
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: Which.
-        state: ``fail`` where the service cannot do its work, ``warn`` where that is near.
+        name: The check's name.
+        state: ``ok``; ``fail`` if the service cannot do its work, ``warn`` if that is near.
         fact: What was found.
-        advice: What to do; "" where it is ok.
+        advice: What to do; "" if it is ok.
     """
 
     name: str
@@ -55,16 +55,16 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Monitor:
-    """Looks after a journal, its disk and the loop.
+    """Checks a journal, its disk and the event loop.
 
     Args:
-        journal: It is asked to write nothing and to read its newest number: a round trip through both its threads.
+        journal: An empty write and a read of its newest number make a round trip through both its threads.
 
     Attributes:
-        seq: The number of the newest event when it was looked last.
-        on_round: Called after each round trip that came back: then, and only then, the service lives.
-        connections: How many are open.
-        most_connections: How many may be.
+        seq: The number of the newest event at the last check.
+        on_round: Called after each successful round trip, the only proof that the service is alive.
+        connections: How many connections are open.
+        most_connections: How many may be open.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -83,11 +83,11 @@ class Monitor:
         self.most_connections = 0
 
     def count_connection(self, more: int) -> None:
-        """Count one that was opened, or closed: 1 or -1."""
+        """Count a connection that was opened (1) or closed (-1)."""
         self.connections += more
 
     async def run(self) -> None:
-        """Look, until it is cancelled."""
+        """Check, until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tick)
             tasks.start_soon(self._look_at_files)
@@ -102,7 +102,7 @@ class Monitor:
             await self._journal.write([])
             self._reading = True
             self.seq = await self._journal.last_event()
-        except JournalError as error:  # the runs hear of it themselves, and the service ends with them
+        except JournalError as error:  # the runs get the error themselves, and the service ends with them
             self._failure = str(error)
         else:
             self._failure = ""
@@ -121,14 +121,14 @@ class Monitor:
             return
         path = self._journal.path
         while True:
-            # In a thread, as a disk may hang; names only, see FileLock for why nothing is opened.
+            # In a thread, because a disk may hang. By names only; see FileLock for why no file is opened.
             self._free, self._wal = await anyio.to_thread.run_sync(_read_disk, path, abandon_on_cancel=True)
             await anyio.sleep(EVERY * _DISK_EVERY)
 
     # --- what was seen ------------------------------------------------------------------------------------
 
     def checks(self) -> list[Check]:
-        """What was looked at, as it was seen last."""
+        """The last results of all checks."""
         return [*self._checks()]
 
     def state(self) -> CheckState:
@@ -184,20 +184,20 @@ class Monitor:
 
 
 def sqlite_check(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Check:
-    """Whether the SQLite library is one to rely on."""
+    """Whether the version of the SQLite library is reliable."""
     text, has_bug = ".".join(map(str, version)), has_wal_reset_bug(version)
     advice = "harmless as long as no other program writes to the database; 3.51.3, 3.50.7 and 3.44.6 have it fixed"
     return _check("sqlite", f"{text} has the WAL-reset bug" if has_bug else text, advice, warn=has_bug)
 
 
 def _check(name: str, fact: str, advice: str = "", *, warn: bool = False, fail: bool = False) -> Check:
-    """A check with its advice, where that is needed."""
+    """Make a check's result; its advice is kept only if the check is not ok."""
     state: CheckState = "fail" if fail else "warn" if warn else "ok"
     return Check(name=name, state=state, fact=fact, advice="" if state == "ok" else advice)
 
 
 def _read_disk(path: str) -> tuple[int | None, int]:
-    """Bytes that are free for this user where the file stands, and the size of its log."""
+    """Bytes that are free for this user on the file's disk, and the size of its log."""
     try:
         status = os.statvfs(os.path.dirname(path))
         free = status.f_bavail * status.f_frsize

@@ -1,8 +1,8 @@
 """One client's connection: HTTP/1.1 on h11, handed to an ASGI app request by request.
 
-There is no HTTP/2 and no web socket: a client that asks to change to one gets its answer in HTTP/1.1, one that begins
-with another version 505. Whatever the client does or leaves undone, each wait for it ends: for the head of a request,
-for room to write an answer; the app bounds the wait for a body.
+There is no HTTP/2 and no web socket: a client that asks for an upgrade gets its answer in HTTP/1.1, and one that begins
+with another version gets 505. Every wait for a client has a time limit: for the head of a request, and for sending an
+answer; the app limits the wait for a body.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Scope
 
 from repertory._log import Log
 
-HEADER_TIMEOUT: Final = 10.0  # seconds until the head of a request must be there; also how long a connection may idle
+HEADER_TIMEOUT: Final = 10.0  # seconds until the head of a request must have arrived; also the limit for idling
 SEND_TIMEOUT: Final = 10.0  # seconds until a client must have taken one piece of an answer
 _LINGER: Final = 1.0  # seconds that a client which is still sending has to read why it was refused
-_MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers, give or take one reading of as many
+_MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers, plus up to as many of one read
 _MAX_AHEAD: Final = 64 * 1024  # bytes that a client may send before it has its answer
 
 _log = Log("repertory.service")
@@ -35,15 +35,15 @@ class Connection:
 
     Args:
         stream: The client.
-        app: What answers. It calls ``scope["extensions"]["repertory.admit"]`` for a request whose sender may ask.
-        report: Told in one line when the client is dropped, or the app fails.
-        header_timeout: Seconds until the head of a request must be there.
+        app: The ASGI app that answers. It calls ``scope["extensions"]["repertory.admit"]`` for an authorized request.
+        report: Called with one line when the client is dropped, or the app fails.
+        header_timeout: Seconds until the head of a request must have arrived.
         send_timeout: Seconds until the client must have taken one piece of an answer.
 
     Attributes:
-        admitted: Whether the client has made a request that it may make.
+        admitted: Whether the client has made an authorized request.
         busy: Whether a request is being answered.
-        closing: Set to end the connection after the answer that is under way.
+        closing: Set to end the connection after the answer under way.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Connection:
                 await self._linger()
 
     async def _answer_one(self) -> bool:
-        """Answer the next request; whether another may follow."""
+        """Answer the next request; returns whether another may follow."""
         request: Any = None
         with anyio.move_on_after(self._header_timeout):
             request = await self._next_event()
@@ -100,7 +100,7 @@ class Connection:
         if not self.busy:
             return False
         self._bodiless = request.method == b"HEAD"
-        self._piece = self._http.next_event()  # where there is no body, h11 finds its end now
+        self._piece = self._http.next_event()  # if there is no body, h11 finds its end now
         try:
             await self._app(self._scope_of(request), self._receive, self._send)
         except h11.RemoteProtocolError:
@@ -124,7 +124,7 @@ class Connection:
         raw_path, _, query = target.partition(b"?")
         return {
             "type": "http",
-            # From 2.4 on Starlette leaves it to failing sends to tell that a client has gone; a silent stream has none.
+            # From 2.4 on, Starlette notices only by a failing send that a client has gone; a silent stream has none.
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
@@ -168,7 +168,7 @@ class Connection:
         return event
 
     async def _read(self) -> bytes:
-        """What the client sent; nothing once it has gone."""
+        """What the client sent; empty once it has disconnected."""
         try:
             return await self._stream.receive(_MAX_HEAD)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -193,7 +193,7 @@ class Connection:
         await self._write(data)
 
     async def _refuse(self, status: int, reason: str) -> None:
-        """Answer what cannot be handed to the app, if there is still a place for an answer."""
+        """Answer a request that cannot be passed to the app, if an answer can still be sent."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = msgspec.json.encode({"error": reason})
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -211,10 +211,10 @@ class Connection:
             self.drop()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self.drop()
-        await anyio.lowlevel.checkpoint()  # where a client that was dropped ends
+        await anyio.lowlevel.checkpoint()  # a dropped client is cancelled here
 
     async def _linger(self) -> None:
-        """Let a client that is still sending read the answer: closing on unread bytes would throw it away."""
+        """Let a client that is still sending read the answer: closing with unread bytes would discard it."""
         if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is h11.ERROR:
             try:
                 await self._stream.send_eof()

@@ -1,6 +1,6 @@
-"""The log file of a service: all that it says on standard error, tracebacks and warnings of libraries included.
+"""The log file of a service: everything on standard error, including tracebacks and warnings of libraries.
 
-Under systemd there is none: journald keeps and rotates what a service says.
+Under systemd there is none: journald keeps and rotates the output of a service.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _STDERR = 2
 
 
 class LogFile:
-    """Where standard error goes. It follows the file's name, so that any program may move the file away.
+    """The file that standard error goes to. It follows the file's name, so that any program may move the file away.
 
     Args:
-        path: The file; it is made for this user alone where it is not there, and appended to where it is.
+        path: The file; a new one is readable by this user only, an existing one is appended to.
 
     Raises:
-        ConfigurationError: It cannot be opened.
+        ConfigurationError: The file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,18 +31,18 @@ class LogFile:
         self.reopen()
 
     def reopen(self) -> None:
-        """Go on in the file that has the name now, or in a new one. Raises ``ConfigurationError``."""
+        """Continue in the file that has the name now, or in a new one. Raises ``ConfigurationError``."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
             descriptor = os.open(self.path, flags, 0o600)
         except OSError as error:
             raise ConfigurationError(f"cannot write the log {self.path}: {error.strerror}") from error
         sys.stderr.flush()
-        os.dup2(descriptor, _STDERR)  # in one step: what another thread says meanwhile is in one of the two
+        os.dup2(descriptor, _STDERR)  # atomic: what another thread writes meanwhile is in one of the two files
         os.close(descriptor)
 
     def follow(self) -> None:
-        """Reopen it if it was moved or deleted; keep what is open where that fails, as a full disk passes."""
+        """Reopen the file if it was moved or deleted; if that fails, keep the open one, as a full disk may recover."""
         try:
             there, ours = os.stat(self.path), os.fstat(_STDERR)
             moved = (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)

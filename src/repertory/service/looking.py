@@ -1,4 +1,4 @@
-"""What changes nothing, over HTTP: runs are looked at, followed and waited for, and what they have kept is read."""
+"""HTTP operations that change nothing: look at runs, follow them, wait for them, and read what they have stored."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ from repertory.service.views import (
 )
 from repertory.supervisor import QueuedRun
 
-EVENTS: Final = 500  # in one answer that is no stream
+EVENTS: Final = 500  # in one answer that is not a stream
 
 
 class Looking:
     """The handlers.
 
     Args:
-        control: Knows the runs.
-        lasting: Has room for answers that last.
-        ping: Seconds of silence after which an event stream shows that it lives.
-        read_only: Whether the service refuses whatever changes something.
+        control: Reads the runs.
+        lasting: Limits the number of long-lasting answers.
+        ping: Seconds of silence after which an event stream sends a sign of life.
+        read_only: Whether the service refuses requests that change something.
     """
 
     def __init__(self, control: Control, lasting: Lasting, *, ping: float, read_only: bool) -> None:
@@ -83,7 +83,7 @@ class Looking:
         self._metrics = Metrics(control.journal)
 
     async def health(self) -> Annotated[Response, Health]:
-        """What is wrong, as it was seen last: asking waits for nothing."""
+        """The last results of the health checks: asking waits for nothing."""
         monitor = self._control.monitor
         failed = monitor.state() == "fail"
         health = Health(
@@ -100,33 +100,33 @@ class Looking:
         return Response(await self._metrics.read(machines), media_type=CONTENT_TYPE)
 
     async def service(self) -> ServiceView:
-        """Who answers here."""
+        """The service that answers here."""
         return await self._control.describe()
 
     async def agents(self) -> list[AgentView]:
-        """What can be started."""
+        """The agents that can be started."""
         return self._control.offers.list()
 
     async def overview(self, *, query: OverviewQuery) -> Overview:
-        """The newest trees of runs with their figures, and what was spent since midnight, or since a time."""
+        """The newest trees of runs with their figures, and what was spent since midnight or a given time."""
         machines = await self._control.supervisor.machines()
         return await self._control.runs.read_overview(query, read_only=self._read_only, machines=machines)
 
     async def stats(self, *, query: StatsQuery) -> Json:
-        """What a run saw and cost, as ``repertory stats --json`` says it; of the newest one where none is named."""
+        """What a run saw and cost, as in ``repertory stats --json``; of the newest run if none is named."""
         row = await (self._journal.read_run(query.run) if query.run else self._control.newest())
         return await read_stats(self._journal, row, tree=bool(query.tree))
 
     async def list_runs(self, *, query: RunsQuery) -> RunList:
-        """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
+        """The newest trees of runs; with ``figures=yes`` also what each has done and cost."""
         return await self._control.runs.list_runs(query)
 
     async def schedules(self) -> list[ScheduleView]:
-        """The schedules of the company file, with when they are due next and what became of the last time."""
+        """The schedules of the company file, with their next due time and the outcome of the last one."""
         return await self._control.scheduler.list()
 
     async def queue(self) -> list[QueuedRun]:
-        """The runs that wait to begin, in the order in which they do, each with what it waits for."""
+        """The runs that wait to begin, in the order in which they will, each with what it waits for."""
         return await self._control.supervisor.queue()
 
     async def read_run(self, run_id: str) -> RunDetail:
@@ -134,9 +134,9 @@ class Looking:
         return await self._control.read_run(run_id)
 
     async def read_result(self, request: Request, run_id: str, *, query: ResultQuery) -> Annotated[Response, RunEnded]:
-        """How a run ended. With ``wait`` the answer comes once it has, or after so many seconds.
+        """How a run ended. With ``wait`` the answer comes once the run has ended, or after that many seconds.
 
-        202 says that it has not ended yet: ask again.
+        202 means that it has not ended yet: ask again.
         """
         with self._lasting.taken() if query.wait else nullcontext():
             ended = await self._control.wait_ended(run_id, query.wait, gone=partial(_wait_gone, request.receive))
@@ -145,7 +145,7 @@ class Looking:
     async def events(
         self, run_id: str | None = None, *, query: EventsQuery, headers: EventHeaders
     ) -> Annotated[Response, list[Json]]:
-        """Events from the journal, then as they happen; with ``follow=no`` a page of those that did."""
+        """Events from the journal, then as they happen; with ``follow=no`` one page of past events."""
         if run_id is not None:
             run_id = await self._control.find_id(run_id)
         after = max(headers.last_event_id, query.after)
@@ -156,7 +156,7 @@ class Looking:
         return self._stream_of(Follower(self._control.feed, run_id, after=after, ping=self._ping))
 
     async def stream(self, run_id: str) -> Response:
-        """What a run says, as it says it, to the end of its turn."""
+        """What a run says, as it streams in, until the end of its turn."""
         read = partial(self._control.stream, await self._control.find_id(run_id))
         return self._stream_of(Along(self._control.feed, read, ping=self._ping))
 
@@ -165,12 +165,12 @@ class Looking:
         return LastingAnswer(self._lasting, answer)
 
     async def record(self, run_id: str, *, query: RecordQuery) -> Json:
-        """The record of a run: so many of its entries from a position on."""
+        """The record of a run: up to ``limit`` of its entries from a position on."""
         stop = query.start + query.limit
         return await read_record(self._journal, await self._row_of(run_id), start=query.start, stop=stop)
 
     async def inspect(self, run_id: str, call: str, *, query: InspectQuery) -> Json:
-        """What the model saw at one call, or at the ``newest``, beside the record and the decisions that made it so."""
+        """What the model saw at one call, or at the ``newest``, with the record and the decisions behind it."""
         number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
         row, iteration = await self._row_of(run_id), query.iteration or None
         return await read_inspection(self._journal, row, iteration, call=number)
@@ -180,19 +180,19 @@ class Looking:
         return Waiting(waiting=self._control.supervisor.waiting())
 
     async def webhooks(self, *, query: AttemptsQuery) -> WebhookList:
-        """What webhooks were told of, and what became of it."""
+        """What was sent to webhooks, and with what outcome."""
         found = await self._journal.read_webhooks(before=query.before or None, limit=query.limit)
         return WebhookList(attempts=[attempt_view(*each) for each in found])
 
     # --- what a run has kept ------------------------------------------------------------------------------
 
     async def memory(self, run_id: str, *, query: MemoryQuery) -> MemoryView:
-        """What a run sees of memory: the newest items, or the best for some words."""
+        """What a run sees of memory: the newest items, or the best matches for some words."""
         scope_id, window = await self._scope_of(run_id), {"skip": query.skip, "limit": query.limit}
         return await read_memory(self._journal, scope_id, text=query.text, **window)
 
     async def item(self, run_id: str, *, query: ItemQuery) -> Annotated[Response, Json]:
-        """One item of it, whole."""
+        """One whole item of a run's memory."""
         return as_json(await read_item(self._journal, await self._scope_of(run_id), query.id))
 
     async def payload(self, run_id: str, *, query: VersionQuery) -> Json:
@@ -200,7 +200,7 @@ class Looking:
         return await read_payload(self._journal, await self._row_of(run_id), query.version or None)
 
     async def payload_history(self, run_id: str) -> Json:
-        """Who changed what in it."""
+        """Who changed what in a run's payload."""
         return await read_payload_history(self._journal, await self._row_of(run_id))
 
     async def contents(self, run_id: str, *, query: WindowQuery) -> ContentList:
@@ -210,7 +210,7 @@ class Looking:
         return ContentList(run_id=run_id, contents=found[: query.limit], more=len(found) > query.limit)
 
     async def content(self, run_id: str, content_id: str, *, query: PageQuery) -> Json:
-        """One page of one of them."""
+        """One page of a stored content."""
         return await read_content_page(self._journal, await self._control.find_id(run_id), content_id, query.page)
 
     async def _row_of(self, run_id: str) -> RunRow:

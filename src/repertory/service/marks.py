@@ -1,4 +1,4 @@
-"""How the record of a run and what its model saw belong together: which edit changed what, and what stands for what."""
+"""Relates the record of a run to what its model saw: which edit changed an entry, and which text stands for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from repertory.record.entries import Entry
 
 
 class Marks:
-    """Says of each entry how a plan shows it, and which decision made it so.
+    """Tells for each entry how a plan shows it, and which decision caused that.
 
     Args:
         plan: How the ledger is shown.
-        decisions: What made the plan, in order.
+        decisions: The decisions that made the plan, in order.
     """
 
     def __init__(self, plan: Plan, decisions: Sequence[Decision]) -> None:
@@ -42,10 +42,10 @@ class Marks:
     def of(self, entry: Entry) -> Json:
         """How an entry is shown, for the record.
 
-        ``mark`` is the word for it: ``""`` (as it stands), ``shaped`` on arrival, ``folded`` into a trail,
-        ``summarized``, ``removed``, ``expanded``, or why a result is shown short, such as ``expired``. ``decision`` is
-        the number of the decision behind it, None where there is none; ``tokens_shown`` what it costs in the prompt,
-        None for one that shares a text with others: ``stands_for`` has the first and last of those.
+        ``mark`` is the word for it: ``""`` (unchanged), ``shaped`` on arrival, ``folded`` into a trail,
+        ``summarized``, ``removed``, ``expanded``, or why a result is shortened, such as ``expired``. ``decision`` is
+        the number of the decision behind it, None if there is none. ``tokens_shown`` is what it costs in the prompt,
+        None if it shares a text with others: ``stands_for`` has the first and last of these.
         """
         at, shown = entry.position, self._plan.representation(entry)
         pinned = at in self._plan.pins
@@ -67,10 +67,10 @@ class Marks:
 
 
 def places(messages: Sequence[Json], entries: Sequence[Entry]) -> list[list[int | None]]:
-    """For each block of each message of a request, the position of the entry that it shows; None for what stands for
-    a stretch, or is not in the ledger.
+    """For each block of each message of a request, the position of the entry that it shows; None if the block stands
+    for a stretch, or is not in the ledger.
 
-    A result is known by its call, everything else by its words; of equal ones the next counts.
+    A result is identified by its call, everything else by its text; among equal ones the next is taken.
     """
     results = {entry.tool_call_id: entry.position for entry in entries if entry.tool_call_id is not None}
     others: dict[bytes, list[int]] = {}

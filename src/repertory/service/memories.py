@@ -27,10 +27,10 @@ class ScopeView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         owner: The run it was opened for.
-        position: For a snapshot: how much of the item log it sees of its parent.
+        position: For a snapshot, the position in its parent's item log up to which it sees items.
         at: When it was opened.
-        items: How many living items were written in it, not those that it sees of others.
-        bytes: Of those.
+        items: How many live items were written in it; items that it sees of other scopes do not count.
+        bytes: The size of those items.
     """
 
     scope_id: str
@@ -47,7 +47,7 @@ class ItemLine(ItemInfo, frozen=True, kw_only=True):
     """An item in a list.
 
     Attributes:
-        preview: Its beginning, or where the words stand that were looked for; of bytes what they are.
+        preview: Its beginning, or the passage with the searched words; for bytes a description of them.
     """
 
     preview: str
@@ -57,7 +57,7 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
     """What a scope sees.
 
     Attributes:
-        items: The newest first, or the best where words were looked for.
+        items: The newest first; for a search, the best first.
         more: Whether there are more than were asked for.
     """
 
@@ -70,10 +70,10 @@ class ItemChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a merge would do about one item.
 
     Attributes:
-        change: A merge would write it as new, write it anew, end it, or report a conflict.
-        base: What both sides had before a conflict; None where there was nothing, and where there is no conflict.
+        change: Whether a merge would add the item, replace it, end it, or report a conflict.
+        base: What both sides had before a conflict; None if there was nothing, or if there is no conflict.
         parent: What the parent has; None for nothing.
-        child: What the child has; None where it ended the item.
+        child: What the child has; None if it ended the item.
     """
 
     item_id: str
@@ -84,10 +84,10 @@ class ItemChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopeChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot scope against its parent.
+    """A snapshot scope compared with its parent.
 
     Attributes:
-        unchanged: How many items of the child's need nothing: merged before, or the same on both sides.
+        unchanged: How many of the child's items need no merge: merged before, or the same on both sides.
     """
 
     scope: ScopeView
@@ -118,9 +118,9 @@ async def read_memory(journal: Journal, scope_id: str, *, text: str = "", skip: 
     Args:
         journal: The database.
         scope_id: The scope.
-        text: Words that must all be there, as in ``ItemQuery.text``; "" for the newest items.
-        skip: How many to leave out at the beginning.
-        limit: How many at most.
+        text: Words that must all occur, as in ``ItemQuery.text``; "" for the newest items.
+        skip: How many items to skip.
+        limit: How many items to read at most.
 
     Raises:
         ScopeNotFound: There is no such scope.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# Name, what it counts, and the fields of the figures by the labels that they are told apart by.
+# Name, what it counts, and the fields of the figures by their labels.
 _COUNTERS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
     ("iterations", "Model calls of the loops that were answered.", {"": "iterations"}),
     ("model_calls", "All model calls, the summarizer's included.", {"": "model_calls"}),
@@ -46,9 +46,9 @@ _NOTHING: Final = RunStatistics(runs=0)
 
 
 class Metrics:
-    """The figures of every run in a journal, added up by agent. They count on over restarts.
+    """The figures of every run in a journal, summed by agent. They continue over restarts.
 
-    What was read once is kept, so that asking again costs what has happened since, however many runs there are.
+    What was read once is kept, so another read costs only what has happened since, however many runs there are.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -62,10 +62,10 @@ class Metrics:
         self._states = Counter[tuple[str, RunState]]()
 
     async def read(self, machines: Sequence[Machine] = ()) -> bytes:
-        """What Prometheus reads; ``machines`` are those that share the journal, of which the lost ones are left out."""
+        """The text that Prometheus reads; ``machines`` are those that share the journal, lost ones are left out."""
         async with self._turn:
             new = await self._journal.read_totals(after=self._upto)
-            if new.removals != self._removals:  # of those runs nothing counts any more
+            if new.removals != self._removals:  # removed runs no longer count
                 self._forget(removals=new.removals)
                 new = await self._journal.read_totals()
             self._upto = new.upto
@@ -97,7 +97,7 @@ class Metrics:
 
 
 class _Machines:
-    """The supervisors that share a journal, each by its name, its id, as two may have one name, and its labels."""
+    """The supervisors that share a journal, each with its name, its labels, and its id, as names may repeat."""
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self._machines = machines

@@ -1,4 +1,4 @@
-"""What runs can be started with: agents by name, each with where it is defined and how its runs begin."""
+"""The agents that runs can be started with, by name, each with its definition's place and its runs' options."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that runs can be started with.
 
     Attributes:
-        agent: As it was when it was offered: runs that begin have this one until another takes its place.
-        reference: By which another process finds it.
-        options: Kept with each run and handed to ``load_agent``: ``limits``, ``root``.
-        priority: Of runs for which none is asked.
-        labels: Of its runs.
+        agent: The agent as loaded for this offer; runs start with it until the offer is replaced.
+        reference: The reference by which another process finds it.
+        options: Options stored with each run and passed to ``load_agent``: ``limits``, ``root``.
+        priority: The priority of runs that are started without one.
+        labels: The labels of its runs.
     """
 
     agent: Agent[Any]
@@ -49,7 +49,7 @@ def make_offer(
     """Load an agent to offer it.
 
     Raises:
-        ConfigurationError: It cannot be found, or a limit is none.
+        ConfigurationError: It cannot be found, or a limit is invalid.
     """
     options: Json = {"limits": dict(limits)} if limits else {}
     if root is not None:
@@ -61,15 +61,16 @@ def make_offer(
 
 
 class Offers:
-    """The agents that runs can be started with, by name; and where there is a folder for it, the research team.
+    """The agents that runs can be started with, by name; and the research team, if there is a folder for it.
 
     Args:
-        references: The agents, each as ``module:name``. The current folder is looked into, too.
-        root: The folder that the research team may read; None offers none.
-        limits: Fields of ``Limits`` that are to be others for every run.
+        references: The agents, each as ``module:name``. The current folder is searched, too.
+        root: The folder that the research team may read; None offers no research team.
+        limits: Fields of ``Limits`` to override for every run.
 
     Raises:
-        ConfigurationError: An agent cannot be found, two have one name, the folder is not there, or a limit is none.
+        ConfigurationError: An agent cannot be found, two have the same name, the folder does not exist, or a limit is
+            invalid.
     """
 
     def __init__(self, references: Iterable[str], *, root: Path | None, limits: Mapping[str, Any]) -> None:
@@ -85,11 +86,11 @@ class Offers:
             self._offers[offer.agent.name] = offer
 
     def replace(self, offers: Mapping[str, Offer]) -> None:
-        """Offer other agents, by name, in place of those of before. What is under way goes on."""
+        """Replace the offered agents. Runs under way continue."""
         self._offers = dict(offers)
 
     def list(self) -> list[AgentView]:
-        """What a run can be started with."""
+        """The agents that a run can be started with."""
         views = [AgentView(name=name, description=offer.agent.summary) for name, offer in self._offers.items()]
         if self._root is not None:
             line = "Answers a question about a folder of files, with sources."
@@ -97,7 +98,7 @@ class Offers:
         return views
 
     def find(self, agent: str, root: str | None) -> Offer:
-        """The agent of a name; ``root`` is the folder that a run of the research team may read, None for the whole one.
+        """Find an agent by name; ``root`` confines a run of the research team to a folder, None to the whole one.
 
         Raises:
             ConfigurationError: There is no such agent, or the folder is not allowed.
@@ -132,6 +133,6 @@ def _existing_folder(path: Path) -> Path:
 
 
 def look_into(folder: str) -> None:
-    """Find modules in a folder, too; "" is the current one."""
+    """Also search a folder for modules; "" is the current one."""
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,4 +1,4 @@
-"""The document that describes the service to machines: OpenAPI 3.1, made of the table of operations and its structs."""
+"""The OpenAPI 3.1 document of the service, made from the table of operations and their structs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _JSON: Final = "application/json"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What every answer says that is an error: the fact, then what to do instead."""
+    """The body of every error: the fact, then what to do instead."""
 
     error: str
 
 
-ANY_ERRORS: Final[tuple[int, ...]] = (400, 401, 403, 421, 500, 503)  # that any request may get
-BODY_ERRORS: Final[tuple[int, ...]] = (408, 413, 415)  # that one with a body may get besides
+ANY_ERRORS: Final[tuple[int, ...]] = (400, 401, 403, 421, 500, 503)  # any request may get these
+BODY_ERRORS: Final[tuple[int, ...]] = (408, 413, 415)  # a request with a body may get these, too
 _MEANS: Final[dict[int, str]] = {
     400: "The request is not what was expected.",
     401: "No valid token came with it.",
@@ -47,8 +47,8 @@ def document(operations: Sequence[Operation], *, agents: Sequence[str], root: bo
     """Make the document.
 
     Args:
-        operations: All that can be asked.
-        agents: The names of those that a run can be started with.
+        operations: All operations of the service.
+        agents: The names of the agents that a run can be started with.
         root: Whether the service has a folder for runs to read.
     """
     structs = [kind for each in operations for kind in _structs_of(each)]
@@ -96,7 +96,7 @@ def _structs_of(operation: Operation) -> Iterator[Any]:
 
 
 def _narrow(components: dict[str, Json], agents: Sequence[str], *, root: bool) -> None:
-    """Say what this very service takes."""
+    """Narrow the schemas to what this particular service accepts."""
     fields = components["NewRun"]["properties"]
     if agents:
         fields["agent"]["enum"] = [*agents]
@@ -152,7 +152,7 @@ def _parameters(operation: Operation, components: dict[str, Json]) -> Iterator[J
         component = components[kind.__name__]
         for name, schema in component["properties"].items():
             wanted = name in component.get("required", ())
-            # To leave a header out is not to send an empty one, so it has no default.
+            # An absent header differs from an empty one, so it has no default.
             shown = {key: value for key, value in schema.items() if (where, key) != ("header", "default")}
             yield {"name": name, "in": where, "required": wanted, "schema": shown}
 
@@ -166,7 +166,7 @@ _PATH_PARTS: Final = {
 
 
 def _described(schema: Json) -> Json:
-    """A schema whose fields say what the docstring of its struct says of them."""
+    """A schema with the descriptions of its fields taken from the docstring of its struct."""
     # Python 3.13 takes the indentation out of docstrings itself.
     text, _, attributes = inspect.cleandoc(schema.get("description", "")).partition("\n\nAttributes:\n")
     if not attributes:

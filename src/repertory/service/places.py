@@ -1,8 +1,8 @@
-"""Where a service listens, and which one serves a database.
+"""Where a service listens, and which service serves a database.
 
-A service leaves that in the lock file beside its database; where the database is on a server, in one in the user's
-runtime folder. The lock says whether the service lives, so what a killed one left behind is never believed, and neither
-is the number of a process that is another by now.
+A service writes that into the lock file beside its database, or, if the database is on a server, into one in the
+user's runtime folder. The lock tells whether the service is alive, so what a killed service left behind is ignored,
+as is a process id that belongs to another process by now.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from repertory.record.sqlite_file import FileLock, announce, owner_of
 from repertory.service.sockets import default_socket, private_folder
 
 _CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody listens
-_SERVED: Final = "served"  # beside the usual socket: the lock that says which file its service works on
+_SERVED: Final = "served"  # beside the default socket: the lock file that names the database file of its service
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +32,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         socket: The path of the socket; None for a port.
         port: The port; None for a socket.
-        token_file: Where the token for the port is kept; None for the usual file.
-        server: The database, without its password, where that is on a server; None for the file that this stands at.
+        token_file: The file that keeps the token for the port; None for the default file.
+        server: The address of a database on a server, without its password; None if this describes a database file.
     """
 
     socket: str | None = None
@@ -54,10 +54,10 @@ def place_of_listener(listener: socket.socket, *, token_file: Path | None = None
 
 
 def anchor_of(company: Path | None = None) -> Path:
-    """What stands for the database of a service where that is on a server, so that a lock can be held beside it.
+    """The path that stands in for a database on a server, so that its service can hold a lock beside it.
 
     Args:
-        company: Its file, which one process of this machine at a time serves; None for a service without one.
+        company: The company file, which one process of this machine at a time serves; None for a service without one.
     """
     name = f"process-{os.getpid()}" if company is None else f"company-{_digest(company)}"
     return default_socket().with_name(name)
@@ -68,8 +68,8 @@ def holding(anchor: Path) -> Generator[None]:
     """Hold the lock beside an anchor until the end of the block.
 
     Raises:
-        JournalLocked: Another process does.
-        ConfigurationError: Others may change the runtime folder.
+        JournalLocked: Another process holds it.
+        ConfigurationError: Other users may change the runtime folder.
     """
     lock = FileLock(str(private_folder(anchor.parent) / anchor.name))
     try:
@@ -79,16 +79,16 @@ def holding(anchor: Path) -> Generator[None]:
 
 
 def announce_service(anchor: str | os.PathLike[str], place: Place) -> None:
-    """Say beside a database or an anchor, which this process owns, where its service listens."""
+    """Write beside a database or an anchor, which this process owns, where its service listens."""
     announce(anchor, msgspec.json.encode(place))
 
 
 def service_of(database: str | os.PathLike[str] | PostgresAddress) -> Place | None:
-    """Where the service of this machine listens that has a database; None where no service has it.
+    """Where the service of a database listens on this machine; None if no service has the database.
 
     Args:
-        database: A file or an anchor, of which one service at a time has the lock; or the address of a database on a
-            server, of which any will do.
+        database: A file or an anchor, whose lock one service at a time holds; or the address of a database on a
+            server, for which any of its services will do.
     """
     if isinstance(database, PostgresAddress):
         anchors = sorted(each.with_suffix("") for each in default_socket().parent.glob("*.lock"))
@@ -106,7 +106,7 @@ def _digest(path: Path) -> str:
 
 
 def usual_service() -> Place | None:
-    """The unix socket that a service listens at unless told otherwise; None where nobody of this user listens."""
+    """The default unix socket of a service; None if no service of this user listens there."""
     path = default_socket()
     try:
         status = path.lstat()
@@ -115,18 +115,18 @@ def usual_service() -> Place | None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(_CONNECT_TIMEOUT)
             probe.connect(str(path))
-    except (FileNotFoundError, ConnectionRefusedError):  # none, or what a killed one left behind
+    except (FileNotFoundError, ConnectionRefusedError):  # no socket, or one that a killed service left behind
         return None
-    except OSError:  # one that takes no connection: asking it says so
+    except OSError:  # a socket that accepts no connection: the request that follows reports it
         pass
     return Place(socket=str(path))
 
 
 @contextmanager
 def file_announced(listener: socket.socket, database: str | os.PathLike[str] | PostgresAddress) -> Generator[None]:
-    """Where it is the usual socket that a service listens at, say until the end of the block which file it works on."""
+    """If a service listens at the default socket, announce its database file until the end of the block."""
     usual, name = default_socket(), listener.getsockname()
-    # A name that systemd has passed may be an abstract one, which is bytes and no path.
+    # A socket passed by systemd may have an abstract name, which is bytes and not a path.
     is_usual = isinstance(name, str) and os.path.realpath(name) == os.path.realpath(usual)
     if not is_usual or isinstance(database, PostgresAddress):
         yield
@@ -138,7 +138,7 @@ def file_announced(listener: socket.socket, database: str | os.PathLike[str] | P
 
 
 def file_served() -> Path | None:
-    """The file that the service at the usual socket works on, also while it hangs; None where there is none."""
+    """The database file of the service at the default socket, also while it hangs; None if there is none."""
     owner = owner_of(default_socket().with_name(_SERVED))
     found = Path(os.fsdecode(owner.words)) if owner is not None and owner.words else None
     return found if found is not None and found.exists() else None

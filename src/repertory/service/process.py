@@ -1,4 +1,4 @@
-"""The process itself: it opens the supervisor, serves until a signal comes, and ends so that every run can go on."""
+"""The service process: it opens the supervisor, serves until a signal, and ends so that every run can be resumed."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ _CARE: Final = 10.0  # seconds between two looks at the log file, and between tw
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service runs.
+    """The options of a service.
 
     Attributes:
         database: The journal's file, or the address of a PostgreSQL database.
         socket: The unix socket to listen at; None means ``ctl.sock`` in the user's runtime folder.
-        port: The port of 127.0.0.1 to listen at instead, 0 for any; None means the unix socket. Where systemd passes
-            sockets, they take the place of both.
-        token_file: Where the token for the port is kept; None means ``service-token`` in the user's state folder.
-        agents: What runs can be started with, as ``module:name``.
-        context: What the tools of its runs find in ``ToolContext.context``; None for nothing.
+        port: The port of 127.0.0.1 to listen at instead, 0 for any; None means the unix socket. Sockets passed by
+            systemd replace both.
+        token_file: The file that keeps the token for the port; None means ``service-token`` in the user's state folder.
+        agents: The agents that runs can be started with, as ``module:name``.
+        context: The object that tools of its runs find in ``ToolContext.context``; None for none.
         root: The folder that the research team may read; None offers no research team.
-        read_only: Refuse everything that changes something; whoever may ask may only look.
-        resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused. On
-            PostgreSQL it goes on with them in any case.
-        model: For agents that name none; None takes what the environment offers.
-        limits: Fields of ``Limits`` that are to be others for every run that is started here.
+        read_only: Refuse every request that changes something.
+        resume: Resume the runs that an earlier process left unfinished, but not those that were paused. On PostgreSQL
+            it resumes them in any case.
+        model: The model of agents that name none; None takes what the environment offers.
+        limits: Fields of ``Limits`` to override for every run that is started here.
         summaries: The models that write summaries; see ``open_supervisor``.
         redact: Environment variables whose values are neither recorded nor shown to a model.
-        drain_timeout: Seconds that runs have at the end to come to their next boundary.
+        drain_timeout: Seconds that runs have at shutdown to reach their next boundary.
         keep_finished: Days after which a tree of runs that has ended is removed from the database, for good; None keeps
             them all.
-        webhooks: Who is told of changes of state.
-        log: A file for all that the process says; None leaves it on standard error.
-        name: Of this machine, where several share a journal on PostgreSQL; None for the host and the process id.
-        labels: What it offers there to runs that ask for it.
-        lease: Seconds after which others take its runs over when it is not heard of; None for the default.
-        company: The company file that it follows, by which commands find it where its database is on a server; None for
-            none.
-        on_start: Called once before anybody can ask; None for nothing. It may set ``Control.on_reload``, which is
-            called at SIGHUP, after the log file was opened again, and at ``POST /reload``; that gives lines about what
-            it could not change. What it raises is reported, and the service goes on as it was.
+        webhooks: The addresses that are told of changes of state.
+        log: The log file of the process; None for standard error.
+        name: The machine's name, if several share a journal on PostgreSQL; None for the host and the process id.
+        labels: Labels that the machine offers there to runs that ask for them.
+        lease: Seconds after which other machines take over its runs if it stops responding; None for the default.
+        company: The company file that the service follows; commands find the service by it if its database is on a
+            server. None for none.
+        on_start: Called once before the first request; None for nothing. It may set ``Control.on_reload``, which is
+            called at SIGHUP, after the log file was reopened, and at ``POST /reload``, and returns lines about what it
+            could not change. What it raises is reported, and the service continues unchanged.
     """
 
     database: str | os.PathLike[str] | PostgresAddress
@@ -103,17 +103,17 @@ def _to_stderr(line: str) -> None:
 
 
 async def run_service(options: Options, *, report: Callable[[str], None] = _to_stderr) -> None:
-    """Serve until SIGTERM or SIGINT. Runs then go to their next boundary and can be resumed; a second signal kills.
+    """Serve until SIGTERM or SIGINT. Runs then stop at their next boundary and can be resumed; a second signal kills.
 
-    SIGHUP opens the log file again and reloads; where a terminal went away it ends the service as SIGTERM does.
+    SIGHUP reopens the log file and reloads; if the service runs at a terminal, it ends the service like SIGTERM.
 
     Args:
-        options: How.
-        report: Told in single lines what a person at the terminal wants to know.
+        options: The options of the service.
+        report: Called with single lines for a person at the terminal.
 
     Raises:
-        JournalLocked: Another process has the database.
-        AddressInUse: Another process has the socket or port.
+        JournalLocked: Another process uses the database.
+        AddressInUse: Another process uses the socket or port.
         ConfigurationError: An option cannot be met.
     """
     if options.socket is not None and options.port is not None:
@@ -140,7 +140,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 drain_timeout=options.drain_timeout,
                 redact=options.redact,
                 name=options.name,
-                # With any, also none, it takes part in what others have left.
+                # With labels, even an empty tuple, it takes runs that other machines left; with None it does not.
                 labels=options.labels or (() if isinstance(database, PostgresAddress) else None),
                 lease=options.lease,
             ) as supervisor:
@@ -171,14 +171,14 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                                 report=report,
                             )
                             tasks.start_soon(serve, app, listener)
-                        # Of several the socket: it needs no token.
+                        # Of several places announce the socket: it needs no token.
                         reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
                         place = min(reached, key=lambda place: place.port is not None)
                         where = " and ".join(address for _, _, address in places)
-                        report(f"serving {database} at {where}")  # before anybody finds it, so that a log has it
+                        report(f"serving {database} at {where}")  # before clients can find it, so that it is in the log
                         announce_service(anchor, msgspec.structs.replace(place, server=server))
                         systemd.ready(_status(control))
-                        # All that is loaded by now stays. To look through it again took the collector 130 ms each time.
+                        # All objects loaded by now stay. To scan them again took the collector 130 ms each time.
                         gc.collect()
                         gc.freeze()
                         caring.start_soon(_care, control, systemd, log)
@@ -203,7 +203,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
 
 
 class _Bell:
-    """Rings for one listener; rings that come while it is busy are one."""
+    """Wakes one listener; rings that come while it is busy count as one."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -219,14 +219,14 @@ class _Bell:
 async def _listen_for_signals(
     asked_to_end: anyio.Event, reload: _Bell, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    at_terminal = sys.stderr.isatty()  # then SIGHUP says that it went away, and nobody sees what is said from now on
+    at_terminal = sys.stderr.isatty()  # then SIGHUP means that the terminal is gone, with everybody who reads it
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for number in signals:
             if number != signal.SIGHUP or at_terminal:
                 break
             reload.ring()
-    # The second one must work however badly the loop hangs. The record survives that as it survives kill -9.
+    # The second signal must work even if the loop hangs. The journal survives it as it survives kill -9.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -234,7 +234,7 @@ async def _listen_for_signals(
 
 
 async def _care(control: Control, systemd: Notifier, log: LogFile | None) -> None:
-    """What has to be looked after now and then."""
+    """Do the regular maintenance."""
     while True:
         await anyio.sleep(_CARE)
         systemd.status(_status(control))
@@ -274,7 +274,7 @@ def _status(control: Control) -> str:
 def _places(
     options: Options, passed: Sequence[socket.socket], stack: ExitStack
 ) -> list[tuple[socket.socket, Access, str]]:
-    """Listen where systemd or else the options say; for each place who may ask, and the address to show."""
+    """Listen where systemd or else the options say; returns for each listener its access and the address to show."""
     if not passed and options.port is None:
         path = options.socket or default_socket()
         return [(stack.enter_context(unix_listener(path)), Access(read_only=options.read_only), f"unix:{path}")]
@@ -289,15 +289,15 @@ def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Ac
     token = read_or_make_token(token_file)
     host, port = listener.getsockname()[:2]
     access = Access(port=port, token=token, read_only=options.read_only)
-    # The code is good for one browser only, so that a log that keeps this line gives nobody a way in.
+    # The code works for one browser only, so nobody can get in with a log that has this line.
     link = f"http://{'[::1]' if ':' in host else '127.0.0.1'}:{port}/#{access.new_code()}"
     return listener, access, f"{link} (opens once; the token is in {token_file})"
 
 
 async def _take_up(control: Control, *, resume: bool, report: Callable[[str], None]) -> None:
-    """Resume what an earlier process left, or say that it is there. What had not begun waits in the queue again.
+    """Resume the runs that an earlier process left, or report them. Runs that had not begun wait in the queue again.
 
-    Where several machines share the journal, whoever can takes what was left, and that is said nowhere here.
+    If several machines share the journal, any of them may take those runs, and nothing is reported here.
     """
     if not control.journal.is_shared:
         for row in await control.unfinished():

@@ -1,4 +1,4 @@
-"""What is reported of runs, read from their journal as JSON; docs/cli.md says what the fields are."""
+"""Reports on runs as JSON, read from their journal; docs/cli.md describes the fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from repertory.record.statistics import RunStatistics
 from repertory.service.marks import Marks, places
 from repertory.tools.pages import page_bounds
 
-_LINE = 120  # characters of the line that says what an entry is
+_LINE = 120  # characters of the line that describes an entry
 _OF_RUN = ("run_id", "parent_id", "agent", "model", "task")
 _OF_CALL = ("model", "iteration", "call", "at", "digest", "prompt_estimate")
 _OF_ENTRY = ("position", "iteration", "kind", "role", "tool", "content_id", "tokens", "original_length")
@@ -39,7 +39,7 @@ def _fields(of: object, names: Iterable[str]) -> Json:
 
 
 async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: int | None = None) -> Json:
-    """Read the entries of a run from ``start`` up to ``stop``; contents are as the Messages API writes them."""
+    """Read the entries of a run from ``start`` up to ``stop``, their contents in the format of the Messages API."""
     run_id = row.started.run_id
     found = await journal.read_entries(run_id, start=start, stop=stop)
     crashes = await read_crashes(journal, run_id) if any(entry.tool_call_id is not None for entry in found) else {}
@@ -53,7 +53,7 @@ async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: in
 
 
 async def read_crashes(journal: Journal, run_id: str) -> dict[str | None, str]:
-    """The tracebacks of the run's tools that raised what nobody expected, by the call."""
+    """The tracebacks of unexpected exceptions in the run's tools, by call."""
     return {ended.call_id: ended.error for ended in await journal.read_outcomes(run_id) if ended.error}
 
 
@@ -79,7 +79,7 @@ async def read_payload(journal: Journal, row: RunRow, version: int | None = None
 
 
 async def read_payload_history(journal: Journal, row: RunRow) -> Json:
-    """Read who changed what in the payload of a run, and what was not changed as others came first.
+    """Read who changed what in the payload of a run, and which changes failed because others came first.
 
     Raises:
         RunNotFound: The run has no payload.
@@ -111,13 +111,13 @@ def _change(change: PayloadChange) -> Json:
 async def read_inspection(
     journal: Journal, row: RunRow, iteration: int | None = None, *, call: int | None = None
 ) -> Json:
-    """Read one iteration of a run back: what the model saw, beside the record and the decisions that made it so.
+    """Read back one iteration of a run: what the model saw, with the record and the decisions behind it.
 
     Args:
         journal: The database.
         row: The run.
-        iteration: Which one, by its last call; None for the newest.
-        call: Which model call instead, of whatever iteration.
+        iteration: The iteration, of which the last call is read; None for the newest.
+        call: The model call instead, of any iteration.
 
     Raises:
         RunNotFound: The run made no such iteration or call.
@@ -131,7 +131,7 @@ async def read_inspection(
     bodies = [made.body for made in await journal.read_decisions(run_id) if made.iteration <= called.iteration]
     entries = await journal.read_entries(run_id, stop=called.position)
     request = sent_body(await journal.read_request(run_id, called.call))
-    # A long run takes a moment to be put together, for which nobody else of this process is to wait.
+    # Putting a long run together takes a moment, so it must not block the event loop.
     found = await anyio.to_thread.run_sync(_inspected, inspected, bodies, entries, request)
     iterations = calls[-1].called.iteration
     return {"run_id": run_id, "agent": row.started.agent, "iterations": iterations, **found}
@@ -175,18 +175,18 @@ def _wanted_call(calls: Sequence[ModelCallRow], run_id: str, iteration: int | No
 
 
 async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: int | None = None) -> list[Json]:
-    """Read what a run and those below it have stored, and what keeps each of them: the store, the ledger or nothing.
+    """Read what a run and those below it have stored, and where each content is kept: the store, the ledger or nowhere.
 
     Args:
         journal: The database.
         run_id: The run.
-        skip: How many to leave out at the beginning.
-        limit: How many at most; None for all.
+        skip: How many contents to skip.
+        limit: How many to read at most; None for all.
     """
     stored = {body.content.content_id for body in await journal.read_bodies(run_id)}
     contents: list[ContentStored] = []
     for row in await journal.read_runs(below=run_id):
-        # The latest of an id stands for it.
+        # If an id occurs more than once, the latest counts.
         contents += {each.content_id: each for each in await journal.read_contents(row.started.run_id)}.values()
     wanted = contents[skip : None if limit is None else skip + limit]
     holding = {
@@ -217,7 +217,7 @@ async def read_content_page(journal: Journal, run_id: str, content_id: str, page
     """Read a page of what a run, or one below it, has stored.
 
     Raises:
-        ContentNotFound: They have stored no such content, it is gone, or it has no such page.
+        ContentNotFound: There is no such content, it is gone, or it has no such page.
     """
     found = await journal.read_content(content_id, root=run_id)
     if found is None:
@@ -244,14 +244,14 @@ def _line(entry: Entry) -> str:
 
 
 async def read_stats(journal: Journal, row: RunRow, *, tree: bool) -> Json:
-    """Read what a run saw and cost, or with ``tree`` that of each run below it too, and the sums."""
+    """Read what a run saw and cost; with ``tree`` also each run below it, and the sums."""
     rows = await journal.read_runs(below=row.started.run_id) if tree else [row]
     runs = [await read_figures(journal, each) for each in rows]
     return {"tree": tree, "total": total_of(runs), "runs": runs}
 
 
 async def read_figures(journal: Journal, row: RunRow) -> Json:
-    """Read a run's record: its figures, and what they are made of."""
+    """Read a run's figures, and what they are made of."""
     run_id = row.started.run_id
     statistics = (await journal.read_statistics(run_id))[run_id]
     calls = await journal.read_model_calls(run_id, contents=False)
@@ -272,7 +272,7 @@ async def read_figures(journal: Journal, row: RunRow) -> Json:
 
 
 def total_of(runs: Sequence[Json]) -> Json:
-    """The sums over runs, with the shares that follow from them."""
+    """The sums over runs, with the ratios derived from them."""
     figures = reduce(add, (RunStatistics(**run["statistics"]) for run in runs))
     calls = max(1, figures.tool_calls)
     return {
@@ -294,7 +294,7 @@ def _context(figures: RunStatistics) -> Json:
 
 
 def _iterations(calls: Iterable[ModelCallRow]) -> Iterator[Json]:
-    """The prompt of each iteration: as it was expected, as it was billed, and as a plain loop's would have been."""
+    """The prompt of each iteration: as estimated, as billed, and as it would have been in a plain loop."""
     for call in calls:
         replied = call.replied
         if call.called.purpose == "agent" and replied is not None and replied.error is None:
@@ -313,14 +313,14 @@ def _iterations(calls: Iterable[ModelCallRow]) -> Iterator[Json]:
 
 
 def _estimate(runs: Iterable[Sequence[Json]]) -> Json:
-    """How far prompts were from what was expected. A run's first is left out: nothing had been billed before it."""
+    """How far prompts were from their estimates. A run's first is left out: nothing had been billed before it."""
     billed = [step for iterations in runs for step in iterations[1:] if step["prompt_tokens"]]
     errors = [abs(step["expected_tokens"] - step["prompt_tokens"]) / step["prompt_tokens"] for step in billed]
     return {"prompts": len(errors), "p50": percentile(errors, 0.5), "p95": percentile(errors, 0.95)}
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least this share of the values does not exceed; None where there is none."""
+    """The smallest value that at least this share of the values does not exceed; None if there are no values."""
     if not values:
         return None
     return sorted(values)[max(0, -(-round(share * 1000) * len(values) // 1000) - 1)]
@@ -347,7 +347,7 @@ def _used(outcome: ToolFinished) -> Json:
 
 
 def _summed(lines: Iterable[tuple[str, Json]]) -> dict[str, Json]:
-    """Lines of the same name are added."""
+    """Add up the lines of each name."""
     found: dict[str, Json] = {}
     for name, line in lines:
         before = found.get(name, {})
@@ -356,10 +356,9 @@ def _summed(lines: Iterable[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _decision(decision: Decision, iterations: Sequence[Json]) -> Json:
-    """A change of the view. Token counts before and after it are 0 where they were not worked out.
+    """A change of the view. Token counts before and after it are 0 if they were not computed.
 
-    It has ``saved``, by its own arithmetic, what it saves a call, for each call after it, less what it cost: negative
-    until it has paid for itself.
+    ``saved`` is its estimated saving for each call after it, minus its cost: negative until it has paid off.
     """
     a = decision.arithmetic
     since = sum(step["iteration"] >= decision.iteration for step in iterations)

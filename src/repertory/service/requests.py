@@ -1,4 +1,4 @@
-"""What a request to the service may say: its body, its query, its headers. Checked as it is read, and documented."""
+"""The parts of requests to the service: bodies, queries and headers. They are checked when read, and documented."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INT64: Final = 10**18 - 1
 
 _STATES: Final = "|".join((*get_args(RunState), "interrupted"))
 
-# What says nothing is refused where it is used, in the words of whoever refuses it.
+# Blank texts are not refused here but where they are used, with a specific message.
 Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"\S"})]
 RunId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_INT64)]
@@ -30,13 +30,13 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``POST /runs``.
 
     Attributes:
-        agent: Its name, as ``GET /agents`` lists it.
-        task: What to do; for an agent with a typed ``input`` the JSON text of one.
-        root: The folder that the research team may read, in the one of the service.
+        agent: The agent's name, as ``GET /agents`` lists it.
+        task: What to do; for an agent with a typed ``input`` its value as JSON text.
+        root: The folder that the research team may read, inside the one of the service.
         payload: The first value of its payload; null for the defaults.
-        run_id: The id that the run is to have; makes it safe to repeat the request.
-        priority: How urgent it is where runs wait; null for what the agent has.
-        client: Who asks, for quotas.
+        run_id: The id of the new run; makes it safe to repeat the request.
+        priority: The run's priority in the queue; null for the agent's own.
+        client: The client that asks, for quotas.
     """
 
     agent: str
@@ -52,9 +52,9 @@ class NewFork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``POST /runs/{id}/fork``.
 
     Attributes:
-        iteration: The last iteration that is the same, 0 for the task alone; null for the last that is whole.
-        text: What to say to the new run; null for nothing.
-        run_id: The id that it is to have; makes it safe to repeat the request.
+        iteration: The last iteration that both runs share, 0 for the task alone; null for the last complete one.
+        text: A message for the new run; null for none.
+        run_id: The id of the new run; makes it safe to repeat the request.
     """
 
     iteration: Count | None = None
@@ -75,7 +75,7 @@ class Redelivery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         change: The number of the change, as ``GET /webhooks`` lists it.
-        url: The webhook; null where there is only one.
+        url: The webhook's address; null if there is only one webhook.
     """
 
     change: Count
@@ -86,8 +86,8 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``POST /runs/{id}/messages``.
 
     Attributes:
-        text: What to say.
-        message_id: Makes it safe to repeat: what was said under the same id is heard once.
+        text: The message.
+        message_id: Makes it safe to repeat: messages with the same id are delivered once.
     """
 
     text: Words
@@ -109,7 +109,7 @@ class Denial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GivenText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """Words of a result."""
+    """A text of a result."""
 
     text: str
 
@@ -119,8 +119,8 @@ class GivenMedia(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     Attributes:
         media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``.
-        data: What the file holds, in base 64.
-        title: What the model is told a document is called.
+        data: The file's bytes, in base 64.
+        title: The title of a document that the model is shown.
     """
 
     media_type: str
@@ -133,8 +133,8 @@ class GivenResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         result: Text or JSON.
-        content: Texts, images and documents instead, in order.
-        is_error: Whether the call failed, and this says why.
+        content: Texts, images and documents, in order, instead of ``result``.
+        is_error: Whether the call failed, and this is the reason.
     """
 
     result: Any = None
@@ -146,13 +146,13 @@ class GivenResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StartHeaders(msgspec.Struct, frozen=True, rename={"idempotency_key": "Idempotency-Key"}):
-    """Of ``POST /runs``: a key that makes it safe to repeat; see docs/service.md."""
+    """The headers of ``POST /runs``: a key that makes it safe to repeat; see docs/service.md."""
 
     idempotency_key: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")] = ""
 
 
 class EventHeaders(msgspec.Struct, frozen=True, rename={"last_event_id": "Last-Event-ID"}):
-    """Of an event stream: the number of the last event that the client knows, as browsers send it."""
+    """The headers of an event stream: the number of the last event that the client knows, as browsers send it."""
 
     last_event_id: Count = 0
 
@@ -161,18 +161,18 @@ class EventHeaders(msgspec.Struct, frozen=True, rename={"last_event_id": "Last-E
 
 
 class RunsQuery(msgspec.Struct, frozen=True):
-    """Which runs to list: of so many trees, the newest; and whether with their figures.
+    """Which runs to list: at most ``limit`` trees, the newest; and whether with their figures.
 
     Attributes:
-        state: Of the root; several with commas between them.
+        state: The state of the root; several states are separated by commas.
         agent: The name of the root's agent.
-        client: Who asked for it.
+        client: The client that asked for it.
         machine: The name of the machine that runs it.
-        text: What its task has somewhere.
-        since: Started then or later, in seconds since 1970.
-        until: Started before that; 0 for no such bound.
+        text: A text that its task contains.
+        since: Started at this time or later, in seconds since 1970.
+        until: Started before this time; 0 for no such limit.
         sort: Whether the newest trees are wanted, or the oldest.
-        before: Started before this root; ``next`` of the page before.
+        before: Started before this root; ``next`` of the previous page.
         after: Started after this root, the oldest of those.
     """
 
@@ -191,27 +191,27 @@ class RunsQuery(msgspec.Struct, frozen=True):
 
 
 class OverviewQuery(msgspec.Struct, frozen=True):
-    """Of so many trees, the newest; and what was spent since so many seconds since 1970, 0 for last midnight here."""
+    """At most ``limit`` trees, the newest; and since when spending counts, in seconds since 1970, 0 for midnight."""
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 200
     since: Count = 0
 
 
 class StatsQuery(msgspec.Struct, frozen=True):
-    """Of which run, "" for the newest; with ``tree=1`` those below it are added."""
+    """Which run, "" for the newest; with ``tree=1`` also the runs below it."""
 
     run: str = ""
     tree: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
 
 
 class InspectQuery(msgspec.Struct, frozen=True):
-    """Of the ``newest`` calls: which iteration's; 0 for the newest. It says nothing where a call is named."""
+    """For ``newest``: the iteration whose newest call is wanted; 0 for the newest. It is ignored if a call is named."""
 
     iteration: Count = 0
 
 
 class RecordQuery(msgspec.Struct, frozen=True):
-    """So many entries from a position on."""
+    """At most ``limit`` entries from a position on."""
 
     start: Count = 0
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
@@ -224,10 +224,10 @@ class ResultQuery(msgspec.Struct, frozen=True):
 
 
 class EventsQuery(msgspec.Struct, frozen=True):
-    """Events after which number; and whether to follow, or to answer with a page of those that there are.
+    """The number after which events are wanted; and whether to follow, or to answer with a page of past events.
 
     Attributes:
-        before: Of such a page: the last events before this number, instead of the first ones; 0 for those.
+        before: For such a page: the last events before this number instead of the first ones; 0 for the first ones.
     """
 
     after: Count = 0
@@ -236,7 +236,7 @@ class EventsQuery(msgspec.Struct, frozen=True):
 
 
 class AttemptsQuery(msgspec.Struct, frozen=True):
-    """Attempts before which number, 0 for the newest; and how many."""
+    """The number before which attempts are wanted, 0 for the newest; and how many."""
 
     before: Count = 0
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
@@ -256,7 +256,7 @@ class MemoryQuery(WindowQuery, frozen=True):
 
 
 class ItemQuery(msgspec.Struct, frozen=True):
-    """Which item. Its id is no part of the path: it may look like one that leads elsewhere."""
+    """Which item. Its id is not part of the path, because it may look like a path that leads elsewhere."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
 

@@ -1,10 +1,10 @@
-"""What can be asked over HTTP: a handler's signature says what it takes and gives, to us and to the document.
+"""HTTP routing: the signature of a handler defines what it takes and returns, also for the OpenAPI document.
 
-A handler is ``async def handler(service, run_id: str, *, query: …, headers: …, body: …) -> …``, with what stands in
-its path by name; ``request`` is handed to one that names it. The last three are structs, each left out where the
-operation has none. What it returns is answered as JSON, and ``Accepted`` where that is nothing. A response that it
-makes itself it declares as ``Annotated[Response, …]`` with the type of the JSON in it, or as ``Response`` where that is
-none. What it raises is answered here, too.
+A handler is ``async def handler(service, run_id: str, *, query: …, headers: …, body: …) -> …``. Parts of its path are
+passed by name, and ``request`` if it has such a parameter. The last three are structs; each is left out if the
+operation has none. The return value is answered as JSON, None as ``Accepted``. A handler that makes its own response
+declares ``Annotated[Response, …]`` with the type of the JSON in it, or ``Response`` if there is none. The errors that
+it raises are answered here, too.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_BODY: Final = 2**20  # bytes
 BODY_TIMEOUT: Final = 10.0  # seconds
-_EXACT: Final = 2**53  # beyond it floats leave whole numbers out
-_DIGITS: Final = 18  # of a number, so that it fits into 64 bits
+_EXACT: Final = 2**53  # beyond it floats cannot represent every whole number
+_DIGITS: Final = 18  # most digits of a number, so that it fits into 64 bits
 
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
 Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request that says everything by its path: empty, or an empty object."""
+    """The body of a request that needs none: empty, or an empty object."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can be asked.
+    """One operation of the HTTP interface.
 
     Attributes:
-        path: As Starlette writes it.
-        handle: See the module.
-        status: Of an answer that is no error.
+        path: The path in Starlette's syntax.
+        handle: The handler, see the module.
+        status: The status of a successful answer.
         also: Other such statuses.
-        errors: The statuses that are its own; those that any request may get stand in ``ANY_ERRORS``.
-        media: What kinds of answers there are.
-        most: Bytes that its body may have.
+        errors: Its specific error statuses; those that any request may get are in ``ANY_ERRORS``.
+        media: The media types of its answers.
+        most: Most bytes that its body may have.
     """
 
     method: Method
@@ -78,12 +78,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     most: int = MAX_BODY
 
     def takes(self, part: Literal["request", "query", "headers", "body"]) -> Any:
-        """The type of a part of the request; None where it takes none."""
+        """The type of a part of the request; None if it has no such part."""
         return get_type_hints(self.handle).get(part, Nothing if part == "body" and self.method == "POST" else None)
 
     @property
     def gives(self) -> Any:
-        """The type of what it answers as JSON; None where that is something else."""
+        """The type of its JSON answer; None if it does not answer with JSON."""
         kind = get_type_hints(self.handle, include_extras=True)["return"]
         if get_origin(kind) is Annotated:
             return get_args(kind)[1]
@@ -91,24 +91,24 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def get(path: str, handle: Handler, **more: Any) -> Operation:
-    """What looks, and changes nothing."""
+    """An operation that changes nothing."""
     return Operation(method="GET", path=path, handle=handle, **more)
 
 
 def post(path: str, handle: Handler, **more: Any) -> Operation:
-    """What changes something."""
+    """An operation that changes something."""
     return Operation(method="POST", path=path, handle=handle, **more)
 
 
 def delete(path: str, handle: Handler, **more: Any) -> Operation:
-    """What takes something away."""
+    """An operation that removes something."""
     return Operation(method="DELETE", path=path, handle=handle, **more)
 
 
 def make_routes(*groups: tuple[Sequence[Operation], object]) -> list[Route]:
-    """The routes of operations, each group with the object whose methods its handlers are.
+    """Make the routes of operations; each group comes with the object whose methods its handlers are.
 
-    There is one for each path, so that a method that it has not is answered with those it has.
+    There is one route for each path, so that the answer to an unsupported method lists the supported ones.
     """
     by_path: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
     for operations, service in groups:
@@ -151,7 +151,7 @@ def _endpoint(operation: Operation, service: object) -> Callable[[Request], Awai
 
 
 def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer."""
+    """Make a JSON answer."""
     return Response(msgspec.json.encode(value), status, headers=headers, media_type="application/json")
 
 
@@ -159,7 +159,7 @@ def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None 
 
 
 class Lasting:
-    """Counts the answers that keep their connections for long, so that some are left for everything else.
+    """Limits the answers that keep their connections for long, so that connections are left for everything else.
 
     Args:
         most: How many there may be at once.
@@ -171,7 +171,7 @@ class Lasting:
 
     @contextmanager
     def taken(self) -> Generator[None]:
-        """Count one more until the end of the block. Raises ``HTTPException`` where there are enough."""
+        """Count one more until the end of the block. Raises ``HTTPException`` if there are too many."""
         if self._open >= self._most:
             raise HTTPException(503, f"{self._most} answers that last are open already", {"retry-after": "5"})
         self._open += 1
@@ -190,14 +190,14 @@ class LastingAnswer(Response):
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or say that there are enough."""
+        """Answer, or refuse because there are too many."""
         with self._lasting.taken():
             await self._answer(scope, receive, send)
 
 
 # --- errors -----------------------------------------------------------------------------------------------
 
-# The first that fits counts.
+# The first match counts.
 _STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
     (RunNotFound, 404),
     (ScopeNotFound, 404),
@@ -226,14 +226,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 REFUSALS: Final = {RepertoryError: _explain, HTTPException: _refuse}
-"""What answers each kind of error that a handler may raise."""
+"""Answers each kind of error that a handler may raise."""
 
 
 # --- reading requests -------------------------------------------------------------------------------------
 
 
 def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T:
-    """What came as names and texts. Raises ``HTTPException`` where it is not what was expected."""
+    """Convert names and texts to a struct. Raises ``HTTPException`` if they do not fit it."""
     known = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, text in given:
@@ -249,7 +249,7 @@ def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T
 
 
 def _said(error: Exception) -> str:
-    """What is wrong, without all that was sent: it may be as long as a request."""
+    """The error message, shortened, as it may quote the whole request."""
     return clip(str(error), 300)
 
 
@@ -264,9 +264,9 @@ def _number(text: str, name: str) -> int:
 
 
 async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
-    """The body. Raises ``HTTPException`` where it has more than ``most`` bytes, is too slow, or is said to be no JSON.
+    """Read the body. Raises ``HTTPException`` if it is longer than ``most`` bytes, too slow, or not declared as JSON.
 
-    No page of another site can send JSON without asking first, so a form that it has a browser send ends here.
+    A page of another site cannot send JSON without a preflight request, so a form that it submits is refused here.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, f"a {request.method} must have content-type: application/json")
@@ -286,7 +286,7 @@ async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
 
 
 def _read_float(text: str) -> int | float:
-    """A number with a point or an exponent: in JSON 7.0 is as whole as 7."""
+    """Read a number with a point or an exponent: in JSON 7.0 is as whole as 7."""
     number = float(text)
     return int(number) if abs(number) < _EXACT and number.is_integer() else number
 
@@ -295,7 +295,7 @@ _DECODER: Final = msgspec.json.Decoder(float_hook=_read_float)
 
 
 async def _read_body(request: Request, kind: type[T], *, most: int) -> T:
-    """The body as a struct. Raises ``HTTPException`` as ``read_bytes``, and where it is not what was expected."""
+    """Read the body as a struct. Raises ``HTTPException`` as ``read_bytes``, and if the body does not fit it."""
     body = await read_bytes(request, most=most)
     try:
         return msgspec.convert(_DECODER.decode(body or b"{}"), kind)

@@ -1,4 +1,4 @@
-"""Runs as they are shown: what is on record of them, and who runs them, which the record does not say."""
+"""Runs as they are shown: what the journal says of them, and which process runs them, which it does not say."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from repertory.service.requests import OverviewQuery, RunsQuery
 from repertory.service.views import Overview, RunDetail, RunFigures, RunList, RunNode, RunView, run_view
 
 IsLive: TypeAlias = Callable[[str], bool]
-"""Whether somebody runs the tree of a root, by the root's id."""
+"""Whether a process runs the tree of a root, by the root's id."""
 MachineOf: TypeAlias = Callable[[str], str]
-"""The name of the machine that runs a run, by its id; "" where there is none."""
+"""The name of the machine that runs a run, by its id; "" if there is none."""
 
-_SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")  # shown as they are on record, whoever runs the tree
+_SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")  # shown as recorded, whoever runs the tree
 _GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
 _INTERRUPTED: Final = "interrupted"
-_MOST = 300  # characters of a task, a result or an error in a line of the overview; the run itself has the whole
+_MOST = 300  # characters of a task, a result or an error in a line of the overview; the run's own view has all
 _SHOWN = (
     "runs",
     "iterations",
@@ -43,12 +43,12 @@ _NOTHING: Final = RunStatistics()
 
 
 def no_machine(_run_id: str) -> str:
-    """Of a journal that is one process's alone."""
+    """The ``machine_of`` of a journal that only one process uses."""
     return ""
 
 
 async def find_row(journal: Journal, run_id: str) -> RunRow | None:
-    """The run of exactly this id; None where there is none."""
+    """The run with exactly this id; None if there is none."""
     try:
         row = await journal.read_run(run_id)
     except RunNotFound:
@@ -60,9 +60,9 @@ class RunReader:
     """Reads runs from a journal.
 
     Args:
-        journal: Where they are.
-        is_live: Says who is run by somebody.
-        machine_of: Says by which machine.
+        journal: The journal.
+        is_live: Tells whether a process runs a tree.
+        machine_of: Tells which machine runs a run.
     """
 
     def __init__(self, journal: Journal, is_live: IsLive, machine_of: MachineOf = no_machine) -> None:
@@ -71,8 +71,8 @@ class RunReader:
         self._machine_of = machine_of
 
     async def list_runs(self, query: RunsQuery) -> RunList:
-        """The newest trees of runs that fit, oldest first; with figures that is one question more, however many."""
-        seq = await self._journal.last_event()  # before the list, so that nothing falls in between
+        """The newest trees of runs that match, oldest first; with figures it takes one more query, however many."""
+        seq = await self._journal.last_event()  # before the list, so that nothing is missed
         which = await self._on_record(query)
         shown, count = await self._journal.read_roots(which, query.limit)
         views = [view for _, view in await self._with_views(await self._journal.read_trees(shown))]
@@ -84,7 +84,7 @@ class RunReader:
         return RunList(runs=views, seq=seq, more=more, next=edge)
 
     async def _on_record(self, query: RunsQuery) -> RootFilter:
-        """What is asked for as the record has it, which does not say who runs what."""
+        """The part of a query that the journal can answer, which does not know who runs what."""
         wanted = [*_SETTLED, *_GOING, _INTERRUPTED] if query.machine else []
         states = [*filter(None, query.state.split(","))] or wanted
         settled: list[RunState] = [state for state in _SETTLED if state in states]
@@ -103,7 +103,7 @@ class RunReader:
                 in_state.append(InState(states=going, among=live))
             if _INTERRUPTED in states and not at:
                 in_state.append(InState(states=_GOING, without=live))
-        elif query.machine:  # what has ended is on none
+        elif query.machine:  # ended runs are on no machine
             in_state = []
         return RootFilter(
             in_state=in_state or ([InState(states=())] if states else ()),
@@ -120,7 +120,7 @@ class RunReader:
     async def read_overview(
         self, query: OverviewQuery, *, read_only: bool, machines: Sequence[msgspec.Struct] = ()
     ) -> Overview:
-        """The newest trees of runs with their figures, and what was spent since a time; 0 for last midnight."""
+        """The newest trees of runs with their figures, and what was spent since a time, by default last midnight."""
         seq, now = await self._journal.last_event(), time.time()
         shown, count = await self._journal.read_roots(RootFilter(), query.limit)
         found = await self._with_views(await self._journal.read_trees(shown))
@@ -175,14 +175,14 @@ class RunReader:
         )
 
     async def read_row(self, run_id: str) -> tuple[RunRow, RunView]:
-        """The record of one run, and what a list says of it. Raises ``RunNotFound``."""
+        """The record of one run, and its view in lists. Raises ``RunNotFound``."""
         (found,) = await self._with_views([await self._journal.read_run(run_id)])
         return found
 
     async def _with_views(self, rows: Sequence[RunRow]) -> list[tuple[RunRow, RunView]]:
-        """Each row with what a list says of it.
+        """Each row with its view in lists.
 
-        Of trees that seem to be interrupted the record is read again: they may have ended while it was read first.
+        The records of trees that seem to be interrupted are read again: they may have ended during the first read.
         """
         found = [(row, self._view(row)) for row in rows]
         left = {root_of(view.id) for _, view in found if view.state == _INTERRUPTED}

@@ -1,4 +1,4 @@
-"""The runs and the memory of a supervisor as tools, which MCP serves to clients' models."""
+"""The runs and the memory of a supervisor as tools, which are served to the models of MCP clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 def run_tools(control: Control) -> Sequence[Tool]:
-    """Tools over the runs of a supervisor: each agent as a tool of its name, and some to start, follow and steer runs.
+    """Tools for the runs of a supervisor: one for each agent, with its name, and some to start, follow and steer runs.
 
     Only the agents that ``control`` offers can be started.
     """
@@ -56,7 +56,7 @@ def run_tools(control: Control) -> Sequence[Tool]:
 
 
 class _Runs:
-    """What can be asked of the runs. The docstrings are told to the client's model."""
+    """Operations on the runs. The client's model is shown the docstrings."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -158,7 +158,7 @@ class _Runs:
         async with anyio.create_task_group() as tasks:
             if run is not None:
                 tasks.start_soon(_follow, run, context)
-            with suppress(RepertoryError):  # what is wrong, reading it below says, and in no group
+            with suppress(RepertoryError):  # the read below raises them again, outside of a group
                 await self._control.wait_ended(run_id, math.inf)
             tasks.cancel_scope.cancel()
         ended = await self._control.wait_ended(run_id, 0)
@@ -186,7 +186,7 @@ def _asking(runs: _Runs, agent: str) -> Callable[[str, ToolContext], Awaitable[s
 
 
 async def _follow(run: Run[Any], context: ToolContext) -> None:
-    """Tell the caller what the run does."""
+    """Report to the caller what the run does."""
     async for event in run.events(tree=True):
         if isinstance(event, ToolStarted):
             context.progress(f"{event.agent} calls {event.tool}")

@@ -1,8 +1,8 @@
-"""Schedules: runs that begin when it is time, each due time once, also over kills, downtime and clocks that jump.
+"""Schedules: runs that start at set times, each due time once, despite kills, downtime and clocks that jump.
 
-Every due time is settled on record: a run was started for it, under an id that follows from it, or it was skipped, with
-the reason. What was settled last says where to go on, in whatever process. Of several that share a journal, one at a
-time settles what a schedule has due.
+The outcome of every due time is recorded: a run was started for it, with an id derived from it, or it was skipped, with
+the reason. Any process continues from the last one recorded. Of several processes that share a journal, one at a time
+settles the due times of a schedule.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ Overlap: TypeAlias = Literal["skip", "allow"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 PLACEHOLDERS: Final = ("date", "time", "weekday", "due")
-_GRACE: Final = 60.0  # seconds; cron knows no finer time than minutes, so what is not later than that is on time
+_GRACE: Final = 60.0  # seconds; cron has no finer unit than minutes, so a run that is later by less is on time
 _LOOK: Final = 30.0  # seconds between two looks at the clock, which may be set
-_CORRECTION: Final = 3 * 3600.0  # seconds; cron(8) takes larger jumps for corrections of the clock, and begins anew
-_BREATH: Final = 500  # due times that are found without letting others work
-_LONG_AGO: Final = 365 * 86_400.0  # seconds; what was due before that was never due, as in Temporal's catchup window
-_MOST_MADE_UP: Final = 1_000  # due times; as many runs as one client may have in the queue, unless it says otherwise
+_CORRECTION: Final = 3 * 3600.0  # seconds; cron(8) treats larger jumps as corrections of the clock, and starts over
+_BREATH: Final = 500  # due times that are computed without letting other tasks run
+_LONG_AGO: Final = 365 * 86_400.0  # seconds; older due times are ignored, as with Temporal's catchup window
+_MOST_MADE_UP: Final = 1_000  # due times; as many runs as one client may have in the queue by default
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """``[[schedules]]``: an agent and its task, and when a run of it begins.
+    """``[[schedules]]``: an agent, a task, and when runs start.
 
     Attributes:
-        name: What it is called: a letter or digit, then letters, digits, ``_`` and ``-``, at most 60.
-        agent: The agent, as the company names it.
-        task: What it is asked to do. ``{date}`` in it (as 2026-11-23), ``{time}`` (07:00), ``{weekday}`` (Monday) and
-            ``{due}`` (2026-11-23T07:00+01:00) stand for the time that was due, in ``timezone``; ``{{`` and ``}}`` are
+        name: The schedule's name: a letter or digit, then letters, digits, ``_`` and ``-``, at most 60.
+        agent: The agent's name in the company.
+        task: What the agent is asked to do. ``{date}`` (2026-11-23), ``{time}`` (07:00), ``{weekday}`` (Monday) and
+            ``{due}`` (2026-11-23T07:00+01:00) are replaced by the due time, in ``timezone``; ``{{`` and ``}}`` are
             braces.
         cron: When: minute, hour, day of the month, month, day of the week, as Debian's cron reads them.
-        timezone: Whose clock that is, as ``Europe/Berlin``. A time that the clock leaps over comes right after the
-            leap; one that it shows twice counts once, unless the minute or hour begins with ``*``.
-        missed: What becomes of due times at which no process was there: none is made up for, the newest is, or all, of
-            which there are at most the newest 1,000. Nothing of more than a year ago is made up for.
-        overlap: What becomes of a due time while the run before still goes: it is skipped, or begins beside it. What
-            ``missed = "all"`` makes up for always begins beside.
-        priority: Of its runs; None for what its agent has.
+        timezone: The timezone of ``cron``, such as ``Europe/Berlin``. A time that the clock skips is due right after
+            the skip; one that occurs twice counts once, unless the minute or hour begins with ``*``.
+        missed: Which due times are made up for if no process was running: none, the newest, or all, at most the newest
+            1,000. Due times more than a year ago are never made up for.
+        overlap: What happens at a due time while the previous run is still going: it is skipped, or a second run
+            starts beside it. Runs that ``missed = "all"`` makes up for always start beside it.
+        priority: The priority of its runs; None for the agent's own.
 
     Raises:
-        ConfigurationError: A field makes no sense, or no time is ever due.
+        ConfigurationError: A field is invalid, or no time is ever due.
     """
 
     name: str
@@ -88,14 +88,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> str:
-        """What its due times follow from."""
+        """The text that determines its due times."""
         return f"{' '.join(self.cron.split())} {self.timezone}"
 
     def due_after(self, time: float) -> Iterator[float]:
-        """Its due times behind a time, in order; all are seconds since 1970.
+        """Its due times after a time, in order; all in seconds since 1970.
 
         Raises:
-            ConfigurationError: It cannot be read as cron does, there is no such zone, or no time is ever due.
+            ConfigurationError: ``cron`` is invalid, there is no such timezone, or no time is ever due.
         """
         try:
             from cronsim import CronSim, CronSimError
@@ -103,7 +103,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError("schedules need cronsim: pip install 'repertory[service]'") from error
         try:
             zone = ZoneInfo(self.timezone)
-        except (OSError, ValueError) as error:  # a KeyError of zoneinfo's is one of the lookups below
+        except (OSError, ValueError) as error:  # the KeyError of zoneinfo is a LookupError, see below
             raise ConfigurationError(f"there is no timezone {self.timezone!r:.100}") from error
         except LookupError as error:
             raise ConfigurationError(f"there is no timezone {self.timezone!r:.100}; is tzdata installed?") from error
@@ -111,7 +111,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         try:
             for found in CronSim(self.cron, datetime.fromtimestamp(time, zone)):
                 due = found.timestamp()
-                # Where the clock leaps or is set back, two times may be one, and one may come from behind.
+                # If the clock skips or is set back, two due times may coincide or come out of order.
                 if due > last:
                     last = due
                     yield due
@@ -121,9 +121,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"cron {self.cron!r:.100} is never due")
 
     def task_at(self, due: float) -> str:
-        """What a run is asked to do for a due time."""
+        """The task of the run for a due time."""
         at = datetime.fromtimestamp(due, ZoneInfo(self.timezone))
-        # Not by the locale's names: the same due time must ask for the same, also from another machine.
+        # Not the locale's names: the same due time must give the same task on every machine.
         weekday = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")[at.weekday()]
         return self.task.format(
             date=f"{at:%Y-%m-%d}", time=f"{at:%H:%M}", weekday=weekday, due=at.isoformat(timespec="minutes")
@@ -147,11 +147,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands.
+    """A schedule and its state.
 
     Attributes:
         next: When it is due next, in seconds since 1970.
-        last: What was settled last; None where nothing is yet.
+        last: The last outcome; None if there is none yet.
     """
 
     name: str
@@ -166,10 +166,10 @@ class Scheduler:
     """Starts the runs of schedules when they are due.
 
     Args:
-        journal: Where due times are settled.
-        start: Starts the run of a schedule for a due time; the same again does no harm.
-        clock: Gives seconds since 1970.
-        duties: Say which schedules are this process's to settle.
+        journal: Where outcomes are recorded.
+        start: Starts the run of a schedule for a due time; it is safe to repeat.
+        clock: Returns seconds since 1970.
+        duties: Tell which schedules this process settles.
     """
 
     def __init__(
@@ -185,19 +185,19 @@ class Scheduler:
         self._clock = clock
         self._duties = duties
         duties.on_change.append(self._wake)
-        # A due time that comes while another machine takes over is no missed one.
+        # A due time during a takeover by another machine does not count as missed.
         self._grace = _GRACE + duties.take_over
-        self._schedules: Mapping[str, Schedule] | None = None  # None where nobody has said: then none of them ends
+        self._schedules: Mapping[str, Schedule] | None = None  # None before the first plan: then none of them is ended
         self._company = ""
         self._latest: dict[str, ScheduleSettled] = {}  # of those that this process settles
         self._changed = anyio.Event()
 
     def plan(self, schedules: Sequence[Schedule], *, company: str = "") -> None:
-        """Have these schedules from now on, and no others.
+        """Use these schedules from now on, and no others.
 
         Args:
-            schedules: Those of the company.
-            company: Its name: what another has planned in the same journal is not ended by this one.
+            schedules: The company's schedules.
+            company: The company's name: schedules of other companies in the same journal are not ended.
         """
         self._schedules = {schedule.name: schedule for schedule in schedules}
         self._company = company
@@ -226,7 +226,7 @@ class Scheduler:
         return views
 
     async def run(self) -> None:
-        """Settle what is due, whenever it is, until cancelled."""
+        """Settle each due time when it comes, until cancelled."""
         while self._schedules is None:
             await self._changed.wait()
         self._duties.want("schedule", self._schedules)
@@ -240,11 +240,11 @@ class Scheduler:
                 await changed.wait()
 
     async def _look(self) -> float:
-        """Settle what is due now; seconds until something is again."""
+        """Settle what is due now; returns the seconds until the next due time."""
         planned = self._schedules or {}
         left = {name for name, last in self._latest.items() if name not in planned and last.outcome != "ended"}
-        # What no file of a machine that lives has any more is ended by whoever can take it over; as long as one has it,
-        # that one does it.
+        # A schedule that is in no living machine's file any more is ended by the machine that can take it over; as long
+        # as it is in one's file, that machine keeps the duty.
         self._duties.want("schedule", [*planned, *left])
         for name in [name for name in left if self._duties.held("schedule", name)]:
             await self._settle(name, self._latest[name].rule, self._clock(), "ended")
@@ -267,7 +267,7 @@ class Scheduler:
         return wait
 
     async def _read_settled(self, mine: Set[str]) -> None:
-        """Go on where another machine was that has settled what is now this one's."""
+        """Read the last outcomes of schedules that another machine has settled and that are now this one's."""
         if self._duties.alone or mine == self._latest.keys():
             return
         settled = await self._journal.read_settled() if mine - self._latest.keys() else {}
@@ -275,10 +275,10 @@ class Scheduler:
         self._latest = {name: known[name] for name in mine if name in known}
 
     async def _settle_due(self, schedule: Schedule, after: float) -> float:
-        """Settle what has become due behind a time; what is due next."""
+        """Settle the due times after a time up to now; returns the next due time."""
         now, due = self._clock(), list[float]()
         if after < now - _LONG_AGO and next(schedule.due_after(after)) <= now - _LONG_AGO:
-            # The clock was wrong, or nobody was there for years: each minute since 1970 would be 29 million due times.
+            # The clock was wrong, or no process ran for years: each minute since 1970 would be 29 million due times.
             after = now - _LONG_AGO
             words = "what was due more than a year ago is not made up for"
             await self._settle(schedule.name, schedule.rule, after, "began", reason=words)
@@ -289,7 +289,7 @@ class Scheduler:
             due.append(coming)
             if len(due) % _BREATH == 0:
                 await anyio.lowlevel.checkpoint()
-        # One may have been started by a process that did not come to settle it.
+        # An earlier process may have started the run but not recorded the outcome.
         if due and await self._state_of(schedule.run_id(due[0])) is not None:
             await self._settle(schedule.name, schedule.rule, due[0], "started", schedule.run_id(due.pop(0)))
         on_time = [each for each in due if each >= now - self._grace]
@@ -306,7 +306,7 @@ class Scheduler:
         return coming
 
     async def _begin(self, schedule: Schedule, due: float, *, beside: bool) -> bool:
-        """Start the run of a due time, or skip it; whether it is settled."""
+        """Start the run of a due time, or skip it; returns whether it is settled."""
         run_id, skipped = schedule.run_id(due), ""
         before = self._latest[schedule.name].run_id
         if not beside and schedule.overlap == "skip" and await self._state_of(before) not in (None, *FINAL_STATES):
@@ -320,7 +320,7 @@ class Scheduler:
             except JournalError:
                 raise
             except RunExists:
-                pass  # its task is another one since
+                pass  # its task has been changed since
             except RepertoryError as error:
                 skipped = f"it could not be started: {error}"
         outcome: Outcome = "skipped" if skipped else "started"
@@ -328,14 +328,14 @@ class Scheduler:
         return True
 
     async def _state_of(self, run_id: str) -> str | None:
-        """The state of a run on record; None where there is none of that id."""
+        """The recorded state of a run; None if there is no run with that id."""
         row = await find_row(self._journal, run_id)
         return None if row is None else row.state
 
     async def _settle(
         self, name: str, rule: str, due: float, outcome: Outcome, run_id: str = "", *, reason: str = "", count: int = 1
     ) -> ScheduleSettled:
-        """Record what became of a due time. The run before is known on, so that it is not overlapped."""
+        """Record the outcome of a due time. The previous run stays known, so that it is not overlapped."""
         last = self._latest.get(name)
         kept = run_id or (last.run_id if last is not None else "")
         settled = ScheduleSettled(

@@ -1,8 +1,8 @@
-"""The HTTP server in the supervisor's own nursery: connections that are counted, bounded and ended in time.
+"""The HTTP server, in the supervisor's own nursery: it counts and limits connections and ends them in time.
 
-It is our own, on h11. No server that runs on trio offers what a process needs that anybody on the machine can connect
-to: hypercorn and anycorn shield their sends from cancellation, so that a client that stops reading holds up the
-shutdown; they speak HTTP/2, whose flow control lets a client hold streams for ever; and they cannot choose which
+It is our own, on h11, because anybody on the machine can connect to the process and no server for trio is safe enough
+for that. hypercorn and anycorn shield their sends from cancellation, so that a client that stops reading delays the
+shutdown; they speak HTTP/2, whose flow control lets a client hold streams forever; and they cannot choose which
 connection has to make room.
 """
 
@@ -23,14 +23,14 @@ from repertory.service.http1 import HEADER_TIMEOUT, SEND_TIMEOUT, Connection
 from repertory.service.sockets import peer_is_allowed
 
 MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 30 KiB of memory, see docs/operations.md
-MAX_STRANGERS: Final = 64  # connections to a port that have shown no right to ask yet
+MAX_STRANGERS: Final = 64  # connections to a port that are not authenticated yet
 _SPARE: Final = 256  # file descriptors for everything else: the journal, models, files, what tools start
 GRACE: Final = 1.0  # seconds that answers under way have at shutdown
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 def connection_limit(most: int = MAX_CONNECTIONS) -> int:
-    """How many connections this process can have; it allows itself as many open files as that takes, and may have."""
+    """How many connections this process can have; raises its limit of open files as far as needed and allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most + _SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -54,16 +54,15 @@ async def serve_http(
     """Answer HTTP requests at a listening socket until ``stopping`` is set.
 
     Args:
-        app: What answers them.
-        listener: Bound, listening, not blocking. It is closed at the end.
-        stopping: Once it is set, no new connection is taken.
-        report: Told in one line when a client is dropped.
-        max_connections: A further one takes the place of one that has shown no right to ask, else of one on which
-            nothing is asked; where there is neither it is closed at once. At most 64 of those at a port have shown no
-            right to ask.
-        counted: Told of each connection that is opened, with 1, and closed, with -1.
-        header_timeout: Seconds until the head of a request must be there; also how long a connection may idle.
-        send_timeout: Seconds until a client must have taken a piece of an answer; a slower one is dropped.
+        app: The ASGI app that answers them.
+        listener: Bound, listening and non-blocking. It is closed at the end.
+        stopping: Once it is set, no new connection is accepted.
+        report: Called with one line when a client is dropped.
+        max_connections: One more connection replaces one that is not authenticated, or else an idle one; if there is
+            neither, it is closed at once. At a port at most 64 connections may be unauthenticated.
+        counted: Called with 1 for each connection that is opened, and with -1 for each that is closed.
+        header_timeout: Seconds until the head of a request must have arrived; also how long a connection may idle.
+        send_timeout: Seconds until a client must have taken a piece of an answer; a slower client is dropped.
         grace: Seconds that answers under way have after ``stopping``.
     """
     connections: list[Connection] = []  # the oldest first
@@ -99,10 +98,9 @@ async def serve_http(
 
 
 def _make_room(connections: list[Connection], most: int, most_strangers: int) -> bool:
-    """Whether there is a place for a new connection, if need be that of another.
+    """Whether there is room for a new connection, if necessary by dropping another.
 
-    Who has shown no right to ask goes first, the oldest first: so whoever fills all places with connections drives out
-    connections of his own.
+    Unauthenticated connections are dropped first, the oldest first, so a client that opens too many displaces its own.
     """
     strangers = [connection for connection in connections if not connection.admitted]
     if len(connections) < most and len(strangers) < most_strangers:
@@ -126,7 +124,7 @@ async def _take(
         try:
             stream = await accepting.accept()
         except (OSError, anyio.BrokenResourceError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__  # trio's has it as its cause
+            cause = error if isinstance(error, OSError) else error.__cause__  # trio's error has it as its cause
             if not isinstance(cause, OSError) or cause.errno not in _EXHAUSTED:
                 raise
             report(f"cannot take a connection: {cause.strerror}; trying again")

@@ -16,17 +16,17 @@ from typing import Final
 
 from repertory.errors import AddressInUse, ConfigurationError
 
-BACKLOG: Final = 1024  # connections that wait to be taken: a thousand clients may come back at once after a restart
+BACKLOG: Final = 1024  # connections that wait to be accepted: after a restart a thousand clients may return at once
 _SOCKET_MASK: Final = 0o177  # leaves 0600
-_CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody answers at a socket
+_CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether any process answers at a socket
 
 
 def default_socket() -> Path:
-    """Where the service listens unless told otherwise: in the user's runtime folder."""
+    """The default path of the service's socket: in the user's runtime folder."""
     import platformdirs
 
     with warnings.catch_warnings():
-        # It warns where it falls back to a folder in /tmp; private_folder() sees to it that this one is ours.
+        # It warns when it falls back to a folder in /tmp; private_folder() checks that this one is ours.
         warnings.simplefilter("ignore")
         return Path(platformdirs.user_runtime_dir("repertory", appauthor=False)) / "ctl.sock"
 
@@ -35,7 +35,7 @@ def private_folder(folder: Path) -> Path:
     """Make a folder for this user alone, if it is not there, and check that nobody else can replace what is in it.
 
     Raises:
-        ConfigurationError: It cannot be made, or another user owns it, one above it, or may write to them.
+        ConfigurationError: It cannot be made, or another user owns, or may write to, it or a folder above it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,12 +57,12 @@ def private_folder(folder: Path) -> Path:
 def unix_listener(path: Path) -> Generator[socket.socket]:
     """Listen at a unix socket of mode 0600 until the end of the block.
 
-    A lock beside it is held meanwhile, so that of two processes one gets the address and the other an error. What
-    a killed process left behind is removed, and so is our own socket at the end; another's never.
+    A lock beside it is held meanwhile, so that of two processes one gets the address and the other an error. A socket
+    that a killed process left behind is removed, and so is our own at the end; another's never.
 
     Raises:
-        AddressInUse: Somebody listens there.
-        ConfigurationError: The path is too long, is something else than a socket, or its folder is not safe.
+        AddressInUse: Another process listens there.
+        ConfigurationError: The path is too long, is not a socket, or its folder is not safe.
     """
     path = private_folder(path.parent) / path.name
     with _lock(path):
@@ -90,8 +90,8 @@ def tcp_listener(port: int) -> Generator[socket.socket]:
     """Listen at a port of 127.0.0.1 until the end of the block; 0 lets the system choose one.
 
     Raises:
-        AddressInUse: Somebody listens there.
-        ConfigurationError: The port cannot be had.
+        AddressInUse: Another process listens there.
+        ConfigurationError: The port cannot be used.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -156,5 +156,5 @@ def _remove_stale(path: Path) -> None:
             path.unlink()
             return
         except OSError:
-            pass  # somebody listens, and is too busy to answer
+            pass  # a process listens, but is too busy to answer
     raise AddressInUse(f"another program listens at {path}; choose another socket with --socket")

@@ -1,4 +1,4 @@
-"""Where runs are looked at: in a service, or in the file of a database. Both give the same views."""
+"""Where commands read runs from: a service or a database. Both give the same views."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from repertory.service.requests import RunsQuery
 from repertory.service.run_reader import RunReader
 from repertory.service.views import EventView, RunDetail, RunList, event_view
 
-if TYPE_CHECKING:  # or every command would load it
+if TYPE_CHECKING:  # otherwise every command would load it
     from repertory.service.client import ServiceClient
 
-_POLL: Final = 0.5  # seconds between two looks at a record that another process writes
+_POLL: Final = 0.5  # seconds between two looks at a journal that another process writes
 _PAGE: Final = 500  # events that are read at once
 _UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
 
 
 RunSource: TypeAlias = "RecordSource | ServiceClient"
-"""What answers the questions of commands about runs; both have the same methods for them."""
+"""Where commands read runs from; both types have the same methods for that."""
 
 
 class RecordSource:
-    """Reads the file, beside whoever writes to it.
+    """Reads the database, while another process may write to it.
 
     Attributes:
         journal: The open database.
@@ -65,19 +65,19 @@ class RecordSource:
         return await (await self._reader()).read_run(run_id)
 
     async def read_stats(self, run_id: str, *, tree: bool) -> Json:
-        """What a run saw and cost, or with ``tree`` also each run below it."""
+        """What a run saw and cost; with ``tree`` also each run below it."""
         return await read_stats(self.journal, await self.journal.read_run(run_id), tree=tree)
 
     async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
-        """What the model saw at an iteration, None for the newest. Raises ``RunNotFound``."""
+        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``."""
         return await read_inspection(self.journal, await self.journal.read_run(run_id), iteration)
 
     async def read_record(self, run_id: str, *, start: int = 0) -> Json:
-        """A run's entries from a position on; contents are as the Messages API writes them."""
+        """A run's entries from a position on, their contents in the format of the Messages API."""
         return await read_record(self.journal, await self.journal.read_run(run_id), start=start)
 
     async def waiting(self) -> list[WaitingCall]:
-        """The tool calls that wait by the record: of runs that go on, here or once they are resumed."""
+        """The tool calls that wait according to the journal, of unfinished runs, also of those to be resumed."""
         found: list[WaitingCall] = []
         for row in await self.journal.read_runs(states=_UNFINISHED):
             run_id = row.started.run_id
@@ -91,14 +91,14 @@ class RecordSource:
         return sorted(found, key=lambda call: call.since)
 
     async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
-        """The next events that have happened, of a run or of all; none is the end."""
+        """The next recorded events of a run, or of all runs; an empty list means there are no more."""
         events = await self.journal.read_events(run_id, after=after, limit=_PAGE)
         return [event_view(seq, event) for seq, event in events]
 
     async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
-        """Events behind a number, as they come, as long as a process owns the file."""
+        """Events after a number, as they happen, as long as a process owns the database."""
         while True:
-            # Before looking: what its owner wrote last is still read.
+            # Before looking, so that what its owner wrote last is still read.
             owned = await anyio.to_thread.run_sync(is_owned, self._path)
             events = await self.read_events(run_id, after=after)
             for event in events:
@@ -112,7 +112,7 @@ class RecordSource:
     async def _reader(self) -> RunReader:
         if not isinstance(self._path, PostgresAddress):
             return RunReader(self.journal, self._is_live)
-        from repertory.machines.operating import list_owners  # here, as nothing of it is needed for a file
+        from repertory.machines.operating import list_owners  # imported here, as it is not needed for a file
 
         owners = await anyio.to_thread.run_sync(list_owners, self._path)
         return RunReader(self.journal, self._is_live, lambda run_id: owners.get(unit_of(run_id), ""))
@@ -123,7 +123,7 @@ class RecordSource:
 
 @asynccontextmanager
 async def open_record(path: Path | PostgresAddress) -> AsyncGenerator[RecordSource]:
-    """Look into a database, beside whoever writes to it, until the end of the block."""
+    """Open a database for reading until the end of the block; another process may write to it."""
     owned = await anyio.to_thread.run_sync(is_owned, path)
     async with open_journal(path, readonly=True) as journal:
         yield RecordSource(journal, path, owned=owned)

@@ -1,4 +1,4 @@
-"""What changes something, over HTTP: runs are started, told something, ended and decided about."""
+"""HTTP operations that change something: start runs, send them messages, end them and decide waiting calls."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from repertory.tools import media_block
 from repertory.tools.threads import compute
 
 MAX_GIVEN: Final = 32 * 2**20  # bytes of a result with images or documents; a request to a model may have no more
-_GIVEN_BACK: Final = 2048  # pages at once
+_GIVEN_BACK: Final = 2048  # pages given back to the disk at once
 
 
 class Steering:
     """The handlers.
 
     Args:
-        control: Does what is asked for.
+        control: Carries out the requests.
     """
 
     def __init__(self, control: Control) -> None:
@@ -49,7 +49,8 @@ class Steering:
     async def start_run(self, *, headers: StartHeaders, body: NewRun) -> Annotated[Response, Started]:
         """Start a run; it is durable when the answer comes.
 
-        With a ``run_id`` or an ``Idempotency-Key`` it is safe to repeat: there is one run, whose id every answer has.
+        With a ``run_id`` or an ``Idempotency-Key`` it is safe to repeat: only one run starts, and all answers have its
+        id.
         """
         if headers.idempotency_key and body.run_id is not None:
             raise HTTPException(422, "either run_id or Idempotency-Key can make it safe to repeat, got both")
@@ -66,7 +67,7 @@ class Steering:
         return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
 
     async def send(self, run_id: str, *, body: NewMessage) -> None:
-        """Say something to a run; it is durable when the answer comes."""
+        """Send a message to a run; it is durable when the answer comes."""
         await self._control.send(run_id, body.text, message_id=body.message_id)
 
     async def stop(self, run_id: str) -> None:
@@ -78,23 +79,23 @@ class Steering:
         await self._control.tell(run_id, "kill")
 
     async def pause(self, run_id: str) -> None:
-        """Hold a run at its next boundary."""
+        """Pause a run at its next boundary."""
         await self._control.tell(run_id, "pause")
 
     async def resume(self, run_id: str) -> None:
-        """Let a paused run go on, a stopped or failed one, or one of an earlier process."""
+        """Continue a run that is paused, stopped or failed, or was begun by an earlier process."""
         await self._control.resume(run_id)
 
     async def retry(self, run_id: str) -> None:
-        """Let a run go on that failed or was stopped, from where it ended."""
+        """Continue a run that failed or was stopped, from where it ended."""
         await self._control.retry(run_id)
 
     async def fork(self, run_id: str, *, body: NewFork) -> Annotated[Response, Started]:
-        """Start a run that begins as this one did up to an iteration, beside it; 200 where it was there already."""
+        """Start a second run that shares this one's history up to an iteration; 200 if it existed already."""
         return await self._fork(run_id, body, rewind=False)
 
     async def rewind(self, run_id: str, *, body: NewRewind) -> Annotated[Response, Started]:
-        """End a run, and start one in its place that begins as it did up to an iteration; 200 as for a fork."""
+        """End a run, and start one in its place with its history up to an iteration; 200 as for a fork."""
         return await self._fork(run_id, body, rewind=True)
 
     async def _fork(self, run_id: str, body: NewFork | NewRewind, *, rewind: bool) -> Response:
@@ -103,20 +104,20 @@ class Steering:
         return as_json(Started(id=run_id), 201 if is_new else 200, {"location": f"/runs/{run_id}"})
 
     async def remove(self, run_id: str) -> Response:
-        """Take a run that has ended, and all below it, out of the journal for good; by its whole id."""
+        """Remove a run that has ended, and all runs below it, from the journal for good; needs its full id."""
         await self._control.remove(run_id)
         return Response(status_code=204)
 
     async def approve(self, run_id: str, call_id: str, *, body: Approval) -> None:
-        """Allow a call that waits; it is durable when the answer comes. Safe to repeat, as the two below."""
+        """Approve a waiting call; it is durable when the answer comes. Safe to repeat, as ``deny`` and ``result``."""
         await self._control.approve(run_id, call_id, arguments=body.arguments, by=body.by)
 
     async def deny(self, run_id: str, call_id: str, *, body: Denial) -> None:
-        """Deny a call that waits; it is durable when the answer comes."""
+        """Deny a waiting call; it is durable when the answer comes."""
         await self._control.deny(run_id, call_id, body.reason, by=body.by)
 
     async def give_result(self, run_id: str, call_id: str, *, body: GivenResult) -> None:
-        """Bring the result of a call that waits for it; it is durable when the answer comes."""
+        """Give the result of a call that waits for it; it is durable when the answer comes."""
         result = body.result
         if body.content is not None:
             if result is not None:
@@ -130,20 +131,20 @@ class Steering:
         await self._control.tell(run_id, "give_result", **given)
 
     async def redeliver(self, *, body: Redelivery) -> WebhookAttempt:
-        """Tell a webhook of a change of state again, now, whatever became of it before."""
+        """Send a change of state to a webhook again, now, whatever the outcome was before."""
         tried = await self._control.deliveries.redeliver(body.change, body.url)
         newest = await self._control.journal.read_webhooks(limit=MAX_LISTED)  # others may have been told meanwhile
         return attempt_view(next((seq for seq, each in newest if each == tried), 0), tried)
 
     async def reload(self) -> Reloaded:
-        """Read the company file again. Where it is wrong, nothing changes, and the error says what and where."""
+        """Read the company file again. If it is wrong, nothing changes, and the error says what is wrong and where."""
         try:
             return Reloaded(notes=self._control.reload())
         except ConfigurationError as error:  # the file is wrong, not the request
             raise HTTPException(422, str(error)) from error
 
     async def vacuum(self) -> Space:
-        """Give a part of what removed runs have left back to the disk: 8 MiB, so that nobody waits long for it."""
+        """Give some space of removed runs back to the disk: 8 MiB, so that nobody waits long for it."""
         journal = self._control.journal
         if not isinstance(journal, SqliteJournal):
             raise HTTPException(409, "only a database in a file has space to give back")
@@ -152,7 +153,7 @@ class Steering:
 
 
 def _blocks_of(content: Sequence[GivenText | GivenMedia]) -> list[Block]:
-    """Content as the blocks that a model is shown. Raises ``ValueError`` where it would not be."""
+    """Convert content to the blocks that a model is shown. Raises ``ValueError`` if a model would refuse it."""
     return [
         media_block(part.data, part.media_type, title=part.title) if isinstance(part, GivenMedia) else Text(part.text)
         for part in content

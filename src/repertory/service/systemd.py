@@ -1,7 +1,7 @@
-"""What systemd and a service say to each other: that it is ready or ends, that it lives, and where it listens.
+"""The protocols between systemd and a service: notifications that it is ready, alive or stopping, and passed sockets.
 
-Both are plain protocols of environment variables, see sd_notify(3) and sd_listen_fds(3). The variables are taken out
-of the environment when they are read: they are meant for this process and not for what its tools start.
+Both are plain protocols of environment variables, see sd_notify(3) and sd_listen_fds(3). The variables are removed
+from the environment when they are read: they are meant for this process and not for those that its tools start.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ _FIRST: Final = 3  # the first passed descriptor; SD_LISTEN_FDS_START
 
 
 class Notifier:
-    """Tells systemd how the service is. Says nothing where nobody asked for it.
+    """Tells systemd the state of the service. Sends nothing if there is no address.
 
-    A message that cannot be delivered is dropped: whether systemd hears it is systemd's trouble, and a service that ran
-    on without it would be no worse.
+    A message that cannot be delivered is dropped: the service works as well without it.
 
     Args:
         address: A datagram socket, by its path or, with ``@`` before it, its abstract name; "" for none.
-        watchdog: Seconds within which systemd wants to hear that the service lives; None where it does not.
+        watchdog: Seconds within which systemd expects a sign of life; None for no watchdog.
     """
 
     def __init__(self, address: str = "", *, watchdog: float | None = None) -> None:
@@ -37,10 +36,10 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Notifier:
-        """As ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` say.
+        """Make a notifier from ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
 
         Raises:
-            ConfigurationError: One of them makes no sense.
+            ConfigurationError: One of them is invalid.
         """
         address = environment.pop("NOTIFY_SOCKET", "")
         every, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
@@ -52,26 +51,26 @@ class Notifier:
         return cls(address, watchdog=int(every) / 1e6 if ours else None)
 
     def ready(self, status: str) -> None:
-        """It serves: what waited for it may begin."""
+        """The service is ready: units that wait for it may start."""
         self._status = status
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """What ``systemctl status`` shows, in one line; only a change of it is sent."""
+        """Set the line that ``systemctl status`` shows; it is sent only if it has changed."""
         if status != self._status:
             self._status = status
             self._send(f"STATUS={status}")
 
     def reloading(self) -> None:
-        """It reads its configuration again; ``ready`` says that it has."""
+        """The service reloads its configuration; ``ready`` ends that."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        """It ends."""
+        """The service is stopping."""
         self._send("STOPPING=1", f"STATUS={status}")
 
     def alive(self) -> None:
-        """It has just proved that it works. Without it for ``watchdog`` seconds systemd kills and restarts it."""
+        """The service works, as just proved. Without this for ``watchdog`` seconds, systemd kills and restarts it."""
         if self.watchdog is not None:
             self._send("WATCHDOG=1")
 
@@ -87,23 +86,23 @@ class Notifier:
 
 
 def passed_sockets(environment: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
-    """The sockets that systemd listens at for this process; [] where it passed none.
+    """The sockets that systemd listens at for this process; [] if it passed none.
 
-    Each is a unix socket, or a port of this machine's own addresses: it is asked, not believed.
+    Each is checked to be a unix socket, or a port of one of this machine's own addresses.
 
     Raises:
         ConfigurationError: One of them is something else.
     """
     pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
-    if pid != str(os.getpid()) or not count.isdecimal():  # meant for another process, from which we have inherited it
+    if pid != str(os.getpid()) or not count.isdecimal():  # meant for another process; we have inherited it
         return []
     return [_checked(descriptor) for descriptor in range(_FIRST, _FIRST + int(count))]
 
 
 def _checked(descriptor: int) -> socket.socket:
     try:
-        fcntl.fcntl(descriptor, fcntl.F_SETFD, fcntl.FD_CLOEXEC)  # not for what the tools start
+        fcntl.fcntl(descriptor, fcntl.F_SETFD, fcntl.FD_CLOEXEC)  # not for processes that tools start
         passed = socket.socket(fileno=descriptor)
         listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
@@ -130,7 +129,7 @@ def _is_loopback(passed: socket.socket) -> bool:
 
 # --- units ------------------------------------------------------------------------------------------------
 
-# A service that lost its way must not be restarted for ever: 2 wrong usage, 75 in use, 78 damaged.
+# After these exit codes a restart does not help: 2 wrong usage, 75 in use, 78 damaged.
 _SERVICE: Final = """\
 [Unit]
 Description=repertory: agents that keep running
@@ -182,26 +181,26 @@ def service_unit(command: Sequence[str], *, folder: str, name: str, activated: b
 
     Args:
         command: The program with its arguments.
-        folder: Where it runs.
-        name: Of the unit, without ``.service``.
+        folder: Its working directory.
+        name: The unit's name, without ``.service``.
         activated: Whether systemd listens for it, by the unit that ``socket_unit`` makes.
 
     Raises:
-        ConfigurationError: A word has a line break in it.
+        ConfigurationError: A word contains a line break.
     """
     words = " ".join(map(_quoted, command))
     requires = f"Requires={name}.socket\nAfter={name}.socket\n" if activated else ""
-    # A folder stands there as it is: only command lines know quotes.
+    # The folder is written unquoted: only command lines know quotes.
     return _SERVICE.format(requires=requires, folder=_printable(folder).replace("%", "%%"), command=words)
 
 
 def socket_unit(address: str = "%t/repertory/ctl.sock") -> str:
-    """The unit of its socket: connections wait there while the service starts, or starts again."""
+    """The unit of the service's socket: connections wait there while the service starts or restarts."""
     return _SOCKET.format(address=address)
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd.syntax(7) wants it in a command line: it expands ``%`` and ``$`` itself."""
+    """Quote a word for a command line as systemd.syntax(7) requires: systemd itself expands ``%`` and ``$``."""
     doubled = _printable(word).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return doubled if word and not any(letter in " \t'\";" for letter in word) else f'"{doubled}"'
 

@@ -11,17 +11,17 @@ from repertory.errors import ConfigurationError
 
 
 def default_token_file() -> Path:
-    """Where the token is kept unless told otherwise."""
+    """The default file of the token."""
     import platformdirs
 
     return Path(platformdirs.user_state_dir("repertory", appauthor=False)) / "service-token"
 
 
 def read_or_make_token(path: Path) -> str:
-    """The token in a file; 256 new random bits in a new file of mode 0600 where there is none.
+    """Read the token from a file; if there is none, make one of 256 random bits in a new file of mode 0600.
 
     Raises:
-        ConfigurationError: The file is not ours, others may read it, or it holds no token.
+        ConfigurationError: The file belongs to another user, others may read it, or it holds no token.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,10 +37,10 @@ def read_or_make_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file.
+    """Read the token from a file.
 
     Raises:
-        ConfigurationError: There is none, the file is not ours, or others may read it.
+        ConfigurationError: There is none, the file belongs to another user, or others may read it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

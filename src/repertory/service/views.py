@@ -1,4 +1,4 @@
-"""What the service answers, as JSON. Fields are only ever added."""
+"""The JSON answers of the service. Fields are added, but never removed or changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that a run can be started with.
 
     Attributes:
-        root: The folder it may read; None for agents that need none.
+        root: The folder that it may read; None for agents that need none.
     """
 
     name: str
@@ -33,9 +33,9 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What a run itself has done and cost, in all processes.
 
     Attributes:
-        iterations: Those that had an answer.
-        tokens_seen: Those of all its prompts together.
-        cost: In US dollars.
+        iterations: The iterations that got an answer.
+        tokens_seen: The tokens of all its prompts together.
+        cost: US dollars.
     """
 
     iterations: int = 0
@@ -49,14 +49,14 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list.
 
     Attributes:
-        state: As in the record; ``interrupted`` where the record says that it goes on, but not in this process.
+        state: The state in the journal; ``interrupted`` if it is unfinished there but not running.
         live: Whether this process runs it.
-        resumable: Whether a POST to its ``resume`` makes it go on.
-        origin: The run that it was forked from, or took the place of.
-        figures: None in a list that was not asked for them.
-        client: Who asked for it; "" for nobody in particular.
+        resumable: Whether a POST to its ``resume`` continues it.
+        origin: The run that it was forked from, or that it replaced.
+        figures: None in a list that was requested without figures.
+        client: The client that asked for it; "" for none.
         reason: What it waited for when it was ``queued``.
-        machine: The name of the machine that runs it; "" where none does, or the journal is one process's alone.
+        machine: The name of the machine that runs it; "" if none does, or only one process uses the journal.
     """
 
     id: str
@@ -84,7 +84,7 @@ class RunNode(msgspec.Struct, frozen=True, kw_only=True):
     """A run with those below it.
 
     Attributes:
-        memory: The mode of its memory scope; None where it has none.
+        memory: The mode of its memory scope; None if it has none.
     """
 
     run: RunView
@@ -98,12 +98,12 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         statistics: Its own figures.
-        tree_statistics: Its own and those of all below it.
-        tree: It and all below it.
-        payload_version: How many versions its payload had; 0 where it has none.
-        agent_ref: Where its agent is defined, as ``module:name`` or a file; "" where the record does not say.
-        options: What its agent was loaded with, its ``limits`` among them.
-        queue: Its place in the queue and what it waits for; null where it is not ``queued``.
+        tree_statistics: The figures of the run and all runs below it.
+        tree: The run and all runs below it.
+        payload_version: How many versions its payload had; 0 if it has none.
+        agent_ref: Where its agent is defined, as ``module:name`` or a file; "" if the journal does not say.
+        options: The options that its agent was loaded with, including ``limits``.
+        queue: Its place in the queue and what it waits for; null if it is not ``queued``.
     """
 
     run: RunView
@@ -122,9 +122,9 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         runs: Oldest first, each after its parent.
-        seq: The number of the newest event when the list was made: ``/events?after=seq`` goes on from here.
-        more: How many that fit are left out: older trees, or newer ones where the first were asked for.
-        next: What to ask for as ``before``, or ``after``, to have those; None where there are none.
+        seq: The number of the newest event when the list was made: ``/events?after=seq`` continues from here.
+        more: How many matching trees are left out: older ones, or newer ones if the oldest were requested.
+        next: The value of ``before``, or ``after``, that requests those; None if there are none.
     """
 
     runs: list[RunView]
@@ -134,20 +134,20 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page begins with.
+    """The data with which the web page starts.
 
     Attributes:
-        seq: The number of the newest event when it was made: ``/events?after=seq`` goes on from here.
+        seq: The number of the newest event when it was made: ``/events?after=seq`` continues from here.
         at: When that was, in seconds since 1970.
-        read_only: Whether the service refuses whatever changes something.
-        today: Model calls that were answered since ``since``, and what they took, of all runs: ``since``, ``calls``,
-            ``tokens`` (prompts and answers, as billed) and ``cost`` in US dollars.
+        read_only: Whether the service refuses requests that change something.
+        today: The model calls of all runs that were answered since ``since``: ``since``, ``calls``, ``tokens`` (prompts
+            and answers, as billed) and ``cost`` in US dollars.
         runs: The newest trees of runs, oldest first, each with the fields of ``RunView``, its ``result``, and fields of
             ``RunStatistics``, the same as ``repertory stats`` gives: ``figures`` (its own) and ``tree`` (with those
             below it).
         more: How many older trees are left out.
-        machines: The supervisors that share the journal, as ``repertory machines --json`` lists them; [] where it is
-            one process's alone.
+        machines: The supervisors that share the journal, as ``repertory machines --json`` lists them; [] if only one
+            process uses it.
     """
 
     seq: int
@@ -160,33 +160,33 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """A run has begun, or had already, where the request was repeated."""
+    """A run has begun, or had already begun if the request was repeated."""
 
     id: str
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for is durable, or takes effect at the run's next boundary."""
+    """The request is durable, or takes effect at the run's next boundary."""
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     """The company file was read again.
 
     Attributes:
-        notes: What only a restart can change.
+        notes: Changes that need a restart.
     """
 
     notes: list[str]
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended, or how it stands.
+    """How a run ended, or its present state.
 
     Attributes:
-        state: As in ``RunView``.
+        state: The state, as in ``RunView``.
         result: Its answer, once it is ``done``.
         error: Why it ``failed``.
-        updated_at: When it came into this state, in seconds since 1970.
+        updated_at: When it entered this state, in seconds since 1970.
     """
 
     id: str
@@ -201,11 +201,11 @@ class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seq: The number of the attempt.
-        change: That of the change.
-        outcome: ``delivered``; ``failed``: it is tried again; ``disabled``: nothing more is, until the service starts
-            again.
-        status: Of the answer; 0 for none.
-        next_at: When it is tried again, in seconds since 1970; 0 where it arrived.
+        change: The number of the change.
+        outcome: ``delivered``; ``failed``: it is tried again; ``disabled``: nothing more is sent until the service
+            restarts.
+        status: The status of the answer; 0 for none.
+        next_at: When it is tried again, in seconds since 1970; 0 if it arrived.
     """
 
     seq: int
@@ -227,7 +227,7 @@ class WebhookList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attempt_view(seq: int, tried: WebhookTried) -> WebhookAttempt:
-    """An attempt as it is shown outside."""
+    """An attempt as the service shows it."""
     return WebhookAttempt(seq=seq, **msgspec.structs.asdict(tried))
 
 
@@ -250,11 +250,11 @@ class ContentList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database takes.
+    """The disk space of the database.
 
     Attributes:
         size: Bytes of its file.
-        free: Bytes of it that hold nothing any more.
+        free: Bytes of it that are unused.
     """
 
     size: int
@@ -262,11 +262,11 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How the service is.
+    """The health of the service.
 
     Attributes:
-        status: ``ok``, or ``fail`` where it cannot do its work.
-        checks: What was looked at.
+        status: ``ok``, or ``fail`` if it cannot do its work.
+        checks: The results of the checks.
         durability: What an acknowledged write survives.
         seq: The number of the newest event.
     """
@@ -282,7 +282,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seq: Its number in the journal.
-        type: As ``repertory.runs.events`` names it; ``UserSaid`` for a message.
+        type: The name of its class in ``repertory.runs.events``; ``UserSaid`` for a message.
     """
 
     seq: int
@@ -294,14 +294,14 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who serves.
+    """A description of the service.
 
     Attributes:
-        database: The whole path of the journal's file; "" where it is none.
-        pid: The process.
+        database: The absolute path of the journal's file; "" if it is not a file.
+        pid: The process id.
         started_at: Seconds since 1970.
         seq: The number of the newest event.
-        resuming: Whether it may still take up by itself what another process left unfinished.
+        resuming: Whether it may still resume by itself runs that another process left unfinished.
         going: How many trees of runs are under way in the process.
     """
 
@@ -315,7 +315,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_view(row: RunRow, *, live: bool, machine: str = "") -> RunView:
-    """What a list says about a run; ``live`` is whether somebody runs its tree, and ``machine`` which one does."""
+    """A run's view in lists; ``live`` is whether its tree is being run, and ``machine`` by which machine."""
     started, live = row.started, live and row.state not in FINAL_STATES
     state = row.state if live or row.state in (*FINAL_STATES, "queued") else "interrupted"
     return RunView(
@@ -342,22 +342,22 @@ def run_view(row: RunRow, *, live: bool, machine: str = "") -> RunView:
 
 
 def event_view(seq: int, event: EventLogged) -> EventView:
-    """One event as it is shown outside."""
+    """One event as the service shows it."""
     return EventView(
         seq=seq, run_id=event.run_id, type=event.type, iteration=event.iteration, at=event.at, body=event.body
     )
 
 
 REMOVED: Final = "RunRemoved"
-"""The type of what streams say of a tree that was removed: nothing of it is on record any more, this neither."""
+"""The type of the notice in streams that a tree was removed. It is not an event in the journal."""
 
 
 def removed_view(root: str, *, seq: int) -> EventView:
-    """That a tree was removed, told behind the event with a number."""
+    """The notice that a tree was removed, sent after the event with a number."""
     return EventView(seq=seq, run_id=root, type=REMOVED, iteration=0, at=time.time(), body={})
 
 
 def event_of(view: EventView, *, agent: str) -> AnyEvent | None:
-    """The event that a view shows; None for a message, and for what a later version may show."""
+    """The event that a view shows; None for a message, and for types that a later version may add."""
     fields = {name: getattr(view, name) for name in ("run_id", "type", "body", "at", "iteration")}
     return from_record(EventLogged(**fields), agent=agent)

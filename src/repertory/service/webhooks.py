@@ -1,4 +1,4 @@
-"""Webhooks: addresses that are told when a run changes its state, signed as Standard Webhooks has it.
+"""Webhooks: addresses that are told when a run changes its state, signed according to Standard Webhooks.
 
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 """
@@ -32,14 +32,15 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """An address that is told when a run changes its state.
 
     Attributes:
-        url: Where to post to: ``https``, or ``http`` on this machine. It is known by this, also after a restart.
-        secret_env: The environment variable with the secret that signs what is posted: ``whsec_`` and 24 to 64 bytes
-            in base 64, or that alone.
+        url: The address to post to: ``https``, or ``http`` on this machine. It identifies the webhook, also after a
+            restart.
+        secret_env: The environment variable with the secret that signs messages: ``whsec_`` and 24 to 64 bytes in
+            base 64, or the base 64 alone.
         on: The states that it is told of; () for all of them.
-        allow_http: Whether ``url`` may be ``http`` on another machine. Whoever is in between can read it then.
+        allow_http: Whether ``url`` may be ``http`` on another machine. Others on the network can then read messages.
 
     Raises:
-        ConfigurationError: The address is none that may be posted to, or there is no such state.
+        ConfigurationError: The address may not be posted to, or there is no such state.
     """
 
     url: str
@@ -58,8 +59,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ConfigurationError(f"webhook {self.url[:200]!r}: secret_env must name an environment variable")
         try:
             parts = urlsplit(self.url)
-            _ = parts.port  # looked at only now
-            (parts.hostname or "").encode("idna")  # or whoever looks the name up would fail at it
+            _ = parts.port  # parsed only now
+            (parts.hostname or "").encode("idna")  # fails here instead of at the lookup
         except ValueError as error:
             raise ConfigurationError(f"webhook {self.url[:200]!r} is no address: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or not _URL.fullmatch(self.url):
@@ -72,10 +73,10 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
 
     def read_secret(self) -> bytes:
-        """The secret.
+        """Read the secret from the environment.
 
         Raises:
-            ConfigurationError: The environment does not have it, or it is none.
+            ConfigurationError: It is not set, or is invalid.
         """
         text = os.environ.get(self.secret_env, "").strip()
         if not text:
@@ -94,7 +95,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def signature(secret: bytes, webhook_id: str, timestamp: int, body: bytes) -> str:
-    """What stands in the header ``webhook-signature``."""
+    """The value of the header ``webhook-signature``."""
     digest = hmac.digest(secret, f"{webhook_id}.{timestamp}.".encode() + body, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 
