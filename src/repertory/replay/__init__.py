@@ -1,7 +1,7 @@
-"""Recorded runs played through the real loop, and what a context policy would have made of them.
+"""Plays recorded runs through the real loop, to measure what a context policy would have shown and cost.
 
-A policy is judged by runs that happened: the recorded turns are played back, every request that the loop makes is
-checked, billed by the prompt cache's rules and searched for what the next recorded turn goes on to use.
+The recorded turns are played back. Every request that the loop makes is checked, billed by the prompt cache's rules,
+and searched for what the next recorded turn uses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether a model takes the same step from the view that a policy leaves as from the full record.
+"""Whether a model takes the same step from a policy's view as from the full record.
 
-A model does not even agree with itself: so it is asked twice from the full record, and what the view is measured by
-is how often these two answers agree.
+A model does not always agree with itself. So it is asked twice from the full record, and the agreement of these two
+answers is what the view is compared with.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from repertory.replay.recording import RecordedRun
 from repertory.replay.words import words_of
 from repertory.supervisor import run as run_async
 
-_ANSWER = 2_048  # tokens: enough for a step, and what may be asked for does not become dear
-_AT_ONCE = 4  # samples; a provider's smallest limits take as many
-_KEY_CHARS = 200  # of an argument that says what is to be done, and not how it is to be worded
+_ANSWER = 2_048  # tokens: enough for a step, and a low bound on the cost
+_AT_ONCE = 4  # samples; even a provider's smallest limits allow as many
+_KEY_CHARS = 200  # of an argument that says what to do, rather than how to word it
 _PROSE = re.compile(r"(?:[^\W\d_]+[,.']?\s+){3,}[^\W\d_]+[.!]?")  # four plain words: a description
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn whose request showed something else than the full record.
+    """One turn whose request did not show the full record.
 
     Attributes:
         run: The run's id.
         iteration: The turn, from 1.
-        view: What the policy made the model see.
-        record: The same with everything in it.
+        view: The request under the policy.
+        record: The request with the full record.
     """
 
     run: str
@@ -52,17 +52,17 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How often answers agreed. Shares are from 0 to 1, None where no two answers could be compared.
+    """How often answers agreed. Shares are from 0 to 1, None if no two answers could be compared.
 
     Attributes:
-        samples: Turns that all three answers came for.
-        failed: Why others were left out.
-        tools_view: From the view and from the full record: the same tools are called, or none.
-        tools_record: Twice from the full record.
-        arguments_view: Key arguments of the calls, as far as they are the same: one-line values of at most 200
-            characters that are no prose. Where neither calls anything nothing is compared.
-        arguments_record: The same, twice from the full record.
-        cost: US dollars; 0 where nobody knows the prices.
+        samples: Turns for which all three answers arrived.
+        failed: Why other turns were left out.
+        tools_view: Share of turns whose answers from the view and from the full record call the same tools, or none.
+        tools_record: The same for the two answers from the full record.
+        arguments_view: Share of equal key arguments between view and full record. Key arguments are one-line values of
+            at most 200 characters that are not prose. If neither answer calls a tool, nothing is compared.
+        arguments_record: The same for the two answers from the full record.
+        cost: US dollars; 0 if the prices are not known.
     """
 
     samples: int
@@ -83,14 +83,14 @@ def sample_requests(
     seed: int = 0,
     on_request: Callable[[], None] = lambda: None,
 ) -> list[Sample]:
-    """Draw turns whose request, under a policy, is not the full record.
+    """Draw turns whose request, under a policy, does not show the full record.
 
     Args:
-        runs: What was recorded.
+        runs: The recorded runs.
         policy: How the view is kept small.
-        model: Who will be asked: the policy decides by its prices, and the full record must fit its window.
-        count: How many; all of them where there are fewer.
-        seed: Decides which.
+        model: The model to ask later: the policy decides by its prices, and the full record must fit its window.
+        count: Number of turns; if there are fewer, all are drawn.
+        seed: Decides which turns are drawn.
         on_request: Called after every request that is played.
     """
     rng = random.Random(seed)  # noqa: S311  what is drawn has to be drawn again, and is no secret
@@ -101,7 +101,7 @@ def sample_requests(
             found += 1
             if len(drawn) < count:
                 drawn.append(sample)
-            elif (place := rng.randrange(found)) < count:  # each is as likely to be drawn as any other
+            elif (place := rng.randrange(found)) < count:  # each is equally likely to be drawn
                 drawn[place] = sample
     return drawn
 
@@ -131,7 +131,7 @@ def _differing(
 
 
 def as_asked(request: ModelRequest, model: Model, tools: tuple[ToolSchema, ...]) -> ModelRequest:
-    """A request as it can be sent: nothing in it is signed, since no signature of a replay is the provider's."""
+    """Make a request sendable: without anything signed, since the signatures of a replay are not the provider's."""
     messages = tuple(Message(each.role, tuple(_unsigned(each.content))) for each in request.messages)
     return ModelRequest(model=model.name, messages=messages, system=request.system, tools=tools, max_tokens=_ANSWER)
 
@@ -145,7 +145,7 @@ def _unsigned(content: Sequence[Block]) -> Iterator[Block]:
 
 
 def _tools(run: RecordedRun) -> Iterator[ToolSchema]:
-    """The tools of a run with the arguments that were ever given: a recording says no more of them."""
+    """Describe the tools of a run by the arguments that were ever given; a recording does not say more."""
     keys: dict[str, dict[str, set[str]]] = {}
     for turn in run.turns:
         for use in tool_uses(turn.content):
@@ -167,7 +167,7 @@ def _type_of(value: Any) -> str:
 
 
 def price_at_most(samples: Sequence[Sample], profile: ModelProfile) -> float:
-    """US dollars that asking can cost: nothing is cached, every answer is as long as it may be."""
+    """Return the most US dollars that asking can cost: if nothing is cached and every answer has the maximum length."""
     return sum(
         times * amount_at_most(profile, prompt=estimate_tokens(request), output=_ANSWER).cost
         for sample in samples
@@ -179,8 +179,8 @@ def agree(samples: Sequence[Sample], model: Model, *, on_answer: Callable[[], No
     """Ask a model for its next step, once from each view and twice from each full record.
 
     Args:
-        samples: What ``sample_requests`` drew.
-        model: Who is asked. It is closed.
+        samples: The turns from ``sample_requests``.
+        model: The model to ask; it is closed afterwards.
         on_answer: Called after every answer.
     """
     answers: dict[int, tuple[ModelResponse, ModelResponse, ModelResponse]] = {}
@@ -252,7 +252,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _shared(one: _Step, other: _Step) -> float | None:
-    """The share of all key arguments that both have."""
+    """Return the share of all key arguments that both steps have."""
     every = one.arguments | other.arguments
     return len(one.arguments & other.arguments) / len(every) if every else None
 

@@ -1,4 +1,4 @@
-"""How much of a text is names with nothing around them: the part of a view that no model can work from."""
+"""Measures how much of a text is names without context: the part of a view that no model can work from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from repertory.replay.words import bare_line, without_gutter
 
-_CUT = 40  # characters from which on the beginning of a line is known again, where it was cut
-_LONGEST = 200  # characters of a name that are looked at
-_ROW = 3  # names; two also stand side by side in a sentence
+_CUT = 40  # fewest characters by which the beginning of a cut line is recognized
+_LONGEST = 200  # characters of a name that are examined
+_ROW = 3  # names; two can also be neighbours in a sentence
 _BULLET = re.compile(r"\s*(?:[-*>•·+→]|\d+[.):]|L\d+:?|\[[\w \-–]+\])\s+")
 _TOKEN = re.compile(r"[^\s,;|]+")
 _NAME = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./]\w|^[.~]?/\w|^--?\w|\w-\w+-\w")  # no plain word, by its shape
@@ -19,10 +19,10 @@ _MARKS = re.compile(r"[\W_]+")
 
 
 class BareNames:
-    """Tells names from what says something: whole lines of the recording, calls, sentences.
+    """Distinguishes bare names from meaningful text: whole lines of the recording, calls, sentences.
 
     Args:
-        sources: All texts of the recording. A line of theirs is no list of names, whatever stands in it.
+        sources: All texts of the recording. Their lines never count as lists of names, whatever is in them.
         tools: The names of the tools that were called.
     """
 
@@ -37,20 +37,20 @@ class BareNames:
         """Count the characters of a text.
 
         Returns:
-            Those of bare names, and all but the space around lines.
+            The characters of bare names, and all characters except the space around lines.
         """
         lines = text.splitlines()
         bare = sum(end - begin for line in lines for begin, end in self._spans(line))
         return bare, sum(len(line.strip()) for line in lines)
 
     def _spans(self, line: str) -> Iterator[tuple[int, int]]:
-        """Where names stand bare: three and more in a row, or nothing else on the line."""
+        """Find bare names: three or more in a row, or nothing else on the line."""
         bullet = _BULLET.match(line)
         begin = bullet.end() if bullet else 0
         if self._is_source(line) or self._is_source(line[begin:]):
             return
         called = self._call.search(line, begin)
-        if called:  # what its arguments name has a call around it; where its end was cut off, all that follows
+        if called:  # names in its arguments are not bare; if its end was cut off, nothing that follows is
             end = line.rfind(")", called.end()) + 1 if called[0].endswith("(") else 0
             line = f"{line[: called.start()]}{'(' * ((end or len(line)) - called.start())}{line[end or len(line) :]}"
         row: list[tuple[int, int]] = []
@@ -62,13 +62,13 @@ class BareNames:
                 if len(row) >= _ROW:
                     yield row[0][0], row[-1][1]
                 row = []
-            elif not _MARKS.fullmatch(word):  # a dash or an arrow may stand between two
+            elif not _MARKS.fullmatch(word):  # there may be a dash or an arrow between two
                 row.append(token.span())
         if len(row) >= _ROW or (row and not others):
             yield row[0][0], row[-1][1]
 
     def _is_source(self, line: str) -> bool:
-        """Whether a line is one of the recording, or the beginning of a long one."""
+        """Whether a line is in the recording, or is the beginning of a long line there."""
         return any(
             known in self._lines or self._begins(known.partition("…")[0].rstrip())
             for known in (line.strip(), bare_line(line), without_gutter(line))

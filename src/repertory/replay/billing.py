@@ -1,4 +1,4 @@
-"""What requests cost: each one's blocks hashed once, looked up in the prompt cache by its rules."""
+"""What requests cost: hashes each block once, and looks requests up in a prompt cache by its rules."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _THINKING = (Thinking, RedactedThinking)
 
 
 class Position(msgspec.Struct, frozen=True):
-    """One block of a request, and all before it.
+    """One block of a request, and everything before it.
 
     Attributes:
-        key: Stands for every byte up to here.
-        tokens: Of everything up to here.
+        key: Hash of every byte up to here.
+        tokens: Tokens of everything up to here.
         block: The block; None for a tool.
-        bound: Stands for everything up to here but thinking: what a thinking block behind it is bound to.
-        thought: The signature of the last thinking block up to here; "" where there is none.
+        bound: Hash of everything up to here except thinking; a thinking block that follows is bound to it.
+        thought: The signature of the last thinking block up to here; "" if there is none.
     """
 
     key: bytes
@@ -51,20 +51,20 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class _Known(NamedTuple):
-    block: Block  # kept, so that its identity is not given to another
+    block: Block  # referenced, so that its ``id`` is not reused
     digest: bytes
     tokens: int
     picture: bool
 
 
 class Biller:
-    """Bills the requests of one run, one after another. What a request shares with the one before is not read again.
+    """Bills the requests of one run, one after another. It does not read again what a request shares with the last one.
 
     Args:
         profile: The model's prices and cache rules.
 
     Attributes:
-        positions: Those of the request that was billed last.
+        positions: The positions of the last billed request.
     """
 
     def __init__(self, profile: ModelProfile) -> None:
@@ -83,10 +83,10 @@ class Biller:
 
         Args:
             request: As it is sent.
-            at: Seconds; not before the request that was billed last.
+            at: Seconds; not before the last billed request.
 
         Returns:
-            The usage, without the answer, and how many positions are those of the request before.
+            The usage, without the answer, and how many positions are shared with the request before.
         """
         self._now = at
         kept = self._read(request)
@@ -96,9 +96,9 @@ class Biller:
         return use.usage, kept
 
     def _read(self, request: ModelRequest) -> int:
-        """Bring the positions up to a request; how many stay."""
+        """Update the positions to a request; return how many stay."""
         pictures = any(self._recall(block).picture for message in request.messages for block in message.content)
-        # Whatever of these changes makes another prefix of every message.
+        # A change of any of these changes the prefix of every message.
         settings = [request.options.get("tool_choice"), request.options.get("thinking"), pictures]
         frame = (request.model, settings, request.tools, request.system)
         if frame != self._frame:
@@ -116,7 +116,7 @@ class Biller:
                 self.positions.append(self._next(message.role.encode() + level, message.role.encode(), block))
             self._ends.append(len(self.positions))
         self._messages = request.messages
-        if len(self._known) > 4 * len(self.positions) + 1_000:  # what earlier views showed and this one does not
+        if len(self._known) > 4 * len(self.positions) + 1_000:  # earlier views showed these blocks, this one does not
             used = {id(position.block) for position in self.positions}
             self._known = {key: known for key, known in self._known.items() if key in used}
         return kept
@@ -154,7 +154,7 @@ class Biller:
         return known
 
     def _place(self, point: Breakpoint) -> int:
-        """The position that a cache marker stands on."""
+        """Return the position of a cache marker."""
         if point.message is None:
             return self._head - 1
         end = self._ends[point.message]
@@ -166,12 +166,12 @@ _NOTHING = Position(b"", 0, None, b"", "")
 
 
 def seal(position: Position) -> str:
-    """The signature of a summary of everything up to a position: thinking behind it stays bound to what it was."""
+    """Sign a summary of everything up to a position: thinking after it stays bound to the original history."""
     return f"{position.bound.hex()}|{position.thought}"
 
 
 def sealed(block: Block) -> tuple[bytes, str]:
-    """What a summary says that it stands for; nothing, where its signature is not of ours."""
+    """Return what a summary's signature says that it replaces; nothing if the signature is not ours."""
     signature = str(block.raw.get("signature", "")) if isinstance(block, RawBlock) else ""
     bound, _, thought = signature.partition("|")
     try:
@@ -189,14 +189,14 @@ def _chain(before: bytes, level: bytes, digest: bytes) -> bytes:
 
 
 def plain_requests(run: RecordedRun, frame: ModelRequest, *, reasoning: Thinking | None) -> Iterator[ModelRequest]:
-    """The requests of a loop that appends and shortens nothing, with the provider's automatic caching.
+    """Yield the requests of a loop that only appends and shortens nothing, with the provider's automatic caching.
 
-    Its cache markers stand on the static head and on the last block.
+    Its cache markers are on the static head and on the last block.
 
     Args:
-        run: What was recorded.
+        run: The recorded run.
         frame: A request of the run without messages: model, instructions and tools.
-        reasoning: What every turn of the model begins with; None for nothing.
+        reasoning: Thinking with which every turn of the model begins; None for none.
     """
     head = [Breakpoint(None)] if frame.system or frame.tools else []
     thought = (reasoning,) if reasoning is not None else ()

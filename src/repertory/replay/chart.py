@@ -1,4 +1,4 @@
-"""The context of a run, iteration by iteration: what the model saw, and what a plain loop would have sent."""
+"""Charts the context of a run by iteration: what the model saw, and what a plain loop would have sent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def check_target(path: Path) -> None:
-    """Refuse a file that no chart can be written to.
+    """Check that a chart can be written to a file.
 
     Raises:
-        ConfigurationError: The name does not end in ``.svg`` or ``.png``, its folder is not there or may not be
-            written to, or PNG needs what is not installed.
+        ConfigurationError: The name does not end in ``.svg`` or ``.png``, its folder does not exist or is not
+            writable, or a dependency for PNG is not installed.
     """
     if path.suffix not in (".svg", ".png"):
         raise ConfigurationError(f"expected a chart's file to end in .svg or .png, got {str(path)!r}")
@@ -40,8 +40,8 @@ def write_chart(path: Path, models: Mapping[str, Played]) -> None:
     """Write the chart of one run.
 
     Args:
-        path: Where to; ``.svg`` or ``.png``.
-        models: What came of it, by the name of the model.
+        path: The file to write; ``.svg`` or ``.png``.
+        models: The played run, by the name of the model.
 
     Raises:
         ConfigurationError: See ``check_target``.
@@ -90,9 +90,9 @@ def svg(*, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]])
     for number, (name, counts, colour) in enumerate(lines):
         stroke = colour or _COLOURS[(number - 1) % len(_COLOURS)]
         points = " ".join(f"{x(index):.1f},{y(count):.1f}" for index, count in enumerate(counts))
-        width = 1.6 if number else 5  # the plain loop is seen behind a view that does not differ from it
+        width = 1.6 if number else 5  # wide, so that the plain loop can be seen behind a view that equals it
         parts.append(f'<polyline points="{points}" fill="none" stroke="{stroke}" stroke-width="{width}"/>')
-        if len(counts) == 1:  # a line of one point is not seen
+        if len(counts) == 1:  # a line of one point is invisible
             parts.append(f'<circle cx="{x(0):.1f}" cy="{y(counts[0]):.1f}" r="{2 + width}" fill="{stroke}"/>')
         parts.append(f'<path d="M{at} 42h18" stroke="{stroke}" stroke-width="3"/>')
         parts.append(f'<text x="{at + 24}" y="46">{escape(name)}</text>')
@@ -101,7 +101,7 @@ def svg(*, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]])
 
 
 def _scale(most: int) -> tuple[int, int]:
-    """A round step that gives at most six lines, and the top line."""
+    """Return a round step for at most six lines, and the top line."""
     step = 1
     while step * 6 < most:
         step = step * 5 // 2 if str(step).startswith("2") else step * 2
@@ -113,7 +113,7 @@ def _short(tokens: int) -> str:
 
 
 def bars(plain: Sequence[int], view: Sequence[int], *, width: int, height: int = 8) -> list[str]:
-    """Draw the chart in characters: the view in full, above it in grey what a plain loop adds to it.
+    """Draw the chart in characters: the view in full, and above it in grey what a plain loop adds.
 
     Args:
         plain: Tokens of each prompt of the plain loop.

@@ -1,4 +1,4 @@
-"""What a replay is asked to stand in for: a policy by name, a model by name or by its price of a cache read."""
+"""The choices of a replay: a policy by name, and a model by name or by its price of a cache read."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _PRESET = re.compile(r"r=(\d*\.?\d+)")
 
 
 def profile_named(name: str) -> ModelProfile:
-    """Look up what to stand in for.
+    """Look up the profile of the model to play.
 
     Args:
-        name: A model's name, or ``r=`` and the price of a cache read as a multiple of the input price: a made-up
-            model of a million tokens whose other prices are the usual multiples (writes 1.25, answers 5). With
-            ``+binding`` behind it, it binds thinking to the history and writes signed summaries, whatever is known
-            of it.
+        name: A model's name, or ``r=`` and the price of a cache read as a multiple of the input price: an imaginary
+            model with a window of a million tokens whose other prices are the usual multiples (writes 1.25, answers
+            5). With ``+binding`` appended, the model binds thinking to the history and writes signed summaries,
+            whatever its profile says.
 
     Raises:
-        ConfigurationError: There is no such model, or nobody knows its prices.
+        ConfigurationError: There is no such model, or its prices are not known.
     """
     bare = name.removesuffix(BINDING)
     preset = _PRESET.fullmatch(bare)
@@ -48,7 +48,7 @@ def profile_named(name: str) -> ModelProfile:
                 + ", ".join(PRESETS)
             )
     if name.endswith(BINDING):
-        # What binds thinking also writes the summaries that leave it valid: every such model does.
+        # Every model that binds thinking also writes the summaries that leave it valid.
         profile = msgspec.structs.replace(profile, name=name, target="binding", compacts=True)
     return profile
 
@@ -76,7 +76,7 @@ def policy_named(name: str) -> ContextPolicy | None:
         own = error.name is not None and f"{module_name}.".startswith(f"{error.name}.")
         advice = "is its folder on PYTHONPATH?" if own else f"module {module_name!r} needs it"
         raise ConfigurationError(f"policy {name!r}: {error}; {advice}") from error
-    except Exception as error:  # of somebody else's module: whatever it is, the policy is not to be had
+    except Exception as error:  # from a user's module: whatever it is, there is no policy to use
         if isinstance(error, AttributeError) and error.name == attribute:
             raise ConfigurationError(f"policy {name!r}: module {module_name!r} has no {attribute!r}") from None
         raise ConfigurationError(f"policy {name!r} could not be made: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""What one message of a recording says, whichever API's shape it has: each message tells that by itself."""
+"""Reads the messages of a recording. Each message shows by itself which API's shape it has."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def read_document(document: Any, *, run_id: str, file: str, where: str) -> Recor
     """Read one run: a list of messages, or an object that holds one (a request body, a line of a collection).
 
     Args:
-        document: What was decoded.
-        run_id: The name to give it where it has none.
-        file: Where it was read.
-        where: The same, with the line, for errors.
+        document: The decoded JSON.
+        run_id: The run's name if the document has none.
+        file: The file that it is from.
+        where: The file and the line, for errors.
 
     Raises:
-        RecordingError: It is something else.
+        RecordingError: The document is something else.
     """
     outer: Json = document if isinstance(document, dict) else {}
     messages = outer.get("messages", document)
@@ -118,7 +118,7 @@ _WORDS: Final[dict[type[Any], str]] = {str: "text", dict: "an object", bool: "tr
 
 
 def _check(block: Block, raw: Json, where: str, place: str) -> None:
-    """Refuse a block of a known type that is not what its type says: nobody behind here looks at that again."""
+    """Refuse a block of a known type that lacks what its type needs: this is not checked again later."""
     if isinstance(block, RawBlock):
         kind = raw.get("type")
         if not isinstance(kind, str):
@@ -132,7 +132,7 @@ def _check(block: Block, raw: Json, where: str, place: str) -> None:
 
 
 def _calls(raw: Mapping[str, Any], where: str, place: str) -> Iterator[ToolUse]:
-    """The calls of OpenAI's shape, of a function or of a tool that takes text, or those of the shape before it."""
+    """Yield the calls in OpenAI's shape, of functions or of tools that take text, or in the older shape."""
     calls: Any = raw.get("tool_calls") or []
     if raw.get("function_call"):
         calls = [{"function": raw["function_call"]}]
@@ -151,7 +151,7 @@ def _arguments(written: Any) -> Json:
         try:
             written = msgspec.json.decode(written or "{}")
         except msgspec.DecodeError:
-            return {"arguments": written}  # what the model wrote was no JSON; it is still what it wrote
+            return {"arguments": written}  # what the model wrote was not JSON, but it is kept
     return written if isinstance(written, dict) else {"arguments": written}
 
 
@@ -169,7 +169,7 @@ def _recorded_usages(outer: Mapping[str, Any]) -> list[Usage | None]:
 
 
 def read_usage(raw: Any) -> Usage | None:
-    """Read the usage that the Messages API put beside an answer; None where there is none."""
+    """Read the usage that the Messages API put beside an answer; None if there is none."""
     if not isinstance(raw, dict):
         return None
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -184,7 +184,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def read_time(raw: Any) -> float | None:
-    """Read an ISO time as seconds since 1970; None where it is none."""
+    """Read an ISO time as seconds since 1970; None if it is not one."""
     try:
         return datetime.fromisoformat(raw).timestamp()
     except (TypeError, ValueError, OverflowError):
@@ -192,5 +192,5 @@ def read_time(raw: Any) -> float | None:
 
 
 def refuse(where: str, place: str, expected: str, got: Any) -> NoReturn:
-    """Raise the error for what a recording holds instead of what was expected."""
+    """Raise the error for a value in a recording that is not what was expected."""
     raise RecordingError(f"{where}: expected {expected} at {place}, got {type(got).__name__} {str(got)[:60]!r}")

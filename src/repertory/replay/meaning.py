@@ -1,25 +1,25 @@
-"""What a request still says of what the turn that answers it goes on to use.
+"""Measures how much a request still contains of what the turn that answers it uses.
 
 Everything is found in the recording and in the requests that were really sent; how a view is made does not matter.
 
-**identifiers**: of those that a turn takes from results, the share that stands anywhere in its request.
+**identifiers**: of those that a turn takes from results, the share that occurs anywhere in its request.
 
-**facts**: the same, but a line that holds the identifier must stand there too: as it was, or 60% of its other words
-within 240 characters of the identifier. A line that is nothing but the identifier stands where that stands.
+**facts**: the same, but a line that holds the identifier must be there too: as it was, or 60% of its other words
+within 240 characters of the identifier. A line that consists of the identifier alone is there if the identifier is.
 
 **lines**: of the lines (twelve characters, two words, no line numbers) that a turn repeats from results, the share
-that stands in its request word for word.
+that is in its request word for word.
 
 **own_lines**, **own_facts**: the same for what a turn takes from the agent's earlier texts and arguments.
 
-Each is counted by age, in iterations since the newest source, and apart for what has **left** verbatim view: no source
-of it stands in the request as the block that it was.
+Each is counted by age, in iterations since the newest source, and separately for what has **left** verbatim view: no
+source of it is in the request as the original block.
 
-**bare names**: the characters, in texts that no recorded block says (stubs, trails, summaries, notices), of names with
-no sentence, call or line of the recording around them; each text of a run once.
+**bare names**: the characters, in texts that are not recorded blocks (stubs, trails, summaries, notices), of names
+without a sentence, call or line of the recording around them; each text of a run is counted once.
 
-**reading again**: for each fact and line of a result that is missing, the smallest result that holds it would have to
-be written once more, in one more call with the same prompt. What was read again counts as there for ten iterations.
+**reading again**: for each missing fact and line of a result, the smallest result that holds it would have to be
+written once more, in one more call with the same prompt. What was read again counts as present for ten iterations.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ MEASURES = ("facts", "lines", "own_facts", "own_lines")
 OLD = AGES[-1:]
 """The ages of what comes from more than ten iterations ago."""
 
-_KEPT = 10  # iterations for which what was read again stands in view
+_KEPT = 10  # iterations for which what was read again counts as in view
 _NEAR = 240  # characters on each side of an identifier
 _ENOUGH = 0.6  # of a line's words
 _WORD = re.compile(r"\w+")
 
 
 class Meaning(msgspec.Struct, kw_only=True):
-    """What requests said of what was needed.
+    """How much requests contained of what was needed.
 
     Attributes:
-        counts: By measure or tokenizer, age, whether all sources have left verbatim view, whether the request says it.
-        blind: Requests that lacked an identifier that their turn used.
-        bare_chars: Of bare names.
-        standing_chars: Of all texts that no recorded block says.
-        result_tokens: Of all results that a request followed.
-        whole_tokens: Those of them that were whole in the request right after their call.
-        without_task: Requests in which the task does not stand word for word.
+        counts: Counts by measure or tokenizer, age, whether all sources have left verbatim view, and whether the
+            request contains it.
+        blind: Number of requests that lacked an identifier that their turn used.
+        bare_chars: Characters of bare names.
+        standing_chars: Characters of all texts that are not recorded blocks.
+        result_tokens: Tokens of all results that were followed by a request.
+        whole_tokens: Those of them whose result was whole in the request right after its call.
+        without_task: Number of requests that do not contain the task word for word.
     """
 
     counts: Counter[tuple[str, str, bool, bool]] = msgspec.field(default_factory=Counter[tuple[str, str, bool, bool]])
@@ -72,20 +73,20 @@ class Meaning(msgspec.Struct, kw_only=True):
     without_task: int = 0
 
     def add(self, other: Meaning) -> None:
-        """Take in what other requests said."""
+        """Add the counts of other requests."""
         for field in self.__struct_fields__:
             setattr(self, field, getattr(self, field) + getattr(other, field))
 
     def needed(self, measure: str) -> int:
-        """How many of a measure were needed."""
+        """Return how many of a measure were needed."""
         return sum(count for (name, *_), count in self.counts.items() if name == measure)
 
     def share(self, measure: str, *, ages: Sequence[str] = AGES, left: bool = False) -> float | None:
-        """The share that stood in view, from 0 to 1; None where nothing was needed.
+        """Return the share that was in view, from 0 to 1; None if nothing was needed.
 
         Args:
             measure: One of ``MEASURES``, a tokenizer, or ``union``.
-            ages: Which of ``AGES`` count.
+            ages: The ``AGES`` that count.
             left: Whether only what has left verbatim view counts.
         """
         missed = found = 0
@@ -100,9 +101,9 @@ class _Shown(msgspec.Struct, frozen=True):
     """A block of a request.
 
     Attributes:
-        block: Kept, so that its identity is not given to another.
-        words: What a reader sees of it.
-        source: What it is verbatim: whether the agent's, and the words; None for what can be no source.
+        block: The block, referenced so that its ``id`` is not reused.
+        words: What a reader sees of the block.
+        source: The source that it is verbatim: whether the agent's own, and the words; None if it cannot be a source.
     """
 
     block: Block
@@ -114,11 +115,11 @@ class Meter:
     """Measures the requests of one run, one after another.
 
     Args:
-        run: What was recorded.
-        needs: What ``needs_of`` says about the run, where it has been asked before.
+        run: The recorded run.
+        needs: The answer of ``needs_of`` for the run, if it is known already.
 
     Attributes:
-        found: What the requests said.
+        found: What the requests contained.
     """
 
     def __init__(self, run: RecordedRun, needs: Needs | None = None) -> None:
@@ -128,15 +129,15 @@ class Meter:
         self._known_texts = set(self._needs.texts)
         self._shown: dict[int, _Shown] = {}
         self._lines: dict[tuple[str, Source], dict[str, set[str]]] = {}
-        self._read_again: dict[Source, int] = {}  # each with the iteration
+        self._read_again: dict[Source, int] = {}  # with the iteration of each
         self.found = Meaning()
 
     def see(self, iteration: int, request: ModelRequest) -> int:
         """Measure a request.
 
         Args:
-            iteration: Of the recorded turn that answers it, from 1.
-            request: As it is sent.
+            iteration: Iteration of the recorded turn that answers it, from 1.
+            request: The request as it is sent.
 
         Returns:
             Tokens of the results that would have to be read again.
@@ -165,7 +166,7 @@ class Meter:
         self.found.without_task += self._run.task not in view
         if iteration > 1:
             self._look_at_arrivals(request.messages[-1], self._run.turns[iteration - 2].results.values())
-        if len(self._shown) > 4 * len(shown) + 1_000:  # what earlier views showed and this one does not
+        if len(self._shown) > 4 * len(shown) + 1_000:  # earlier views showed these blocks, this one does not
             self._shown = {id(each.block): each for each in shown}
         return self._read(missing, iteration)
 
@@ -187,10 +188,10 @@ class Meter:
         return known
 
     def _stands(self, need: Need, view: str) -> bool:
-        """Whether a line that holds an identifier stands in view, or most of its words around the identifier."""
+        """Whether a line that holds an identifier is in view, or most of its words are around the identifier there."""
         name = need.text
         lines = {line: others for source in need.sources for line, others in self._lines_with(name, source).items()}
-        if any(len(text) > _NEAR and text in view for text in lines):  # its words stand too far away to be near
+        if any(len(text) > _NEAR and text in view for text in lines):  # its words may be too far away to count as near
             return True
         for at in places_of(name, view):
             end = at + len(name)
@@ -200,7 +201,7 @@ class Meter:
         return False
 
     def _lines_with(self, name: str, source: Source) -> dict[str, set[str]]:
-        """The lines of a source that hold a name, each with its other words."""
+        """Return the lines of a source that hold a name, each with its other words."""
         known = self._lines.get((name, source))
         if known is None:
             known = self._lines[name, source] = {}
@@ -212,7 +213,7 @@ class Meter:
         return known
 
     def _read(self, missing: Sequence[Need], iteration: int) -> int:
-        """Read again what holds what is missing, and say how many tokens that is."""
+        """Read again the results that hold what is missing, and return their tokens."""
         tokens = 0
         for need in missing:
             if any(iteration - self._read_again.get(source, -_KEPT) < _KEPT for source in need.sources):

@@ -22,30 +22,30 @@ from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.schema import Definition
 
 _END = "[the recording ends here]"
-_REASONING = "[reasoning] " * 20  # about 60 tokens; recordings leave out the real one
-PLAIN_REASONING = Thinking(_REASONING, "0" * 49)  # as long as a signed one
+_REASONING = "[reasoning] " * 20  # about 60 tokens; recordings leave out the real reasoning
+PLAIN_REASONING = Thinking(_REASONING, "0" * 49)  # as long as a signed block
 _PACE = 10.0  # seconds between two answers whose times nobody recorded
 
 
 class ReplayModel:
     """Plays the turns of a recorded run in order, whatever it is asked, and bills every request.
 
-    On a model that binds thinking to the history each turn begins with a thinking block, signed over what it was
-    shown; requests in which one stands behind anything else are counted in ``broken``.
+    If the profile binds thinking to the history, each turn begins with a thinking block that is signed over what it was
+    shown. Requests in which such a block follows anything else are counted in ``broken``.
 
     Args:
-        run: What was recorded.
-        profile: The model to stand in for.
+        run: The recorded run.
+        profile: The profile of the model to play.
         say: Called with what the user says after a turn; the loop must find it when the turn is over.
-        judge: Called with the iteration, the request and its usage before it is answered.
-        tasks: Where time passes: to the next turn's, once the loop has written down what follows from this one.
+        judge: Called with the iteration, the request and its usage before the request is answered.
+        tasks: Runs what advances the time to the next turn, once the loop has recorded what follows from this one.
 
     Attributes:
-        now: Seconds, by the recording; the loop's clock must say the same.
+        now: Seconds, by the recording; the loop's clock must show the same time.
         asked: Requests that were answered.
-        broken: Requests that the provider would have refused for a thinking block behind another history.
+        broken: Requests that the provider would have refused for a thinking block after another history.
         refused: Requests that were too long for the model.
-        beside: What was billed beside the turns, for summaries, each after how many turns.
+        beside: Usage billed besides the turns, for summaries, each with the number of turns before it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ReplayModel:
 
     @property
     def profile(self) -> ModelProfile:
-        """What the planner is told."""
+        """The profile that the planner gets."""
         return self._profile
 
     async def complete(
@@ -110,15 +110,15 @@ class ReplayModel:
         usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, self._profile))
         self._judge(self.asked, request, usage)
         content = turn.content
-        reasoning = _reasoning(positions[-1])  # before anything is awaited: a summary's request moves the positions on
-        if last:  # nobody was shown what its calls answered
+        reasoning = _reasoning(positions[-1])  # before anything is awaited: requests for summaries move the positions
+        if last:  # no request showed the results of its calls
             content = tuple(block for block in content if not isinstance(block, ToolUse)) or (Text(_END),)
         else:
             for said in turn.said:
                 await self._say(said)
         if self._profile.target == "binding":
             content = (reasoning, *content)
-        self._tasks.start_soon(self._pass_time)  # runs when the caller next waits: after it has noted the time
+        self._tasks.start_soon(self._pass_time)  # runs when the caller next waits, after it has read the time
         return ModelResponse(
             content=content,
             stop_reason="tool_use" if tool_uses(content) else "end_turn",
@@ -130,11 +130,11 @@ class ReplayModel:
         self.now = self._times[min(self.asked, len(self._times) - 1)]
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def times_of(run: RecordedRun) -> list[float]:
-    """When each turn was asked for, in seconds: as recorded, else a steady pace; never backwards."""
+    """Return when each turn was requested, in seconds: as recorded, else at a steady pace; never backwards."""
     times: list[float] = []
     for turn in run.turns:
         paced = times[-1] + _PACE if times else 1_000_000.0
@@ -143,7 +143,7 @@ def times_of(run: RecordedRun) -> list[float]:
 
 
 def output_tokens(turn: Turn, profile: ModelProfile) -> int:
-    """What the answer is billed: what was recorded of it and, where thinking is bound, a stand-in for the rest."""
+    """Estimate the output tokens to bill: of what was recorded and, if thinking is bound, of substitute reasoning."""
     spoken = estimate_tokens(turn.content)
     return spoken + estimate_tokens(PLAIN_REASONING) if profile.target == "binding" else spoken
 
@@ -157,15 +157,15 @@ def _short(signature: str) -> str:
 
 
 def _drops_mismatched(request: ModelRequest) -> bool:
-    """Whether the provider is to drop a thinking block that no longer fits, instead of refusing the request."""
+    """Whether the provider should drop a thinking block that no longer fits, instead of refusing the request."""
     binding = (request.options.get("thinking") or {}).get("block_binding") or {}
     return bool(binding.get("prefix_mismatch_behavior") == "drop_block")
 
 
 def _is_broken(positions: list[Position], at: int) -> bool:
-    """Whether a thinking block stands behind something other than what it was written behind.
+    """Whether a thinking block follows something other than what it was written after.
 
-    Thinking before it may be gone altogether; but where some is left, it must be what was there then.
+    All thinking before it may be gone, but if some is left, it must be the same as then.
     """
     block, before = positions[at].block, positions[at - 1]
     if not isinstance(block, Thinking):
@@ -175,11 +175,11 @@ def _is_broken(positions: list[Position], at: int) -> bool:
 
 
 class _Anything(msgspec.Struct, frozen=True):
-    """Whatever arguments were recorded; none of them is looked at."""
+    """Accepts whatever arguments were recorded; none of them is read."""
 
 
 def replay_tools(run: RecordedRun) -> list[Tool]:
-    """Make one tool for each name that a run called. It takes any arguments and answers as it was recorded."""
+    """Make one tool for each name that a run called. It takes any arguments and gives the recorded answers."""
     results = {call_id: result for turn in run.turns for call_id, result in turn.results.items()}
 
     async def answer(context: ToolContext) -> ToolOutput:
@@ -198,7 +198,7 @@ def replay_tools(run: RecordedRun) -> list[Tool]:
                 context_parameter="context",
                 signature=f"{name}(…)",
             ),
-            effect="pure",  # it only looks up
+            effect="pure",  # it only looks answers up
             deadline=None,
             output_cap=None,
         )

@@ -1,4 +1,4 @@
-"""What each turn of a recorded run takes from before it, and where that stood. No view has a part in this."""
+"""What each turn of a recorded run takes from earlier texts, and from which. This does not depend on any view."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Source(msgspec.Struct, frozen=True):
 
     Attributes:
         own: Whether the agent wrote it.
-        text: Its words; of a call the keys and values of its arguments.
-        iteration: When it came, from 1.
+        text: Its words; for a call the keys and values of its arguments.
+        iteration: The iteration that it is from, from 1.
     """
 
     own: bool
@@ -32,10 +32,10 @@ class Need(msgspec.Struct, frozen=True):
 
     Attributes:
         text: The identifier, or the line.
-        kinds: The tokenizers that find the identifier in the turn; nothing for a line.
+        kinds: The tokenizers that find the identifier in the turn; empty for a line.
         own: Whether it is taken from the agent's own words.
-        age: Iterations since the newest source of it; 1 for the iteration right before.
-        sources: All that hold it, of that sort, oldest first.
+        age: Iterations since its newest source; 1 for the iteration right before.
+        sources: All sources of that kind (own or results) that hold it, oldest first.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Need(msgspec.Struct, frozen=True):
 
     @property
     def bucket(self) -> str:
-        """The one of ``AGES`` that the age belongs to."""
+        """The member of ``AGES`` to which the age belongs."""
         return AGES[(self.age > 1) + (self.age > 3) + (self.age > 10)]
 
 
@@ -55,7 +55,7 @@ class Needs(msgspec.Struct, frozen=True):
 
     Attributes:
         turns: For each turn, what it takes.
-        texts: All that was said, by whom ever: results, the agent's words, instructions, task, remarks.
+        texts: All texts of the run: results, the agent's words, instructions, task, remarks.
     """
 
     turns: list[tuple[Need, ...]]
@@ -65,10 +65,10 @@ class Needs(msgspec.Struct, frozen=True):
 def needs_of(run: RecordedRun) -> Needs:
     """Find what each turn of a run takes from results and from the agent's earlier words.
 
-    An identifier belongs to who said it first, a result or the agent; a line to who said it last, so that it is no
-    older than it has to be. What the task or the user said before does not count: no view loses that.
+    An identifier belongs to its first source, a result or the agent; a line to its last source, so that it is no older
+    than necessary. What the task or the user said before does not count: no view loses that.
     """
-    index: dict[str, list[Source]] = {}  # for each identifier and each line, who said it
+    index: dict[str, list[Source]] = {}  # for each identifier and each line, its sources
     given: set[str] = set()  # of these, what the user said before anybody else
     found = Needs([], set())
 
@@ -82,7 +82,7 @@ def needs_of(run: RecordedRun) -> Needs:
             index.setdefault(token, []).append(source)
 
     def taken(words: str, iteration: int) -> Iterator[Need]:
-        """In an order that is always the same: identifiers first."""
+        """Yield needs in a deterministic order, identifiers first."""
         for token, kinds in sorted(tokens_of(words).items(), key=lambda each: (not each[1], each[0])):
             if token in index and token not in given:
                 sources = index[token]

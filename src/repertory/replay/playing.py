@@ -1,4 +1,4 @@
-"""Play a recorded run through the real loop, and judge every request that it makes."""
+"""Plays a recorded run through the real loop, and measures every request that it makes."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from repertory.runs.events import IterationStarted, from_record
 from repertory.supervisor import Run, open_supervisor
 from repertory.supervisor import run as run_async
 
-_RUN_ID = "run-replay"  # always the same: names of citations follow from it, and figures must not depend on chance
-_WORTH = 200  # requests, about three seconds of work: five times what it takes to start a process
+_RUN_ID = "run-replay"  # constant: names of citations derive from it, and figures must not depend on chance
+_WORTH = 200  # requests, about three seconds of work: five times what starting a process takes
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run under one policy and one model's prices. Lists have one element for each iteration.
+    """The result of playing one run under one policy and one model's prices. Lists have one element per iteration.
 
     Attributes:
-        run: What was recorded.
+        run: The recorded run.
         view: Tokens of the prompt.
-        plain: Tokens of the prompt of a loop that shortens nothing.
-        costs: US dollars, those of signed summaries included.
-        plain_costs: The same for the loop that shortens nothing.
+        plain: Tokens of the prompt of a plain loop, which shortens nothing.
+        costs: US dollars, including signed summaries.
+        plain_costs: The same for the plain loop.
         usage: All tokens as billed.
-        plain_usage: The same for the loop that shortens nothing.
-        rereads: US dollars that reading again would cost of what the request lacked, and did not cost.
-        meaning: What the requests said of what was needed.
+        plain_usage: The same for the plain loop.
+        rereads: US dollars that reading again what the request lacked would cost. ``costs`` do not include them.
+        meaning: How much the requests contained of what was needed.
         invalid: Requests that the provider would have refused.
         refused: Requests that were too long, and were made again smaller.
-        decisions: How many of each kind the planner took.
-        cleared_tokens: What they took out of the view, all together.
-        summaries: Swapped in.
-        build_seconds: What planning, projecting and checking took.
-        error: Why the replay did not come to the recording's end; "" where it did.
+        decisions: The number of the planner's decisions of each kind.
+        cleared_tokens: Tokens that all decisions together took out of the view.
+        summaries: Number of summaries that were swapped in.
+        build_seconds: Seconds for planning, projecting and checking.
+        error: Why the replay did not reach the recording's end; "" if it did.
     """
 
     run: RecordedRun
@@ -101,15 +101,15 @@ async def play(
 ) -> Played:
     """Play one run through the agent loop.
 
-    The loop, its planner, its summarizer and its journal are the real ones; the model says what it said then, and
-    every tool answers what it answered then.
+    The loop, its planner, its summarizer and its journal are the real ones; the model and the tools give the recorded
+    answers.
 
     Args:
-        run: What was recorded.
+        run: The recorded run.
         policy: How the view is kept small; None for a plain loop.
-        profile: The model to stand in for: its prices, its window, its cache, and whether it binds thinking.
-        needs: What ``needs_of`` says about the run, where it has been asked before.
-        on_request: Called with every request after it was judged.
+        profile: The model to play: its prices, window and cache, and whether it binds thinking.
+        needs: The answer of ``needs_of`` for the run, if it is known already.
+        on_request: Called with every request after it was measured.
     """
     meter = Meter(run, needs)
     seen = _Bill(profile)
@@ -175,7 +175,7 @@ async def play(
 
 
 def _plain_bill(run: RecordedRun, profile: ModelProfile, frame: ModelRequest, iterations: int) -> _Bill:
-    """Bill the same turns in a loop that shortens nothing, as far as the replay came."""
+    """Bill the same turns in a plain loop, as far as the replay got."""
     bill, biller = _Bill(profile), Biller(profile)
     requests = plain_requests(run, frame, reasoning=PLAIN_REASONING if profile.target == "binding" else None)
     for turn, at, request in islice(zip(run.turns, times_of(run), requests, strict=True), iterations):
@@ -195,20 +195,20 @@ def play_all(
     jobs: int = 1,
     on_request: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Played]]:
-    """Play runs, each with every model. The figures do not depend on how many processes do it.
+    """Play runs, each with every model. The figures do not depend on the number of processes.
 
-    A program that asks for more than one process needs the ``if __name__ == "__main__"`` that ``multiprocessing``
-    asks for. When the caller's process ends, for whatever reason, so do the others.
+    A program that uses more than one process needs ``if __name__ == "__main__"``, as ``multiprocessing`` does. When
+    the caller's process ends, for whatever reason, so do the others.
 
     Args:
-        runs: What was recorded.
-        policy: As ``policy_named`` takes it.
-        profiles: The models to stand in for.
-        jobs: Processes at most. No more are started than there are runs, or than pay for their start.
+        runs: The recorded runs.
+        policy: A name as for ``policy_named``.
+        profiles: The models to play.
+        jobs: Most processes. No more are started than there are runs, or than are worth their start.
         on_request: Called after every request.
 
     Returns:
-        For each run what came of it, by the name of the model.
+        For each run its results, by the name of the model.
 
     Raises:
         ConfigurationError: There is no such policy.
@@ -229,7 +229,7 @@ def play_all(
             for connection in workers:
                 if connection not in playing and waiting:
                     playing[connection] = waiting.pop()
-                    with suppress(ConnectionError):  # of a process that was ended, as is found out below
+                    with suppress(ConnectionError):  # the process has ended, which is handled below
                         connection.send(runs[playing[connection]])
             for ready in wait(list(playing)):
                 assert isinstance(ready, Connection)
@@ -268,12 +268,12 @@ def _play_models(
 
 @contextmanager
 def _worker(policy: str, profiles: Sequence[ModelProfile]) -> Generator[Connection]:
-    """A process that plays what it is sent; it ends with the block, or when the process that started it is gone."""
+    """Start a process that plays the runs it is sent; it ends with the block, or with the process that started it."""
     # Spawned, not forked: a fork would take over whatever threads and event loops the caller has.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, policy, profiles), daemon=True)
-    # A terminal's Ctrl-C is for who started it. Python's tracker of resources, which the first process would start,
+    # A terminal's Ctrl-C is for the parent process. Python's resource tracker, which the first process would start,
     # unblocks signals.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -292,13 +292,13 @@ def _work(connection: Connection, policy: str, profiles: Sequence[ModelProfile])
     def tell(what: object) -> None:
         try:
             connection.send(what)
-        except OSError:  # nobody is there any more
+        except OSError:  # the parent process is gone
             os._exit(1)
 
     chosen = policy_named(policy)
     while True:
         try:
             run = connection.recv()
-        except (EOFError, OSError):  # who sends them is gone, maybe in the middle of one
+        except (EOFError, OSError):  # the parent process is gone, maybe while sending a run
             return
         tell(_play_models(run, chosen, profiles, lambda: tell(None)))

@@ -1,4 +1,4 @@
-"""Files of recorded runs: what is in them is found out by looking."""
+"""Reads files of recorded runs, and detects their format from the content."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from repertory.replay.formats import read_document
 from repertory.replay.recording import RecordedRun
 from repertory.replay.sessions import Session, is_session
 
-MAX_FILE = 2**30  # bytes, packed and unpacked: it is held in memory
+MAX_FILE = 2**30  # bytes, packed and unpacked: files are held in memory
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # what begins the escape of half a character
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # the beginning of the escape of half a surrogate pair
 _NO_ANSWER = "expected at least one message of the assistant, got none"
 
 
 def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
-    """Read the runs of one file. What cannot be read comes as an error, and the reading goes on behind it.
+    """Read the runs of one file. Errors are yielded, not raised, and reading continues after them.
 
-    A file, gzipped or not, is one JSON document or one a line. A document is a list of messages or an object with
-    such a list under ``messages``, in the shape of the Messages API or of OpenAI's chat API; or the lines together
+    A file, gzipped or not, has one JSON document, or one on each line. A document is a list of messages or an object
+    with such a list under ``messages``, in the shape of the Messages API or of OpenAI's chat API; or the lines together
     are a session of Claude Code.
 
     Args:
@@ -54,7 +54,7 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
 def _runs(data: bytes, path: Path) -> Iterator[RecordedRun | RecordingError]:
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
     session = Session(file=path.name, name=name)
-    seen = found = False  # an event of a session; a problem with one
+    seen = found = False  # whether there was an event of a session, and a problem with one
     for where, number, document in _documents(data, path):
         try:
             if isinstance(document, RecordingError):
@@ -76,7 +76,7 @@ def _runs(data: bytes, path: Path) -> Iterator[RecordedRun | RecordingError]:
 
 
 def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
-    """The documents in a file, or the errors in their places: where each stands, and the number of its line or 0."""
+    """Yield the documents in a file, or errors in their places, each with where it is and its line number or 0."""
     try:
         yield str(path), 0, _decode(data)
         return
@@ -84,7 +84,7 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
         if b"\n" not in data.strip():
             yield str(path), 0, RecordingError(f"{path}: expected JSON, got: {error}")
             return
-    held: list[tuple[str, int, Any]] = []  # until a line can be read
+    held: list[tuple[str, int, Any]] = []  # until one line could be read
     readable = False
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -100,11 +100,11 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
         if readable:
             yield from held
             held.clear()
-    yield from held[:1]  # it is one broken document, and not as many problems as it has lines
+    yield from held[:1]  # a single broken document, not one problem for each of its lines
 
 
 def _read(path: Path) -> bytes:
-    """What is in a file or comes through a pipe. Raises ``OSError`` or ``ValueError``."""
+    """Read a file or a pipe. Raises ``OSError`` or ``ValueError``."""
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -120,7 +120,7 @@ def _too_much() -> ValueError:
 
 
 def _unpacked(data: bytes) -> tuple[bytes, bool]:
-    """What is in a file, unpacked as far as it goes, and whether that is all. Raises ``ValueError``: too much."""
+    """Unpack a file as far as possible; return the data and whether that is all. Raises ``ValueError`` if too large."""
     if not data.startswith(_GZIP):
         return data, True
     parts: list[bytes] = []
@@ -147,10 +147,10 @@ def _without_half_a_line(data: bytes) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    """Decode JSON; half a character, as some recorders escape it, becomes U+FFFD.
+    """Decode JSON; half a surrogate pair, as some recorders escape it, becomes U+FFFD.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not JSON.
     """
     try:
         return msgspec.json.decode(data)

@@ -33,10 +33,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         content: What the model said and called. Its reasoning is left out: it is bound to another history.
-        results: The result of each of its calls, by the call's id.
-        said: What the user said after them, before the next turn.
-        usage: What the provider billed for the turn; None where nobody recorded it.
-        at: When the model answered, in seconds since 1970; None where nobody recorded it.
+        results: The result of each of its calls, by call id.
+        said: What the user said after the results, before the next turn.
+        usage: What the provider billed for the turn; None if it was not recorded.
+        at: When the model answered, in seconds since 1970; None if it was not recorded.
     """
 
     content: tuple[Block, ...]
@@ -50,10 +50,10 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run, from its task to the last turn of the model.
 
     Attributes:
-        id: Its name in the recording, else the file's and a number.
-        file: Where it was read.
-        model: The model that was recorded; "" where nobody noted it.
-        system: The instructions; "" where the recorder left them out.
+        id: Its name in the recording, otherwise the file's name and a number.
+        file: The file that it is from.
+        model: The recorded model; "" if it was not recorded.
+        system: The instructions; "" if they were not recorded.
         task: The user's first words.
     """
 
@@ -71,7 +71,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A message of a recording, with what was noted beside it."""
+    """A message of a recording, with what was recorded beside it."""
 
     message: Message
     usage: Usage | None = None
@@ -81,13 +81,13 @@ class Said(msgspec.Struct, frozen=True):
 def record_run(
     messages: Iterable[Said], *, run_id: str, file: str, model: str = "", system: str = ""
 ) -> RecordedRun | None:
-    """Put a conversation in the order in which a loop would have had it.
+    """Turn a conversation into a run, in the order in which a loop would have had it.
 
-    Neighbouring messages of one role become one; ids and names become what the Messages API takes, ids unique; a
-    call without a result gets one that says so; a result without a call is something the user said.
+    Neighbouring messages of one role become one. Ids and names become legal for the Messages API, and ids unique. A
+    call without a result gets one that says so; a result without a call becomes something that the user said.
 
     Returns:
-        The run; None where no model ever answered.
+        The run; None if no model ever answered.
     """
     task: list[str] = []
     turns: list[Turn] = []
@@ -121,7 +121,7 @@ def record_run(
 
 
 def _joined(messages: Iterable[Said]) -> Iterator[tuple[str, list[Said]]]:
-    """Runs of messages of one role; those that say nothing are left out."""
+    """Group neighbouring messages of one role; empty messages are left out."""
     role, group = "", list[Said]()
     for said in messages:
         if not any(_says(block) for block in said.message.content):
@@ -142,7 +142,7 @@ def _says(block: Block) -> bool:
 
 
 class _Ids:
-    """Call ids as the API takes them, each one once: a result belongs to the newest call of its recorded id."""
+    """Makes call ids legal and unique; a result belongs to the newest call with its recorded id."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -186,7 +186,7 @@ def _answered(turn: Turn, content: Sequence[Block], ids: _Ids) -> Turn:
 
 
 def _shown(content: str | tuple[Block, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
-    """A result as a tool returns it."""
+    """Return a result as a tool returns it."""
     if isinstance(content, str):
         return clean_text(content)[0] or NO_OUTPUT
     parts: list[Text | Image | RawBlock] = []

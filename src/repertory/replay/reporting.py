@@ -1,4 +1,4 @@
-"""The figures of played runs: of one, of all, of the long ones. JSON as it comes out of ``repertory replay``."""
+"""The figures of played runs: of each, of all, of the long ones, as JSON for ``repertory replay``."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from repertory.replay.playing import Played
 GROUPS = {"total": 0, "runs_from_40": 40, "long_runs": 90}
 """What figures are added up over, and from how many iterations on a run belongs to it."""
 
-_EQUAL = 1.0005  # a ratio below it is no difference but rounding
+_EQUAL = 1.0005  # a smaller ratio is only rounding
 
 
 def report(
     played: Sequence[Mapping[str, Played]], *, policy: str, problems: Iterable[str] = (), seconds: float = 0.0
 ) -> Json:
-    """Write everything that is known about played runs.
+    """Report everything that is known about played runs.
 
     Args:
-        played: For each run, what came of it by the name of the model that stood in.
-        policy: What was asked for, in the user's words.
+        played: For each run, its results by the name of the model.
+        policy: The policy, as the user named it.
         problems: What could not be read.
-        seconds: What all of it took.
+        seconds: The time that all of it took.
 
     Returns:
         ``policy``, ``models``, ``runs``, those of ``GROUPS``, ``problems`` and ``seconds``. Shares are from 0 to 1,
-        None where there is nothing to have a share of.
+        None if there is nothing to take a share of.
     """
     names = list(played[0]) if played else []
     return {
@@ -74,7 +74,7 @@ def _group(runs: Sequence[Mapping[str, Played]], names: Sequence[str]) -> Json:
 
 
 def figures(runs: Sequence[Played]) -> Json:
-    """Add up what came of runs under one model's prices."""
+    """Add up the results of runs under one model's prices."""
     cost = sum(sum(played.costs) for played in runs)
     plain = sum(sum(played.plain_costs) for played in runs)
     seen = sum(played.usage.prompt_tokens for played in runs)
@@ -136,7 +136,7 @@ def _rounded(share: float | None) -> float | None:
 
 
 def _worst_prefix(played: Played) -> float:
-    """How much dearer than the plain loop the run was at its worst, had it ended at any one request."""
+    """Return the highest ratio of the run's cost to the plain loop's, had it ended at any one request."""
     worst = spent = plain = 0.0
     for cost, other in zip(played.costs, played.plain_costs, strict=True):
         spent, plain = spent + cost, plain + other
@@ -145,5 +145,5 @@ def _worst_prefix(played: Played) -> float:
 
 
 def _quantile(seconds: Sequence[float], share: float) -> float | None:
-    """Milliseconds."""
+    """Return a quantile in milliseconds."""
     return round(seconds[min(len(seconds) - 1, int(len(seconds) * share))] * 1_000, 3) if seconds else None

@@ -1,9 +1,9 @@
-"""Session files of Claude Code: one event a line, a tree of messages, an answer's blocks spread over several lines.
+"""Reads session files of Claude Code: one event a line, a tree of messages, answers spread over several lines.
 
-A session's lines are a tree by ``parentUuid``: what the user took back stays in the file as a dead branch. The
-conversation is the way from the newest message up to the root, with what hangs on it by other names: the other
+The lines of a session form a tree by ``parentUuid``: what the user took back stays in the file as a dead branch. The
+conversation is the path from the newest message up to the root, plus lines that belong to it in other ways: the other
 lines of an answer (they share ``message.id``) and the results of its parallel calls. Sub-agents (``isSidechain``)
-have files of their own or share the session's; each is a run of its own.
+have their own files or share the session's; each is a separate run.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def is_session(event: Any) -> bool:
 
 
 class _Event(msgspec.Struct, frozen=True, eq=False):
-    """A line of the file. What is no message links messages all the same.
+    """A line of the file. Lines that are not messages still link messages.
 
     Attributes:
         raw: The whole line.
-        message: What it says; an empty one where it is no message, or none that can be read.
-        answer: What the lines of one answer have in common; "" for a line that is no part of one.
+        message: Its message; an empty one if the line is not a message, or cannot be read.
+        answer: What the lines of one answer have in common; "" for a line that is not part of an answer.
     """
 
     raw: Json
@@ -47,10 +47,10 @@ class _Event(msgspec.Struct, frozen=True, eq=False):
         return str(self.raw.get("parentUuid") or self.raw.get("logicalParentUuid"))
 
     def follows(self, kept: Sequence[_Event]) -> bool:
-        """Whether the model was shown it, after others of its branch.
+        """Whether the event is part of the conversation, after the others of its branch.
 
-        Not what the program said in the model's place, nor what it showed to its user alone; and what was summarized
-        is there, so that its summary is not needed, unless nothing is there before it.
+        Left out are what the program said in the model's place, and what it showed only to its user. A summary is only
+        used if nothing is there before it: otherwise what it summarizes is there itself.
         """
         begins = bool(self.raw.get("isCompactSummary")) and not kept
         return self.model != _SYNTHETIC and (begins or not self.raw.get("isVisibleInTranscriptOnly"))
@@ -60,8 +60,8 @@ class Session:
     """The events of one file.
 
     Args:
-        file: Where they were read.
-        name: What to call a run that has no session id.
+        file: The file that they are from.
+        name: The name of a run that has no session id.
     """
 
     def __init__(self, *, file: str, name: str) -> None:
@@ -71,14 +71,14 @@ class Session:
         self._messages: list[_Event] = []
 
     def add(self, raw: Json, *, where: str) -> None:
-        """Take in the next line.
+        """Add the next line.
 
         Args:
             raw: The event.
             where: The file and the line, for errors.
 
         Raises:
-            RecordingError: It is a message that cannot be read. It stays a link between the others.
+            RecordingError: It is a message that cannot be read. It still links the other messages.
         """
         self._link(_Event(raw))
         if raw["type"] in ("user", "assistant") and "message" in raw:
@@ -113,7 +113,7 @@ class Session:
         return str(root.raw.get("uuid"))
 
     def _ancestors(self, event: _Event) -> Iterator[_Event]:
-        """The event and those above it."""
+        """Yield the event and those above it."""
         seen: set[int] = set()
         above: _Event | None = event
         while above is not None and id(above) not in seen:
@@ -122,7 +122,7 @@ class Session:
             above = self._known.get(above.above)
 
     def _newest_branch(self, events: Sequence[_Event]) -> list[_Event]:
-        """The lines of the conversation as it stood last."""
+        """Return the lines of the newest state of the conversation."""
         last = events[-1]
         linked = isinstance(last.raw.get("uuid"), str)
         alive = {id(event) for event in self._ancestors(last)} if linked else set[int]()
@@ -156,7 +156,7 @@ def _read(raw: Json, where: str) -> _Event:
 
 
 def _together(events: Sequence[_Event]) -> Iterator[_Event]:
-    """The lines of one answer next to each other: results of its first calls may stand between them."""
+    """Put the lines of one answer next to each other: results of its first calls may be between them."""
     answers: dict[object, list[_Event]] = {}
     for event in events:
         answers.setdefault(_answer(event), []).append(event)
@@ -167,12 +167,12 @@ def _together(events: Sequence[_Event]) -> Iterator[_Event]:
 
 
 def _answer(event: _Event) -> object:
-    """What the lines of one answer have in common; an event by itself where it belongs to none."""
+    """Return what the lines of one answer have in common; the event itself if it belongs to none."""
     return (event.raw["type"] == "assistant" and event.answer) or id(event)
 
 
 def _said(branch: Sequence[_Event]) -> Iterator[Said]:
     for index, event in enumerate(branch):
-        # Every line of an answer repeats its usage, and the last one's is complete.
+        # Every line of an answer repeats its usage; the last one's is complete.
         ends = index + 1 == len(branch) or _answer(branch[index + 1]) != _answer(event)
         yield Said(event.message, event.usage if ends else None, read_time(event.raw.get("timestamp")))

@@ -1,4 +1,4 @@
-"""The provider's signed summary, as a replay stands in for it: nobody recorded one."""
+"""A substitute for the provider's signed summary, which no recording contains."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ROOM = 6_000  # characters, about 1,500 tokens: what the planner expects of a s
 
 
 def write_summary(request: ModelRequest, last: Position) -> RawBlock:
-    """Write the block that may stand for all messages of a request from then on.
+    """Write the block that may replace all messages of a request from then on.
 
-    It says what an earlier one said, as a model is told to, and behind it the trail of everything since: of each as
-    much of its end as there is room for. Its words are chosen, not written by a model, which would say more.
+    It repeats an earlier summary, as a model is told to, and adds the trail of everything since: of each as much of the
+    end as fits. Its words are selected, not written by a model, which would say more.
 
     Args:
-        request: What is summarized.
+        request: The request to summarize.
         last: Its last position.
     """
     earlier = [words_of(block) for block in request.messages[0].content if is_compaction(block)]
@@ -37,14 +37,14 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
 
 
 def _newest(text: str, room: int) -> str:
-    """The last lines of a text that have room."""
+    """Return the last lines of a text that fit."""
     if len(text) <= room:
         return text
     return text[len(text) - room :].partition("\n")[2]
 
 
 def _entries(messages: tuple[Message, ...]) -> Iterator[Entry]:
-    """The turns of the agent and the results of its calls, as the record has them; users' words stay in view."""
+    """Yield the agent's turns and the results of its calls, as the record has them; users' words stay in view."""
     tools: dict[str, str] = {}
     position = iteration = 0
     for message in messages:

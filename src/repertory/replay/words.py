@@ -1,11 +1,10 @@
-"""The words of blocks, and what of them may be needed again: lines, and identifiers found by their shape.
+"""Extracts the words of blocks, and what may be needed again: lines, and identifiers found by their shape.
 
-Several tokenizers, because what counts as one identifier is a matter of taste; a figure that holds for all of them
-is no artefact of one.
+There are several tokenizers, because what counts as one identifier is a matter of taste; a figure that holds for all of
+them is not an artefact of one.
 
-A result may be megabytes of base64, so each pattern takes time in proportion to the text: it reads a run of its
-characters from the run's beginning only, to the end of it or a bounded number of them, and the next search begins
-behind what was read.
+A result may be megabytes of base64, so each pattern must take time in proportion to the text: it reads a run of its
+characters only from the run's beginning, to its end or up to a bound, and the next search begins after what was read.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from repertory.llm.features import is_compaction
 from repertory.llm.messages import Block, RawBlock, Text, ToolUse, text_of
 
 _GUTTER = re.compile(r"\s*\d+(?:[→\t|:]|-(?![\d-]))")  # of `cat -n`, `grep -n`, file viewers
-_MATCH = re.compile(r"[\w./@-]+[:-]\d+[:-]")  # what `grep` puts before a line of many files
-_LEAST = 12  # characters from which on a line says more than a bracket or a keyword
+_MATCH = re.compile(r"[\w./@-]+[:-]\d+[:-]")  # what `grep` puts before a line when it searches many files
+_LEAST = 12  # fewest characters of a line that says more than a bracket or a keyword
 _WAY = re.compile(r"[\w.\-@~/]+")  # a whole run, matched whatever it holds: it is not searched again from its middle
-_PATH = re.compile(r".*/[\w.\-@]+")  # within one: up to the last slash before a name, and that name
+_PATH = re.compile(r".*/[\w.\-@]+")  # within such a run: up to the last slash before a name, and that name
 _URL = re.compile(r"https?://[^\s\"'<>)\]\\]+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{3,}")
 _NUMBER = re.compile(r"(?<![\w.])\d{3,}(?!\w)")
@@ -30,15 +29,15 @@ _HEX = re.compile(
 )
 _KEY = re.compile(r"[\"'`]([A-Za-z0-9_.\-/:]{4,60})[\"'`]")
 _RUN = re.compile(r"[\w./:@\-]{4,}")
-_INNER = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w\.\w")  # what tells a name from a word
+_INNER = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w\.\w")  # distinguishes a name from a word
 
 _LONGEST = 200
 
 
 def leaves(value: Any) -> str:
-    """The keys, strings and numbers of a JSON value, one a line, unescaped."""
+    """Return the keys, strings and numbers of a JSON value, one a line, unescaped."""
     parts: list[str] = []
-    stack = [value]  # and no recursion: nobody says how deep a recording goes
+    stack = [value]  # no recursion: a recording may be nested arbitrarily deep
     while stack:
         match stack.pop():
             case dict() as inner if inner:
@@ -53,7 +52,7 @@ def leaves(value: Any) -> str:
 
 
 def spoken(content: Sequence[Block]) -> str:
-    """The words of a turn: its text and the arguments of its calls."""
+    """Return the words of a turn: its text and the arguments of its calls."""
     parts: list[str] = []
     for block in content:
         if isinstance(block, Text):
@@ -64,7 +63,7 @@ def spoken(content: Sequence[Block]) -> str:
 
 
 def words_of(block: Block) -> str:
-    """What a reader sees of a block: text, a result's text, the values of a call's arguments, a summary."""
+    """Return what a reader sees of a block: text, a result's text, the values of a call's arguments, a summary."""
     if isinstance(block, RawBlock):
         source = block.raw.get("source")
         document = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else ""
@@ -75,25 +74,25 @@ def words_of(block: Block) -> str:
 
 
 def without_gutter(line: str) -> str:
-    """A line without the number that a viewer puts before it, and without the space around it."""
+    """Remove the number that a viewer puts before a line, and the space around it."""
     gutter = _GUTTER.match(line)
     return line[gutter.end() if gutter else 0 :].strip()
 
 
 def bare_line(line: str) -> str:
-    """A line without the number, or the file and the number, that a search puts before it."""
+    """Remove the number, or the file and the number, that a search puts before a line."""
     found = _MATCH.match(line)
     return line[found.end() :].strip() if found else without_gutter(line)
 
 
 def lines_of(text: str) -> set[str]:
-    """The lines of a text that say something: of twelve characters and two words, nothing put before them."""
+    """Return the meaningful lines of a text: of at least twelve characters and two words, without any prefix."""
     lines = (bare_line(line) for line in text.splitlines())
     return {line for line in lines if len(line) >= _LEAST and len(line.split(None, 1)) == 2}
 
 
 def places_of(name: str, text: str) -> Iterator[int]:
-    """Where a name stands in a text, and not as a part of a longer word."""
+    """Yield where a name occurs in a text, except as part of a longer word."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -110,7 +109,7 @@ def _in_word(character: str) -> bool:
 
 
 def paths(text: str) -> set[str]:
-    """Paths of files and addresses of pages."""
+    """Find paths of files and addresses of pages."""
     ways = (_PATH.match(way) for way in set(_WAY.findall(text)) if "/" in way)
     found = {way[0].rstrip("./-:@") for way in ways if way is not None}
     found = {path for path in found if "/" in path[1:] and path[:2] != "//" and any(c.isalpha() for c in path)}
@@ -118,27 +117,27 @@ def paths(text: str) -> set[str]:
 
 
 def symbols(text: str) -> set[str]:
-    """Names of programs: ``snake_case``, ``camelCase``, ``dotted.names``, words with digits."""
+    """Find names in programs: ``snake_case``, ``camelCase``, ``dotted.names``, words with digits."""
     return {name for raw in set(_SYMBOL.findall(text)) if 4 <= len(name := raw.strip(".")) < 80 and _INNER.search(name)}
 
 
 def numbers(text: str) -> set[str]:
-    """Whole numbers of three digits or more."""
+    """Find whole numbers of three digits or more."""
     return set(_NUMBER.findall(text))
 
 
 def hashes(text: str) -> set[str]:
-    """Hashes and UUIDs in hexadecimal digits."""
+    """Find hashes and UUIDs in hexadecimal digits."""
     return set(_HEX.findall(text))
 
 
 def keys(text: str) -> set[str]:
-    """Short words in quotes, such as keys and values."""
+    """Find short words in quotes, such as keys and values."""
     return set(_KEY.findall(text))
 
 
 def runs(text: str) -> set[str]:
-    """Maximal runs of what names are made of, marks between their parts included."""
+    """Find maximal runs of the characters of names, including marks between their parts."""
     found = (raw.strip("./:-@") for raw in set(_RUN.findall(text)))
     return {run for run in found if 4 <= len(run) < 120 and (_INNER.search(run) or any(c in run for c in "/-:"))}
 
@@ -155,9 +154,9 @@ TOKENIZERS: Mapping[str, Callable[[str], set[str]]] = {
 
 
 def tokens_of(text: str) -> dict[str, list[str]]:
-    """The identifiers in a text, each with the tokenizers that find it, and its lines, which none of them finds.
+    """Return the identifiers in a text, each with the tokenizers that find it, and its lines, which none of them finds.
 
-    An identifier has no space in it, and a line has: no text is both.
+    An identifier has no space in it and a line has one, so nothing is both.
     """
     found: dict[str, list[str]] = {line: [] for line in lines_of(text)}
     for kind, tokenize in TOKENIZERS.items():
