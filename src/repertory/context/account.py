@@ -14,7 +14,7 @@ from repertory.context.plan import Plan
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 
-_MARGIN = 1.2  # both sides are estimates: at 1.1 two of 88 replayed runs came out up to 7 in 1,000 dearer than unedited
+_MARGIN = 1.2  # both sides are estimates: at 1.1 two of 88 replayed runs cost up to 7 in 1,000 more than unedited ones
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Account:
         self.bank = 0.0
         self.owed = 0.0
         self._position = 0  # entries below this are counted in ``_record``
-        self._record = 0  # tokens of the record so far, results as they came from their tools
+        self._record = 0  # tokens of the record so far, with results as they came from their tools
         self._sent = 0  # those of them in the last request
         self.cached = 0
         self.since_counted = 0

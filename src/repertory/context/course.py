@@ -145,8 +145,8 @@ class Course:
         return self.profile.target == "binding" and live.thinking
 
     def edge(self, live: Live, iteration: int) -> int:
-        """Return where a fold before an iteration's request would end, not included. Talk that follows directly is
-        included, since it stays verbatim anyway."""
+        """Return where a fold before an iteration's request would end, not included. It extends over talk that follows
+        directly, since that stays verbatim."""
         upto = live.end_at_turn(iteration - self.policy.window)
         return live.past_talk(upto)
 

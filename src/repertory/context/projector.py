@@ -36,7 +36,7 @@ from repertory.llm.profiles import ModelProfile, canonical_name
 from repertory.record.entries import Entry
 
 FRAME = "context_trail"
-"""The name of the call whose result stands for a stretch. No tool has it: the runtime calls it."""
+"""The name of the call whose result replaces a stretch. It is not a tool: the runtime makes the call up."""
 _RESTATED = "[Still in force, word for word, from before the summary:]"
 
 

@@ -14,8 +14,8 @@ from repertory.llm.profiles import ModelProfile, Prices, profile_for
 
 BINDING = "+binding"
 PRESETS = ("r=0.1", "r=0.05", "r=0.025", f"r=0.05{BINDING}", f"r=0.025{BINDING}")
-"""Price levels of cache reads, as multiples of the input price: the older models', the 5.5 models', the Fables'; and
-those at which there are models that bind their thinking to the history."""
+"""Price levels of cache reads, as multiples of the input price: of the older models, the 5.5 models and the Fables;
+then the levels of models that bind their thinking to the history."""
 
 _PRESET = re.compile(r"r=(\d*\.?\d+)")
 

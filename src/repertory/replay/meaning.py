@@ -42,7 +42,7 @@ UNION = "union"
 KINDS = (UNION, *TOKENIZERS)
 MEASURES = ("facts", "lines", "own_facts", "own_lines")
 OLD = AGES[-1:]
-"""The ages of what comes from more than ten iterations ago."""
+"""The ages of more than ten iterations."""
 
 _KEPT = 10  # iterations for which what was read again counts as in view
 _NEAR = 240  # characters on each side of an identifier

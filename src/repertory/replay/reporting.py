@@ -11,7 +11,7 @@ from repertory.replay.needs import AGES
 from repertory.replay.playing import Played
 
 GROUPS = {"total": 0, "runs_from_40": 40, "long_runs": 90}
-"""What figures are added up over, and from how many iterations on a run belongs to it."""
+"""The groups of runs over which figures are added up, each with the fewest iterations of its runs."""
 
 _EQUAL = 1.0005  # a smaller ratio is only rounding
 

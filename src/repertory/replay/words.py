@@ -150,7 +150,7 @@ TOKENIZERS: Mapping[str, Callable[[str], set[str]]] = {
     "keys": keys,
     "runs": runs,
 }
-"""By the name that a report gives them; it adds ``union``, whatever any of them finds."""
+"""The tokenizers by their names in a report, which adds ``union``: whatever any of them finds."""
 
 
 def tokens_of(text: str) -> dict[str, list[str]]:

@@ -20,8 +20,8 @@ Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 """What a tool result may hold."""
 
 Why: TypeAlias = Literal["shortened", "shown once", "superseded", "expired", "cut"]
-"""Why a result is not shown as it came: its policy or rhythm says so, it was bulky, the same was called again, its time
-was up, or the prompt would not fit."""
+"""Why a result is not shown as it arrived: its policy or rhythm says so, it was bulky, the same was called again, it
+expired, or the prompt would not fit."""
 
 _FACTS_CHARS = 200  # two lines: an address and a few small values
 

@@ -23,9 +23,9 @@ from repertory.shortening.rules import ResultRules, expiring_together
 from repertory.shortening.shaping import failed, media_in, tool_text, words_asked_for
 
 WINDOW = 5
-"""Iterations that stand as they arrived, unless somebody says otherwise (FEATURES.md C1)."""
+"""Default number of newest iterations that stay as they arrived (FEATURES.md C1)."""
 SHARE = 0.2
-"""Of the characters of a long result or argument, what the trail keeps (`docs/context.md` has the table)."""
+"""The share of a long result's or argument's characters that the trail keeps (`docs/context.md` has the table)."""
 _SHORT = 300  # characters up to which a result is kept whole
 _MOST = 4_800  # characters of one result: a bound twice as high costs more and finds no more
 _SAID = 1_000  # characters up to which the agent's text in one turn is kept word for word

@@ -14,7 +14,7 @@ from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
 
 EXTRACTIVE, MODEL, PROVIDER = "extractive", "model", "provider"
-"""Who wrote a summary, as ``SummaryStored.strategy`` says: the program, from the record; a model; the provider."""
+"""Values of ``SummaryStored.strategy``: written by the program from the record, by a model, or by the provider."""
 
 
 class Summarize(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ class StretchSummary:
             tokens: Bound on the new summary, its block included.
         """
         self.replaced = sum(entry.tokens for entry in entries) + len(previous) // _CHARS_PER_TOKEN
-        """Tokens that the summary stands for."""
+        """Tokens that the summary replaces."""
         self._parts = [(entry, text) for entry in entries if (text := _part_text(entry))]
         self._previous = previous
         self._tokens = tokens
@@ -130,7 +130,7 @@ class ProviderSummary:
     def __init__(self, sent: ModelRequest) -> None:
         """Prepare to ask for a summary of what was sent."""
         self.replaced = estimate_tokens(sent.messages)
-        """Tokens that the summary stands for."""
+        """Tokens that the summary replaces."""
         self._sent = sent
 
     def request(self, _: Model) -> ModelRequest:

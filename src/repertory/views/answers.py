@@ -77,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> bool:
-        """Whether the model, or a classifier behind it, declined; then none of its calls may be made."""
+        """Whether the model, or a classifier behind it, declined; then nothing in the answer may be acted on."""
         return self.stop_reason == REFUSAL
 
 

@@ -21,7 +21,7 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         position: The entry's position in the record, as ``Run.expand`` and ``Run.pin`` take it.
         tool: The tool whose result it is; None for anything else.
-        representation: ``verbatim``, ``shaped`` (cut on arrival), ``stub``, ``covered`` (a summary stands for it),
+        representation: ``verbatim``, ``shaped`` (cut on arrival), ``stub``, ``covered`` (a summary replaces it),
             ``removed`` or ``expanded``.
         pinned: Whether it stays in view as it is.
         can_expand: Whether the entry has more than is shown.
