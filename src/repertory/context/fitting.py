@@ -59,7 +59,7 @@ class Fitting:
         self._edge = now.live.end_at_turn(now.iteration - course.policy.window)
 
     def gently(self) -> list[Edit]:
-        """Return edits that make the prompt fit, or nearly, and leave the window and the talk as they are.
+        """Return edits that make the prompt fit, or nearly, and leave talk and the window, except large results, alone.
 
         Each edit rewrites the prompt, so edits are only worth it if they make room for a while: a fifth of the limit.
         """

@@ -49,7 +49,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
         show_once: Whether thrifty rhythm may show a bulky result whole only once. It always does so with very large
             results, and with others until the run has saved enough to pay for edits of the past.
         comfort_tokens: Bound on the view, for the sake of the model's attention. A longer view is shortened, except for
-            the window and for what was said. None uses the bound in the model's profile, 0 sets no bound.
+            what was said; in the window only results of more than a tenth of the bound are. None uses the bound in the
+            model's profile, 0 sets no bound.
         results: Policy for the results of all tools of this agent.
         tools: Policies by tool name; they override ``results`` and the tool's own policy.
     """
