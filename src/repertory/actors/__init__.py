@@ -1,8 +1,8 @@
-"""The actor runtime: typed mailboxes, references, supervision, systems. It knows nothing of models.
+"""The actor runtime: typed mailboxes, references, supervision, systems. It knows nothing about models.
 
-An actor is a plain object whose methods are marked with ``@handler``. ``open_system`` opens a place for actors to
-live in, ``spawn`` starts one and returns its ``ActorRef``, ``tell`` sends without an answer, ``ask`` with one.
-What is promised, and what is not, is in ``docs/semantics.md``.
+An actor is a plain object with methods marked with ``@handler``. ``open_system`` opens a system for actors, ``spawn``
+starts an actor and returns its ``ActorRef``, ``tell`` sends a message without waiting for an answer, and ``ask`` waits
+for one. ``docs/semantics.md`` says what is promised and what is not.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ from repertory.errors import ActorStopped, UnhandledMessage
 log = Log("repertory.actors")
 
 QUOTA = 256
-"""Messages between two checkpoints of an actor that has always more to do."""
+"""Messages that a constantly busy actor handles between two checkpoints."""
 
 SLICE = 0.001
-"""Seconds after which such an actor lets others run, whatever it has handled."""
+"""Seconds after which a busy actor lets others run, however few messages it has handled."""
 
 
 async def run_actor(node: ActorNode) -> None:
-    """Be the actor until it is gone for good."""
+    """Run an actor until it has stopped for good."""
     asking_mailbox.set(node.mailbox)
     reason = StopReason("killed")
     try:
@@ -41,7 +41,7 @@ async def run_actor(node: ActorNode) -> None:
                 try:
                     await _live(node)
                 except BaseException:
-                    # Cancelled from above (or KeyboardInterrupt, or a bug of ours): no verdict, but a farewell.
+                    # Cancelled from above (or KeyboardInterrupt, or our own bug): no verdict, but the hook is called.
                     await _say_farewell(node, "stopped")
                     raise
                 verdict = _judge(node)
@@ -63,7 +63,7 @@ async def run_actor(node: ActorNode) -> None:
 
 
 async def _live(node: ActorNode) -> None:
-    """From the factory to the moment when the last child and task are gone."""
+    """Run one incarnation: from the factory until the last child and task are gone."""
     box = node.mailbox
     node.context = ActorContext(node)
     node.cancelled = False
@@ -79,7 +79,7 @@ async def _live(node: ActorNode) -> None:
                 if "started" in blueprint.hooks:
                     await _call_hook(node, "started")
                 node.become("stopping" if node.closing else "running")
-                if box.settings.attempts == 1:  # else a crash means waiting for the next attempt
+                if box.settings.attempts == 1:  # with more, an asker may have to wait for the next attempt
                     box.plain_handlers = blueprint.plain
                 await _serve(node, blueprint)
                 await _part(node)
@@ -100,7 +100,7 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
     box = node.mailbox
     park, is_parked = box.runtime.scheduler.park, box.runtime.scheduler.is_parked
     queue = box.queue
-    # One by one, never the whole queue at once: what is not begun must stay in the mailbox when this one crashes.
+    # One by one, never the whole queue at once: messages not begun must stay in the mailbox if the actor crashes.
     popleft = queue.popleft
     quota, slice_end = QUOTA, perf_counter() + SLICE
     while True:
@@ -163,7 +163,7 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
 
 
 async def _obey(node: ActorNode) -> None:
-    """Work off the signals, and stay here while paused."""
+    """Process the signals, and wait here while paused."""
     while node.control or node.cancelled or (node.paused and not node.closing):
         if node.cancelled or not node.control:
             # asyncio delivers a cancellation one pass late, and no message is begun in between.
@@ -178,7 +178,7 @@ async def _obey(node: ActorNode) -> None:
 
 
 async def _part(node: ActorNode) -> None:
-    """The orderly end of a graceful stop; bounded by the deadline of the incarnation's scope."""
+    """Finish a graceful stop: the ``stopping`` hook, tasks, children; bounded by the incarnation's deadline."""
     node.state = "stopping"
     if node.has_hook("stopping"):
         await _call_hook_or_log(node, "stopping")
@@ -191,7 +191,7 @@ async def _part(node: ActorNode) -> None:
 
 
 def _judge(node: ActorNode) -> StopReason | Comeback:
-    """What comes after an incarnation."""
+    """Decide what follows an incarnation: the end, or a restart."""
     box, settings = node.mailbox, node.mailbox.settings
     error, node.failure = node.failure, None
     if error is not None:
@@ -213,7 +213,7 @@ def _judge(node: ActorNode) -> StopReason | Comeback:
 
 
 async def _wait_for_comeback(node: ActorNode, comeback: Comeback) -> None:
-    """Wait out the back-off, or the restart of the group; a stop or kill ends the wait."""
+    """Wait for the back-off, or for the restart of the group; a stop or kill ends the wait."""
     scheduler = node.mailbox.runtime.scheduler
     if comeback.grouped:
         node.awaits_group = True
@@ -231,11 +231,11 @@ async def _wait_for_comeback(node: ActorNode, comeback: Comeback) -> None:
 
 
 async def _say_farewell(node: ActorNode, hook: str, *args: Any) -> None:
-    """Let the incarnation release what it holds: shielded, in bounded time, and whatever it raises."""
+    """Call the last hook of an incarnation, so that it can release resources: shielded, and in bounded time."""
     path, timeout = node.mailbox.path, node.mailbox.runtime.cleanup_timeout
     try:
         if not node.has_hook(hook):
-            return  # nothing to say, or the factory failed
+            return  # no such hook, or the factory failed
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
             await _call_hook_or_log(node, hook, *args)
         if scope.cancelled_caught:
@@ -245,7 +245,7 @@ async def _say_farewell(node: ActorNode, hook: str, *args: Any) -> None:
 
 
 async def _call_hook_or_log(node: ActorNode, name: str, *args: Any) -> None:
-    """The same for a hook whose failure changes nothing."""
+    """Call a hook, and only log its failure."""
     try:
         await _call_hook(node, name, *args)
     except Exception as error:  # noqa: BLE001 - whatever it raises, the actor has ended
@@ -253,7 +253,7 @@ async def _call_hook_or_log(node: ActorNode, name: str, *args: Any) -> None:
 
 
 async def _call_hook(node: ActorNode, name: str, *args: Any) -> None:
-    """Call one of the actor's hooks, which it has."""
+    """Call one of the actor's hooks, which must exist."""
     assert node.blueprint is not None
     result = node.blueprint.hooks[name](node.actor, node.context, *args)
     if inspect.isawaitable(result):

@@ -1,4 +1,4 @@
-"""What an actor may do: its own side of the runtime."""
+"""``ActorContext``: what an actor itself can do in the runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ ArgsT = TypeVarTuple("ArgsT")
 
 
 class ActorContext:
-    """Given to hooks, and to handlers that take it; for this incarnation's own code, in the scheduler's thread."""
+    """The context that hooks, and handlers with a second parameter, get.
+
+    Only this incarnation's own code may use it, in the scheduler's thread.
+    """
 
     __slots__ = ("_node",)
 
@@ -40,7 +43,7 @@ class ActorContext:
 
     @property
     def children(self) -> tuple[ActorRef[Any], ...]:
-        """The living children in the order they were started."""
+        """The living children, in the order in which they were started."""
         children = self._node.children if self._node.context is self else None
         return () if children is None else tuple(child.ref for child in children.members.values())
 
@@ -60,12 +63,12 @@ class ActorContext:
         """Start a child. It lives no longer than this incarnation.
 
         Args:
-            factory: Makes the actor: a class, or a function that returns a fresh object, for each restart anew.
-            name: Its name among its living siblings; None makes one up.
+            factory: A class, or a function that returns a fresh object; called at the start and at every restart.
+            name: Its name, unique among its living siblings; None generates one.
             options: See ``SpawnOptions``.
 
         Returns:
-            Its reference, typed by what the actor declares in ``receives``. Messages may be sent at once.
+            Its reference, typed by the actor's ``receives`` annotation. Messages may be sent at once.
 
         Raises:
             ConfigurationError: The class has no handlers, the name is taken, or an option is wrong.
@@ -81,8 +84,8 @@ class ActorContext:
     def start_soon(self, function: Callable[[*ArgsT], Awaitable[object]], *args: *ArgsT) -> None:
         """Start a background task that this incarnation owns.
 
-        The mailbox is served meanwhile. A crash of the task is a crash of the actor; the task is cancelled when the
-        actor stops or restarts. Asks made in it belong to no chain and inherit no deadline.
+        The actor keeps handling messages meanwhile. If the task crashes, the actor crashes; when the actor stops or
+        restarts, the task is cancelled. Asks made in the task belong to no chain of asks and inherit no deadline.
 
         Args:
             function: An async function.
@@ -100,7 +103,7 @@ class ActorContext:
         nursery.start_soon(_run_task, node, scope, function, args, name=f"{node.mailbox.path} task")
 
     def watch(self, ref: ActorRef[Any]) -> None:
-        """Have ``terminated`` called once when ``ref`` has stopped for good, soon if it has already.
+        """Call this actor's ``terminated`` hook once ``ref`` has stopped for good, or soon if it has already.
 
         The call overtakes the messages in the mailbox. Watches end with the incarnation.
 
@@ -118,11 +121,11 @@ class ActorContext:
             other.add_watcher(node)
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
-        """Stop gracefully, as ``ActorRef.stop``, but by itself: a permanent actor comes back."""
+        """Stop gracefully, like ``ActorRef.stop``, but from within: a permanent actor is restarted."""
         self._node.stop(drain_timeout, by_itself=True)
 
     def _open_nursery(self) -> Nursery:
-        """Where children and tasks are started, if this incarnation still lives."""
+        """The nursery for children and tasks; raises ``ActorStopped`` if this incarnation has ended."""
         node = self._node
         if node.context is not self or node.nursery is None:
             raise ActorStopped(f"this incarnation of {node.mailbox.path} has ended")

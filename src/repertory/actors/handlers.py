@@ -1,6 +1,6 @@
-"""What makes an object an actor: methods that handle messages, and hooks that are called during its life.
+"""Handlers and hooks: the methods that make an object an actor.
 
-There is no base class. Each hook is found by its name, and may be a plain ``def`` or an ``async def``.
+There is no base class. Hooks are found by name, and may be a plain ``def`` or an ``async def``.
 
 ======================================  ===================================================  ===================
 hook                                    when                                                 if it raises
@@ -54,16 +54,16 @@ def handler(method: MethodT, /) -> MethodT: ...
 
 
 def handler(*types: Any, expected: Expected = ()) -> Any:
-    """Mark a method as the handler of the messages its first parameter is annotated with.
+    """Mark a method as the handler of the message types in its first parameter's annotation.
 
-    The annotation may be a union. A message goes to the handler of its own type, or else of the nearest base
+    The annotation may be a union. A message goes to the handler of its own type, or otherwise of the nearest base
     class, so a handler annotated ``object`` is the fallback. The method takes the message and, if it has a
     second parameter, the ``ActorContext``. A plain ``def`` may run inside the asking task when the actor is
     idle, which is many times cheaper; such a handler must not block.
 
     Args:
-        types: The message types, where the annotation cannot be resolved at run time.
-        expected: Errors that are an answer: the asker gets this very error and the actor goes on. After a
+        types: The message types, if the annotation cannot be resolved at run time.
+        expected: Errors that are an answer: the asker gets the same error object and the actor continues. After a
             ``tell`` the message goes to dead letters with the error. Any other exception is a crash.
     """
     expected = expected if isinstance(expected, tuple) else (expected,)
@@ -79,10 +79,10 @@ def handler(*types: Any, expected: Expected = ()) -> Any:
 
 
 class Accepts(Generic[MessageT_contra]):
-    """Declares, in an actor's class body, the messages its reference takes: ``receives: Accepts[Store | Load]``.
+    """Declares, in an actor's class body, the messages that its reference takes: ``receives: Accepts[Store | Load]``.
 
-    It is an annotation and never a value. ``spawn`` then returns an ``ActorRef[Store | Load]``, and refuses the
-    actor if one of the types has no handler.
+    It is used only as an annotation, never as a value. ``spawn`` then returns an ``ActorRef[Store | Load]``, and
+    raises an error if one of the types has no handler.
     """
 
 
@@ -96,7 +96,7 @@ class Actor(Protocol[MessageT_contra]):
 
 
 class HandlerMethod(NamedTuple):
-    """What a class says about one of its handlers; a tuple because the actor's loop unpacks one per message."""
+    """One handler of a class; a tuple because the actor's loop unpacks one per message."""
 
     function: Callable[..., Any]  # called with the actor, the message, and perhaps the context
     is_async: bool  # only a plain ``def`` may run inline in the asker
@@ -105,7 +105,7 @@ class HandlerMethod(NamedTuple):
 
 
 class Blueprint(msgspec.Struct):
-    """What the runtime knows of a class of actors."""
+    """What the runtime knows about a class of actors."""
 
     handlers: dict[type, HandlerMethod]  # by the exact type of the message; subclasses found on the way are added
     plain: dict[type, HandlerMethod]  # those of them that are a plain ``def``
@@ -158,14 +158,14 @@ def blueprint_of(cls: type) -> Blueprint:
     if not table:
         raise ConfigurationError(f"{cls.__qualname__} has no handlers: decorate its methods with @handler")
     _check_declared(cls, table)
-    # Hooks are looked up on the class, so that an attribute such as ``self.stopped = False`` is not taken for one.
+    # Hooks are looked up on the class, so that an attribute such as ``self.stopped = False`` is not mistaken for one.
     hooks = {name: hook for name in _HOOKS if callable(hook := getattr(cls, name, None))}
     plain = {kind: found for kind, found in table.items() if not found.is_async}
     return Blueprint(table, plain, hooks)
 
 
 def _members(annotation: Any, where: str) -> tuple[type, ...]:
-    """The classes in an annotation: of a union, of an alias, of a parametrized generic."""
+    """The classes in an annotation, which may be a union, an alias or a parametrized generic."""
     origin = typing.get_origin(annotation)
     if origin is typing.Union or origin is types.UnionType:
         return tuple(cls for member in typing.get_args(annotation) for cls in _members(member, where))

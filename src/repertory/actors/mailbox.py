@@ -1,7 +1,7 @@
-"""The messages of one actor: those that wait, the one in hand, and what becomes of each.
+"""The messages of one actor: those that wait, the one being handled, and the outcome of each.
 
-Nothing vanishes: a message that was accepted is handled, withdrawn (an ask that was given up before it began), or
-goes to dead letters, and every ask is answered. All of that is decided in this file.
+No message is lost: an accepted message is handled, withdrawn (an ask that was given up before it began), or sent to
+dead letters, and every ask is answered. All of that is decided in this file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAITING, BEGUN, ENDED = 0, 1, 2
 CLOSED = -1
 
 NOTHING = object()
-"""No message in hand; None could be one."""
+"""Means that no message is being handled; None could be a message."""
 
 
 class Launchable(Protocol):
@@ -39,7 +39,7 @@ class Launchable(Protocol):
 
 
 class Ask(msgspec.Struct, eq=False):
-    """A request on its way, and the slot for its answer, in one object."""
+    """A pending request, and the slot for its answer, in one object."""
 
     message: Any
     mailbox: Mailbox  # of the actor asked
@@ -80,8 +80,8 @@ _empty_queue: Callable[[], deque[Any]] = deque  # calling deque[Any] itself take
 class Mailbox:
     """The messages of one actor, over all its incarnations.
 
-    An ask is in the queue as ``Ask``, a told message as it is: an envelope for each would double the cost of
-    ``tell``. All methods but ``hand_over`` are for the scheduler's thread.
+    An ask is queued as an ``Ask``, a told message as itself: an envelope for each would double the cost of ``tell``.
+    All methods but ``hand_over`` must be called in the scheduler's thread.
     """
 
     path: str
@@ -91,11 +91,11 @@ class Mailbox:
     thread: int  # the scheduler's
     room: int  # the length at which no more is accepted: the capacity, or CLOSED
     queue: deque[Any] = field(default_factory=_empty_queue)  # accepted and not yet begun, oldest first
-    senders: deque[_Sender | Ask] | None = None  # who waits for room, behind the queue
+    senders: deque[_Sender | Ask] | None = None  # those that wait for room, behind the queue
     idle: bool = True  # the actor sleeps on an empty queue: a message must wake it, and may be handled inline
     plain_handlers: dict[type, HandlerMethod] | None = None  # by type of message, those that may run inline now
     parked: Any = None  # the sleeping actor
-    in_hand: Any = NOTHING  # the message, or Ask, being handled; inline ones are not noted here
+    in_hand: Any = NOTHING  # the message, or Ask, being handled; not set for inline ones
     deadline: float = NEVER  # of the asker of the message in hand
     asking: set[Ask] | None = None  # what the message in hand waits for
     reason: StopReason | None = None  # why the actor is gone
@@ -103,13 +103,13 @@ class Mailbox:
     handled_inline: int = 0  # of these
     withdrawn: int = 0  # asks given up before they began
     dead_lettered: int = 0
-    _suspect: Any = None  # crashed the actor last
+    _suspect: Any = None  # the message that last crashed the actor
     _suspect_crashes: int = 0
 
     # --- coming in ------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the actor look at its signals and its messages; start it if it is a lazy one."""
+        """Wake the actor to process its signals and messages; start it if it is a lazy one."""
         self.idle = False
         if self.unlaunched is None:
             self.runtime.scheduler.unpark(self)
@@ -117,7 +117,7 @@ class Mailbox:
             self.unlaunched.launch()
 
     def put(self, item: Any) -> None:
-        """Append a told message or an ask, or do what the overflow policy says."""
+        """Append a told message or an ask, or apply the overflow policy."""
         if len(self.queue) >= self.room and not self._make_room(item):
             return
         self.queue.append(item)
@@ -125,7 +125,7 @@ class Mailbox:
             self.wake()
 
     def _make_room(self, item: Any) -> bool:
-        """Whether the item may be appended although the mailbox is full. If not, it has been taken care of."""
+        """Whether the item may now be appended to a full mailbox. If not, it has already been dealt with."""
         asked = type(item) is Ask
         overflow = self.settings.overflow
         if self.room == CLOSED:
@@ -168,7 +168,7 @@ class Mailbox:
         self.senders.append(waiting)
 
     def admit(self) -> None:
-        """Let in those who wait, first come first served, now that there is room."""
+        """Accept the messages of those that wait for room, first come first served."""
         senders, scheduler = self.senders, self.runtime.scheduler
         while senders and len(self.queue) < self.room:
             waiting = senders.popleft()
@@ -190,7 +190,7 @@ class Mailbox:
         """
         capacity = self.settings.capacity
         raises = not self.settings.overflow.startswith("drop")
-        # Everything under way counts against this mailbox: a little too strict, and never unbounded.
+        # Everything in transit counts against this mailbox: slightly too strict, but never unbounded.
         if raises and self.room != CLOSED and len(self.queue) + len(self.runtime.foreign) >= capacity:
             raise self._full(message)
         try:
@@ -199,7 +199,7 @@ class Mailbox:
             raise ActorStopped(f"{self.path} has stopped: its event loop has ended") from error
 
     def _receive_foreign(self, message: Any) -> None:
-        """Take in a message from another OS thread. Nobody is there to raise to, so what is too much is dead."""
+        """Accept a message from another OS thread; with no caller to raise to, one too many goes to dead letters."""
         try:
             self.put(message)
         except MailboxFull:
@@ -208,7 +208,7 @@ class Mailbox:
     # --- closing --------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Accept no more. Those who wait for room get ``ActorStopped``; what is in the queue stays."""
+        """Accept no more messages. Those waiting for room get ``ActorStopped``; the queue is kept."""
         self.room = CLOSED
         self.idle = False
         senders, self.senders = self.senders, None
@@ -221,11 +221,11 @@ class Mailbox:
                 self.withdrawn += 1
 
     def reopen(self) -> None:
-        """Accept again: a permanent actor has stopped itself and comes back."""
+        """Accept messages again: a permanent actor has stopped itself and is restarted."""
         self.room = self.settings.capacity
 
     def end(self, reason: StopReason) -> None:
-        """The actor is gone for good: account for all that still waits."""
+        """The actor has stopped for good: deal with all messages that still wait."""
         self.reason = reason
         if self.room != CLOSED:
             self.close()
@@ -234,17 +234,19 @@ class Mailbox:
             self._end_unbegun(item, "stopped", self.stopped_error(item))
         self.queue.clear()
 
-    # --- what becomes of a message that was begun -----------------------------------------------------
+    # --- the outcome of a message that was begun ------------------------------------------------------
 
     def answer_or_bury(self, item: Any, answer: Exception, reason: DeadReason, error: Exception | None = None) -> None:
-        """It was not handled, as its asker learns, or dead letters if nobody is listening."""
+        """Report that an item was not handled: to its asker, or to dead letters if it was told."""
         if isinstance(item, Ask):
             item.answer(None, answer)
         else:
             self.bury(item, reason, error)
 
     def crashed(self, error: Exception) -> None:
-        """The handler of the message in hand crashed: put it back for another attempt, or park it."""
+        """The handler of the current message crashed: put the message back for another attempt, or send it to dead
+        letters.
+        """
         item = self._let_go()
         if item is not self._suspect:
             self._suspect = item
@@ -257,7 +259,7 @@ class Mailbox:
         self._end(item, "failed", self.failed_error(item, error, "crashed on"), error)
 
     def interrupt(self, cause: BaseException | None) -> None:
-        """The incarnation ends, perhaps amid a message that is not to blame; None is a stop or a kill."""
+        """The incarnation ends, perhaps while handling a message that is not the cause; None means a stop or a kill."""
         if self.in_hand is NOTHING:
             return
         item = self._let_go()
@@ -306,7 +308,7 @@ class Mailbox:
         )
 
     def stopped_error(self, item: Any) -> ActorStopped:
-        """For the sender of a message that came too late, or was not handled before the end."""
+        """The error for the sender of a message that came too late, or was not handled before the end."""
         crash = None if self.reason is None else self.reason.error
         end = "has stopped" if crash is None else "has failed for good"
         error = ActorStopped(f"{self.path} {end}; {_kind(item)} was not answered")
@@ -314,7 +316,7 @@ class Mailbox:
         return error
 
     def failed_error(self, item: Any, cause: BaseException, what: str) -> ActorFailed:
-        """For an ask whose handler did not come to an end."""
+        """The error for an ask whose handler did not finish."""
         error = ActorFailed(f"{self.path} {what} {_kind(item)}: {type(cause).__name__}: {cause}")
         error.__cause__ = cause
         return error

@@ -1,4 +1,4 @@
-"""What can be seen of a running system: counts at one instant, why actors ended, and dead letters."""
+"""Observing a running system: counts at one instant, why actors ended, and dead letters."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ActorState: TypeAlias = Literal["new", "starting", "running", "paused", "stoppin
 
 
 class StopReason(msgspec.Struct, frozen=True):
-    """Why an actor is gone.
+    """Why an actor has stopped for good.
 
     Attributes:
         kind: ``"stopped"`` by itself or by ``stop()``; ``"killed"`` by ``kill()`` or by cancellation of the tree
-            above it; ``"failed"`` by a crash that its supervisor did not repair.
-        error: The crash, for ``"failed"``; else None.
+            above it; ``"failed"`` by a crash after which its supervisor did not restart it.
+        error: The crash, for ``"failed"``; otherwise None.
     """
 
     kind: Literal["stopped", "killed", "failed"]
@@ -32,12 +32,12 @@ class StopReason(msgspec.Struct, frozen=True):
 DeadReason: TypeAlias = Literal["stopped", "dropped", "unhandled", "refused", "failed", "interrupted"]
 """Why a message is dead:
 
-- ``stopped``: its receiver had stopped, or stopped before it came to it;
+- ``stopped``: the receiver had stopped, or stopped before it handled the message;
 - ``dropped``: the mailbox was full and its overflow policy chose this message;
 - ``unhandled``: the receiver has no handler for its type;
-- ``refused``: its handler raised an error it declares as expected, and nobody was waiting for the answer;
-- ``failed``: it crashed its receiver as often as allowed (a poison message); ``error`` holds the crash;
-- ``interrupted``: its handler had begun and was cancelled; it may have had a part of its effect.
+- ``refused``: the handler raised an error that it declares as expected, and nobody was waiting for the answer;
+- ``failed``: the message crashed its receiver as often as allowed (a poison message); ``error`` holds the crash;
+- ``interrupted``: the handler had begun and was cancelled; it may have had part of its effect.
 """
 
 
@@ -46,9 +46,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     Attributes:
         message: The message itself.
-        recipient: The path of the actor it was for.
-        reason: Why it is here.
-        error: What its handler raised, for ``failed`` and ``refused``; else None.
+        recipient: The path of the actor it was sent to.
+        reason: Why it was not handled.
+        error: What its handler raised, for ``failed`` and ``refused``; otherwise None.
     """
 
     message: Any
@@ -58,7 +58,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetters:
-    """Where messages go that nobody handles: all are counted, and the latest are kept."""
+    """The messages that were not handled: all are counted, and the latest are kept."""
 
     def __init__(self, observer: Callable[[DeadLetter], None] | None) -> None:
         self._counts: Counter[DeadReason] = Counter()
@@ -77,31 +77,31 @@ class DeadLetters:
 
     @property
     def total(self) -> int:
-        """How many messages have ever come here."""
+        """How many messages were ever not handled."""
         return self._counts.total()
 
     @property
     def counts(self) -> Mapping[DeadReason, int]:
-        """How many messages have ever come here, by reason."""
+        """How many messages were ever not handled, by reason."""
         return dict(self._counts)
 
     @property
     def recent(self) -> tuple[DeadLetter, ...]:
-        """The latest ones, oldest first."""
+        """The latest dead letters, oldest first."""
         return tuple(self._recent)
 
 
 class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor at one instant.
+    """An actor's figures at one instant.
 
     Attributes:
         path: Its place in the tree, such as ``/lead/researcher``.
-        state: Where it is in its life.
+        state: Its state.
         mailbox_length: Messages waiting.
         mailbox_capacity: How many may wait.
-        senders_waiting: Tasks blocked in ``send`` or ``ask`` for room.
-        handled: Messages handled to the end, inline ones included; also those whose answer was an expected error.
-        inline: How many of these ran inside the asker.
+        senders_waiting: Tasks that wait for room in ``send`` or ``ask``.
+        handled: Messages handled to the end, including inline ones and those answered with an expected error.
+        inline: How many of these ran inside the asker's task.
         withdrawn: Asks given up by the asker (cancelled, timed out) before they began.
         dead_lettered: Messages to this actor that went to dead letters.
         crashes: How often it crashed.
@@ -126,7 +126,7 @@ class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A system at one instant.
+    """A system's figures at one instant.
 
     Attributes:
         actors: Living actors.

@@ -1,4 +1,4 @@
-"""What others hold of an actor: the reference, and the requests it answers."""
+"""References to actors, and requests that actors answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 RefT_contra = TypeVar("RefT_contra", contravariant=True)
 
 asking_mailbox: ContextVar[Mailbox | None] = ContextVar("repertory_asking_mailbox", default=None)
-"""Of the actor whose handler or hook this task runs. Set once per task, not per message: a token costs 0.2 µs."""
+"""The mailbox of the actor whose handler or hook this task runs. Set once per task: per message it costs 0.2 µs."""
 
 
 class Request(msgspec.Struct, Generic[ReplyT_co], frozen=True):
@@ -42,8 +42,8 @@ class Askable(Protocol[RefT_contra, ReplyT_co]):
     """A request that references of type ``RefT_contra`` take, with an answer of type ``ReplyT_co``.
 
     Python has no intersection types, so "a member of this actor's message union that is also a ``Request[R]``"
-    cannot be written down. A method whose parameter is a reference to ``Self`` says the same: it fits exactly
-    when the actor's reference is one to the request's own type, which contravariance allows for every member.
+    cannot be written directly. A method whose parameter is a reference to ``Self`` expresses the same: it matches if
+    the actor's reference is also a reference to the request's own type, which contravariance allows for every member.
     """
 
     def __answered_by__(self, ref: RefT_contra, /) -> ReplyT_co:
@@ -54,8 +54,9 @@ class Askable(Protocol[RefT_contra, ReplyT_co]):
 class ActorRef(Generic[MessageT_contra]):
     """A reference to an actor that takes messages of one type, usually a union.
 
-    References are cheap, compare by identity, may be put into messages, and stay valid over restarts. ``tell``,
-    ``stop``, ``kill``, ``pause`` and ``resume`` may be called from any OS thread, the rest in the scheduler's.
+    References are cheap, compare by identity, may be put into messages, and stay valid across restarts. ``tell``,
+    ``stop``, ``kill``, ``pause`` and ``resume`` may be called from any OS thread, everything else only in the
+    scheduler's thread.
     """
 
     __slots__ = ("_mailbox", "_node")
@@ -79,11 +80,10 @@ class ActorRef(Generic[MessageT_contra]):
         return self._node.name
 
     def tell(self, message: MessageT_contra) -> None:
-        """Put a message into the mailbox and go on.
+        """Put a message into the mailbox without waiting.
 
-        From the scheduler's thread this takes well under a microsecond. Another OS thread is recognized, and its
-        message travels through the scheduler's thread: a few microseconds, and the messages of one thread keep
-        their order.
+        In the scheduler's thread this takes well under a microsecond. From another OS thread, the message is handed to
+        the scheduler's thread, which takes a few microseconds; messages of one thread keep their order.
 
         Args:
             message: What to send. After the receiver has stopped it goes to dead letters.
@@ -106,9 +106,9 @@ class ActorRef(Generic[MessageT_contra]):
             box.put(message)
 
     async def send(self, message: MessageT_contra) -> None:
-        """Put a message into the mailbox, waiting for room under every overflow policy.
+        """Put a message into the mailbox, and wait for room under every overflow policy.
 
-        A checkpoint only if it waits. If it is cancelled, the message was not sent.
+        This is a checkpoint only if it waits. If it is cancelled, the message was not sent.
 
         Args:
             message: What to send.
@@ -131,10 +131,10 @@ class ActorRef(Generic[MessageT_contra]):
     ) -> ReplyT:
         """Send a request and wait for its answer.
 
-        If the actor is idle and its handler is a plain ``def``, the handler runs right here, and ``ask`` is a
-        checkpoint only every 256th time. An ask made while handling an ask ends no later than that one does.
+        If the actor is idle and its handler is a plain ``def``, the handler runs in the calling task, and ``ask`` is a
+        checkpoint only every 256th time. An ask made while handling another ask has at most that one's deadline.
 
-        A cancelled or timed-out ask is not executed if it has not begun; if it has, it goes on to its end.
+        A cancelled or timed-out ask is not executed if it has not begun; if it has, the handler still finishes.
 
         Args:
             request: What to ask.
@@ -146,11 +146,11 @@ class ActorRef(Generic[MessageT_contra]):
         Raises:
             AskTimeout: The answer did not come in time.
             AskCycle: The receiver waits, directly or through others, for the actor that is asking.
-            MailboxFull: There is no room, and the overflow policy is not to wait or drop-old.
-            ActorStopped: The receiver has stopped before it answered.
+            MailboxFull: There is no room, and the overflow policy is neither ``"wait"`` nor ``"drop-old"``.
+            ActorStopped: The receiver stopped before it answered.
             ActorFailed: The receiver crashed while handling the request; ``__cause__`` has the error.
             UnhandledMessage: The receiver has no handler for this type.
-            Exception: An error that the handler declares as expected comes as it is.
+            Exception: An error that the handler declares as expected is raised unchanged.
         """
         box = self._mailbox
         if get_ident() != box.thread:
@@ -168,7 +168,7 @@ class ActorRef(Generic[MessageT_contra]):
             if not runtime.inline_left:
                 runtime.inline_left = INLINE_QUOTA
                 await checkpoint()
-            found = box.plain_handlers.get(type(request)) if box.idle else None  # still, after the checkpoint
+            found = box.plain_handlers.get(type(request)) if box.idle else None  # still idle after the checkpoint
             if found is not None:
                 runtime.inline_left -= 1
                 return cast("ReplyT", self._node.handle_inline(found, request))
@@ -199,16 +199,16 @@ class ActorRef(Generic[MessageT_contra]):
             try:
                 raise ask.error
             finally:
-                ask.error = None  # else the traceback keeps this frame, and the frame the error
+                ask.error = None  # breaks the cycle: the traceback holds this frame, which holds the error
         return cast("ReplyT", ask.value)
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
-        """Stop gracefully: take no more messages, and handle those accepted.
+        """Stop gracefully: accept no more messages, and handle those already accepted.
 
         Args:
-            drain_timeout: Seconds for that, and for the children to stop; then the rest is cancelled, and what was
-                not handled goes to dead letters. None for the system's. An earlier end than one asked for before
-                is obeyed, a later one ignored.
+            drain_timeout: Seconds to handle the messages and stop the children. After that the rest is cancelled, and
+                unhandled messages go to dead letters. None for the system's. If called again, only an earlier deadline
+                takes effect.
         """
         self._mailbox.runtime.run_in_thread(self._node.stop, drain_timeout)
 
@@ -217,15 +217,15 @@ class ActorRef(Generic[MessageT_contra]):
         self._mailbox.runtime.run_in_thread(self._node.kill)
 
     def pause(self) -> None:
-        """Handle no further message until ``resume``; messages wait. Stopping ends the pause."""
+        """Handle no further messages until ``resume``; they wait in the mailbox. Stopping ends the pause."""
         self._mailbox.runtime.run_in_thread(self._node.signal, "pause")
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         self._mailbox.runtime.run_in_thread(self._node.signal, "resume")
 
     async def wait_stopped(self) -> StopReason:
-        """Wait until the actor is gone for good, and its children with it."""
+        """Wait until the actor and its children have stopped for good."""
         return await self._node.wait_stopped()
 
     def statistics(self) -> ActorStatistics:

@@ -1,4 +1,4 @@
-"""What all actors of one system share: clock, timers, dead letters, counts, the way in from other threads."""
+"""What all actors of one system share: clock, timers, dead letters, counts, and calls from other threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INLINE_QUOTA = 256
 
 
 class Runtime:
-    """The inside of an ``ActorSystem``."""
+    """The internals of an ``ActorSystem``."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Runtime:
         self.wheel = TimingWheel(self.scheduler, timer_resolution)  # the timers of all asks
         self.dead_letters = dead_letters
         self.inline_left = INLINE_QUOTA  # how many more asks may run inline before one must be a checkpoint
-        self.foreign: deque[Callable[[], None]] = deque()  # what other OS threads want done, messages above all
+        self.foreign: deque[Callable[[], None]] = deque()  # calls from other OS threads, mostly messages
         self.parked: Any = None  # the sleeping courier
         self.failure: BaseException | None = None  # the crash at the top that ends the system
         self.actors = self.spawned = self.crashes = self.restarts = self.asks_timed_out = 0
@@ -46,16 +46,16 @@ class Runtime:
         self._announced = False
 
     def run_in_thread(self, function: Callable[[*ArgsT], None], *args: *ArgsT) -> None:
-        """Call a function in the scheduler's thread: now if this is it, else soon."""
+        """Call a function in the scheduler's thread: now if this is that thread, otherwise soon."""
         if get_ident() == self.thread:
-            self.run_errands()  # what a thread told before the caller heard of it comes first
+            self.run_errands()  # first what other threads have already handed over
             function(*args)
         else:
             with suppress(RuntimeError):  # the scheduler has ended, and all actors with it
                 self.hand_over(partial(function, *args))
 
     def hand_over(self, errand: Callable[[], None]) -> None:
-        """Have something done in the scheduler's thread; from any other. Errands of one thread keep their order.
+        """Run something in the scheduler's thread, from any other thread. Errands of one thread keep their order.
 
         Raises:
             RuntimeError: The scheduler's thread has ended.
@@ -77,23 +77,23 @@ class Runtime:
             self.run_errands()
 
     def run_errands(self) -> None:
-        """Do what other threads want done."""
-        # The flag falls before the deque is emptied: what is appended from here on is announced anew.
+        """Run what other threads have handed over."""
+        # Clear the flag before emptying the deque, so that what is appended from here on is announced again.
         self._announced = False
         while self.foreign:
             self.foreign.popleft()()
 
     async def run_courier(self) -> None:
-        """Run errands until cancelled. A task, because anyio starts no tasks from a bare callback of asyncio's."""
+        """Run errands until cancelled. This is a task because anyio cannot start tasks from a bare asyncio callback."""
         self._courier_runs = True
         try:
             while True:
                 self.run_errands()
-                await self.scheduler.park(self)  # what comes just now is announced by a callback, so after this
+                await self.scheduler.park(self)  # errands are announced by a callback, which runs only after this
         finally:
             self._courier_runs = False
 
     def fail(self, error: BaseException) -> None:
-        """An actor at the top failed beyond repair, and nobody is left to escalate to."""
+        """End the system: an actor at the top failed for good, and there is no parent to escalate to."""
         self.failure = self.failure or error
         self.nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Where trio and asyncio differ, how a task sleeps until it is woken, and one timer for all deadlines.
+"""The differences between trio and asyncio: how a task sleeps until it is woken; and one timer for all deadlines.
 
 ``anyio.Event`` would do for waking, but costs 6 to 9 µs more for a round trip than the native primitives, and an
 actor is woken for every burst of messages. Native nurseries are used on trio only: ``asyncio.TaskGroup`` cancels
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 Nursery: TypeAlias = TaskGroup
-"""anyio's task group, or trio's nursery, which has all of it that is used here: ``start_soon``, ``cancel_scope``."""
+"""anyio's task group, or trio's nursery, which also has what is used here: ``start_soon``, ``cancel_scope``."""
 
 
 class Parkable(Protocol):
-    """Anything one task may sleep on."""
+    """Anything on which one task may sleep."""
 
     parked: Any
 
@@ -45,9 +45,9 @@ class _TrioScheduler:
         self._succeeded = trio.lowlevel.Abort.SUCCEEDED
 
     def park(self, spot: Parkable) -> Awaitable[object]:
-        """Sleep until ``unpark(spot)``; to be awaited at once. Cancelling leaves the spot free; nothing else is lost.
+        """Sleep until ``unpark(spot)``; await the result at once. Cancelling frees the spot.
 
-        A plain function, since a coroutine of its own would be one more frame to go through at each wake-up.
+        A plain function, since a coroutine would add a frame to every wake-up.
         """
         spot.parked = self._lowlevel.current_task()
 
@@ -65,11 +65,11 @@ class _TrioScheduler:
             self._lowlevel.reschedule(task)
 
     def is_parked(self, spot: Parkable) -> bool:
-        """Whether a task sleeps on the spot. One that was cancelled does not, although it has not run since."""
+        """Whether a task sleeps on the spot. A cancelled task does not, even if it has not run since."""
         return spot.parked is not None
 
     def post(self, function: Callable[[], object]) -> None:
-        """Run a function in the scheduler's thread, soon; from any thread. RuntimeError when it has ended."""
+        """Run a function soon in the scheduler's thread, from any thread. Raises RuntimeError if that has ended."""
         self._token.run_sync_soon(function)
 
 
@@ -104,7 +104,7 @@ Scheduler: TypeAlias = _TrioScheduler | _AsyncioScheduler
 
 
 def current_scheduler() -> Scheduler:
-    """That of the running event loop."""
+    """The scheduler of the running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -113,7 +113,7 @@ def current_scheduler() -> Scheduler:
 
 
 class Timer(Protocol):
-    """Something with a deadline, which must not change while it is in the wheel."""
+    """Something with a deadline, which must not change while the timer is in the wheel."""
 
     deadline: float
 

@@ -10,10 +10,10 @@ from repertory._choices import check_struct
 from repertory.errors import ConfigurationError
 
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
-"""Whether an actor comes back: always unless stopped from outside, after a crash, or never."""
+"""Whether an actor is restarted: always unless stopped from outside; after a crash; or never."""
 
 Strategy: TypeAlias = Literal["one-for-one", "one-for-all", "rest-for-one"]
-"""Who is restarted with a crashed child: nobody, all its siblings, or those started after it."""
+"""Which siblings are restarted with a crashed child: none, all, or those started after it."""
 
 Overflow: TypeAlias = Literal["fail", "drop-new", "drop-old", "wait"]
 """What happens when a mailbox is full.
@@ -31,23 +31,23 @@ policy        ``tell``            ``await ask``          ``await send``
 
 
 class Supervision(msgspec.Struct, frozen=True, kw_only=True):
-    """How an actor treats its children. In the spirit of https://www.erlang.org/doc/system/sup_princ.html.
+    """How an actor supervises its children. Modelled on https://www.erlang.org/doc/system/sup_princ.html.
 
     Attributes:
-        strategy: Who is restarted with a crashed child.
-        max_restarts: More restarts than this within ``period`` are too many. Under one-for-one every child has its
-            own count, since its failures are taken to be its own; under the group strategies the group has one.
+        strategy: Which siblings are restarted with a crashed child.
+        max_restarts: How many restarts are allowed within ``period``. Under one-for-one every child has its own
+            count, since its failures are assumed to be its own; under the group strategies the group has one.
             0 means that the first crash is too many.
         period: The window of that count, in seconds.
         when_exceeded: ``"escalate"``: the supervisor itself crashes; ``"stop"``: the child stops for good.
         backoff_first: Seconds to wait before the first restart; 0 restarts at once.
-        backoff_factor: Each further restart waits this much longer.
+        backoff_factor: The factor by which each further wait is longer.
         backoff_max: The longest wait, in seconds.
-        backoff_reset: A child (or group) that did not crash for so many seconds starts again with
-            ``backoff_first``.
+        backoff_reset: After this many seconds without a crash, a child (or group) begins with ``backoff_first``
+            again.
 
     Raises:
-        ConfigurationError: A value is none of those, or of another type.
+        ConfigurationError: A value is not one of the choices, or has the wrong type.
     """
 
     strategy: Strategy = "one-for-one"
@@ -71,18 +71,18 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnOptions(TypedDict, total=False):
-    """What ``spawn`` takes by keyword.
+    """The keyword options of ``spawn``.
 
     Attributes:
-        restart: When the actor comes back: ``"transient"`` (default) after a crash, ``"permanent"`` also after it
+        restart: When the actor is restarted: ``"transient"`` (default) after a crash, ``"permanent"`` also after it
             has stopped itself, ``"temporary"`` never.
-        supervision: How it treats its own children; None for the defaults of ``Supervision``.
+        supervision: How it supervises its own children; None for the defaults of ``Supervision``.
         capacity: How many messages may wait in its mailbox, at least 1. Default 10,000.
-        overflow: What happens beyond that. Default ``"wait"``.
-        attempts: How often a message may crash the actor before it is parked in dead letters, at least 1. With 1,
-            the default, a message is handled at most once. With more it is retried first thing after the restart,
-            also when its handler was interrupted: at least once, so the handler must bear repetition.
-        lazy: Make the actor on its first message; until then it is an object of about a kilobyte and no task.
+        overflow: What happens when the mailbox is full. Default ``"wait"``.
+        attempts: How often a message may crash the actor before it goes to dead letters, at least 1. With 1, the
+            default, a message is handled at most once. With more it is retried right after the restart, also if its
+            handler was interrupted: that is at least once, so the handler must be safe to repeat.
+        lazy: Make the actor on its first message; until then it takes about a kilobyte and no task.
     """
 
     restart: Restart
@@ -114,7 +114,7 @@ def settings_of(options: SpawnOptions) -> Settings:
     """Check spawn options and fill in the defaults.
 
     Raises:
-        ConfigurationError: One of them is unknown or has an impossible value.
+        ConfigurationError: An option is unknown or has an invalid value.
     """
     if not options:
         return _DEFAULT_SETTINGS
@@ -140,7 +140,7 @@ class RestartHistory:
         self._in_a_row = 0
 
     def allow(self, policy: Supervision, now: float) -> float | None:
-        """Note one more restart, and say how many seconds to wait before it; None if it is one too many."""
+        """Count one more restart and return the seconds to wait before it; None if it is one too many."""
         if self._times and now - self._times[-1] > policy.backoff_reset:
             self._in_a_row = 0
         self._times = [time for time in self._times if now - time < policy.period]

@@ -1,4 +1,4 @@
-"""The place actors live in."""
+"""Actor systems: ``open_system`` and ``ActorSystem``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ActorSystem:
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """Messages nobody handled."""
+        """The messages that were not handled."""
         return self._runtime.dead_letters
 
     def statistics(self) -> SystemStatistics:
@@ -60,7 +60,7 @@ class ActorSystem:
         )
 
     async def wait_stopped(self) -> None:
-        """Wait until no actor lives any more."""
+        """Wait until all actors have stopped."""
         while self._top.members:
             await next(iter(self._top.members.values())).wait_stopped()
 
@@ -81,12 +81,12 @@ async def open_system(
     block, or its cancellation, kills them. Either way none is left afterwards.
 
     Args:
-        name: For the names of its tasks.
+        name: Used in the names of its tasks.
         supervision: How actors at the top are supervised; None for the defaults of ``Supervision``.
-        drain_timeout: Seconds that an actor at the top has to handle what it has accepted and to stop its children,
-            when it is stopped without a limit of its own.
+        drain_timeout: Seconds that an actor at the top has to handle its accepted messages and to stop its children,
+            if it is stopped without a timeout of its own.
         cleanup_timeout: Seconds for each ``stopped`` and ``restarting`` hook, which are shielded from cancellation.
-        timer_resolution: Deadlines of asks are kept to this many seconds: never early, at most this late.
+        timer_resolution: Precision of the deadlines of asks, in seconds: they are never early, and at most this late.
         on_dead_letter: Called with each dead letter, in the scheduler's thread; must not block.
 
     Yields:
@@ -118,7 +118,7 @@ async def open_system(
     top.sweep()
     runtime.run_errands()
     if runtime.failure is not None:
-        runtime.failure.__context__ = failure  # what the block made of the end of its actors
+        runtime.failure.__context__ = failure  # how the block reacted to the end of its actors
         raise runtime.failure
     if failure is not None:
         raise failure

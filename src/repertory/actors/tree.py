@@ -1,6 +1,6 @@
-"""The tree of actors: what the runtime knows of each, what others may do to it, how parents supervise children.
+"""The tree of actors: the state of each actor, what others may do to it, and how parents supervise children.
 
-A node lives as long as the actor's name does, over all incarnations; ``actor_task.py`` is its task.
+A node lasts over all incarnations of its actor; ``actor_task.py`` is its task.
 Everything here is synchronous, or waits, and runs in the scheduler's thread.
 """
 
@@ -30,27 +30,27 @@ class Death(msgspec.Struct, frozen=True):
 
 
 Signal: TypeAlias = Death | Literal["pause", "resume"]
-"""What overtakes the messages in the mailbox."""
+"""Signals, which overtake the messages in the mailbox."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class ActorNode:
     """One actor as the runtime sees it.
 
-    There is a flag for each thing that may be asked of an actor, since these overlap: it may be told to stop while
-    its group is being restarted. The task looks at all of them where it decides.
+    There is a flag for each thing that may be asked of an actor, since requests overlap: it may be told to stop while
+    its group is being restarted. The task checks all of them when it decides.
     """
 
     siblings: Children
     factory: Callable[[], object]
     name: str
     mailbox: Mailbox = field(init=False)
-    ref: Any = None  # the one ActorRef to it, which is made above this module
+    ref: Any = None  # its only ActorRef, which is made above this module
     state: ActorState = "new"
     state_changed: anyio.Event | None = None
     control: list[Signal] | None = None  # overtakes the messages
-    watchers: set[ActorNode] | None = None  # to be signalled when it is gone
-    history: RestartHistory | None = None  # its own, where each child has one
+    watchers: set[ActorNode] | None = None  # signalled when it has stopped for good
+    history: RestartHistory | None = None  # its own, if each child has one
     crashes: int = 0
     restarts: int = 0
 
@@ -61,19 +61,19 @@ class ActorNode:
     nursery: Nursery | None = None  # where its children and background tasks live
     children: Children | None = None
     tasks: set[anyio.CancelScope] | None = None  # the scopes of its background tasks
-    watching: set[ActorNode] | None = None  # whose death it wants to hear of
+    watching: set[ActorNode] | None = None  # the actors that it watches
 
     # What is asked of it.
     paused: bool = False
     closing: bool = False  # told to stop, gracefully or not
-    stopped_itself: bool = False  # so if it is permanent it comes back
+    stopped_itself: bool = False  # so it is restarted if it is permanent
     stop_deadline: float = NEVER  # when a graceful stop is over
-    killed: bool = False  # never comes back
+    killed: bool = False  # is never restarted
     cancelled: bool = False  # the incarnation is to end now
     failure: BaseException | None = None  # the crash that ends it
-    halted: bool = False  # it ends for the sake of the group
+    halted: bool = False  # it ends because its group is restarted
     halt_error: BaseException | None = None  # because of this crash of a sibling
-    awaits_group: bool = False  # it holds still until the group is restarted
+    awaits_group: bool = False  # it waits until the group is restarted
 
     # --- waking and waiting ---------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class ActorNode:
         self.siblings.nursery.start_soon(self.siblings.run, self, name=box.path)
 
     def signal(self, signal: Signal) -> None:
-        """Overtake the mailbox."""
+        """Send a signal, which overtakes the mailbox."""
         if self.state == "stopped":
             return
         if self.control is None:
@@ -116,7 +116,7 @@ class ActorNode:
     # --- handling in the asker's task -----------------------------------------------------------------
 
     def handle_inline(self, found: HandlerMethod, request: Any) -> Any:
-        """Handle a request in the asker's task. The handler cannot suspend, so nothing can come between."""
+        """Handle a request in the asker's task. The handler cannot suspend, so nothing else can run in between."""
         box = self.mailbox
         box.idle = False
         crashed = False
@@ -143,7 +143,7 @@ class ActorNode:
     # --- ending ---------------------------------------------------------------------------------------
 
     def stop(self, drain_timeout: float | None, *, by_itself: bool = False) -> None:
-        """Stop gracefully within so many seconds; None for the system's drain time."""
+        """Stop gracefully within ``drain_timeout`` seconds; None for the system's drain time."""
         if self.state == "stopped":
             return
         box = self.mailbox
@@ -158,7 +158,7 @@ class ActorNode:
             self.finish(StopReason("stopped"))
             return
         if self.nursery is not None:
-            # A timer costs as much as the rest of the stop, and an idle actor with nothing to wait for needs none.
+            # A timer costs as much as the rest of the stop; an idle actor with nothing to wait for needs none.
             if not was_idle or self.has_company() or self.has_hook("stopping"):
                 self.nursery.cancel_scope.deadline = self.stop_deadline
             if self.state == "running":
@@ -177,19 +177,19 @@ class ActorNode:
         box.runtime.scheduler.unpark(box)
 
     def fail(self, error: BaseException) -> None:
-        """Crash from the side: a background task, an inline handler, or a child beyond repair."""
+        """Crash because of a background task, an inline handler, or a child that was restarted too often."""
         self.failure = self.failure or error
         self._cancel()
 
     def halt(self, error: BaseException | None) -> None:
-        """End this incarnation for the sake of the group, and hold still."""
+        """End this incarnation for a restart of the group, and wait for that."""
         if self.state != "new":
             self.halted = True
             self.halt_error = error
             self._cancel()
 
     def release(self) -> None:
-        """Go on after the restart of the group."""
+        """End the wait for the group: this actor's turn to restart has come."""
         if self.awaits_group:
             self.awaits_group = self.halted = False
             self.halt_error = None
@@ -197,7 +197,7 @@ class ActorNode:
             self.mailbox.runtime.scheduler.unpark(self.mailbox)
 
     def _cancel(self) -> None:
-        self.mailbox.idle = False  # an ask in this very pass must not run inline any more
+        self.mailbox.idle = False  # an ask in this same scheduler pass must no longer run inline
         self.cancelled = True
         if self.nursery is not None:
             self.nursery.cancel_scope.cancel()
@@ -211,7 +211,7 @@ class ActorNode:
         return self.blueprint is not None and name in self.blueprint.hooks
 
     def end_incarnation(self) -> None:
-        """Its tasks and children are gone; the hook for the farewell is still to come."""
+        """Clean up after an incarnation: its tasks and children are gone; its last hook is still to be called."""
         box = self.mailbox
         box.idle = False
         box.plain_handlers = None
@@ -225,7 +225,7 @@ class ActorNode:
         self.watching = None
 
     def finish(self, reason: StopReason) -> None:
-        """The end: account for every message, answer every ask, tell everyone."""
+        """End the actor for good: deal with every message, answer every ask, signal all watchers."""
         if self.state == "stopped":
             return
         self.mailbox.end(reason)
@@ -237,10 +237,10 @@ class ActorNode:
         self.siblings.runtime.actors -= 1
         self.become("stopped")
 
-    # --- being seen -----------------------------------------------------------------------------------
+    # --- being watched --------------------------------------------------------------------------------
 
     def add_watcher(self, watcher: ActorNode) -> None:
-        """Have a watcher be signalled of this actor's death; at once if it is dead."""
+        """Signal a watcher when this actor has stopped for good, or at once if it has."""
         if self.mailbox.reason is not None:
             watcher.signal(Death(self, self.mailbox.reason))
             return
@@ -273,7 +273,7 @@ class ActorNode:
 
 
 class Children:
-    """Living actors with one parent, in the order they were started, and the policy they live under."""
+    """The living children of one parent, in the order in which they were started, and their supervision policy."""
 
     def __init__(
         self,
@@ -286,8 +286,8 @@ class Children:
         self.runtime = runtime
         self.parent = parent  # None at the top of the tree
         self.members: dict[str, ActorNode] = {}  # by name; a child that stops leaves
-        self.nursery = nursery  # where their tasks live: of the parent's incarnation, so a parent outlives its children
-        self.run = run  # the task of an actor; given, since it is made of what stands above this module
+        self.nursery = nursery  # of their tasks; it is the parent's incarnation's, so a parent outlives its children
+        self.run = run  # the task of an actor; passed in, since it is in a module above this one
         self.closed = False
         self._path = "" if parent is None else parent.mailbox.path
         self._policy = policy or Supervision()
@@ -299,7 +299,7 @@ class Children:
         """Start a child; see ``ActorContext.spawn``."""
         settings = settings_of(options)
         if isinstance(factory, type):
-            blueprint_of(factory)  # a class that cannot be an actor is the spawner's mistake, not a crash of the actor
+            blueprint_of(factory)  # a class that cannot be an actor is the caller's mistake, not a crash of the actor
         self._spawned += 1
         if name is None:
             name = f"{getattr(factory, '__name__', 'actor').strip('<>').lower()}-{self._spawned}"
@@ -330,7 +330,7 @@ class Children:
             await node.wait_stopped()
 
     def sweep(self) -> None:
-        """The nursery is gone: end those lazy children that never had a task to be cancelled."""
+        """The nursery is gone: end lazy children that never had a task to cancel."""
         self.closed = True
         for node in list(self.members.values()):
             node.finish(StopReason("killed"))
@@ -354,14 +354,14 @@ class Children:
         return StopReason("failed", error)
 
     def restart_group(self, failed: ActorNode, comeback: Comeback) -> None:
-        """Restart a crashed child, which holds still, together with its group."""
+        """Restart a crashed child, which waits, together with its group."""
         self.nursery.start_soon(self._restart_group, failed, comeback, name=f"{failed.mailbox.path} restart group")
 
     async def _restart_group(self, failed: ActorNode, comeback: Comeback) -> None:
-        """Halt the group last to first, wait, and start it first to last, one after the other."""
+        """Halt the group from last to first, wait, and start it from first to last, one after the other."""
         async with self._group_lock:
             if not failed.awaits_group:
-                return  # it was restarted together with another that crashed at the same time, or is gone
+                return  # it was restarted together with another that crashed at the same time, or has stopped
             group = list(self.members.values())
             if self._policy.strategy == "rest-for-one":
                 group = group[group.index(failed) :]
