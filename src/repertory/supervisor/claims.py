@@ -1,4 +1,4 @@
-"""The runs that this process shares with others: which it takes up, which it lets go, and how those elsewhere end.
+"""Runs in a shared journal: which of them this process claims, which it lets go, and how those elsewhere end.
 
 Only where several supervisors share a journal; see ``repertory.machines``.
 """
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 KeepRoom: TypeAlias = Callable[[], AbstractContextManager[bool]]
 
 _POLL: Final = 1.0
-"""Seconds between two looks at the queue and at other machines; a notification that got lost costs as much."""
-LEFT: Final = 20  # runs left to others; where there are more it is looked which of them still wait
-_RENEWAL: Final = 4  # looks in the time of a short lease
+"""Seconds between two checks of the queue and of other machines; a lost notification costs as much."""
+LEFT: Final = 20  # runs left to others; if there are more, those that no longer wait are forgotten
+_RENEWAL: Final = 4  # checks within the time of a short lease
 
 
 class _Home(Protocol):
-    """What claims need of the ``Runtime``."""
+    """The part of ``Runtime`` that claims use."""
 
     async def take_up(
         self, row: RunRow, agent: Agent[Any], *, ended: Container[RunState], leads: Sequence[Agent[Any]] = ()
@@ -46,16 +46,16 @@ class _Home(Protocol):
 
 
 class Claims:
-    """Takes runs for this process from those that wait for any machine.
+    """Claims runs for this process from those that wait for any machine.
 
-    A run whose agent cannot be found here, or is another than it was begun with, is left to others.
+    A run is left to others if its agent cannot be found here, or differs from the one that it began with.
 
     Args:
         machines: This machine.
-        runs: Those of this process.
-        home: Where they go on.
-        labels: What it offers; None to take up only what this process has queued itself.
-        wake: Has the queue look who may begin.
+        runs: The runs of this process.
+        home: The runtime that continues them.
+        labels: What this machine offers; None to claim only what this process has queued itself.
+        wake: Makes the queue check which runs may begin.
     """
 
     def __init__(
@@ -66,23 +66,24 @@ class Claims:
         self._home = home
         self._labels = labels
         self._wake = wake
-        # By somebody in this process, and under way nowhere or elsewhere; each time anew where one came back between.
+        # Runs that somebody in this process holds, but that are not under way here; several objects of a run if it came
+        # back in between.
         self._held: dict[str, list[LiveRun]] = {}
-        self._left: set[str] = set()  # to others: runs whose definition, by its digest, is not the one here
-        # Definitions, by their digests, of runs that were in the queue when it was read last.
+        self._left: set[str] = set()  # runs left to others, as the definition here has another digest
+        # Definitions, by run and digest, of runs that were in the queue when it was last read.
         self._agents: dict[tuple[str, str], Sequence[Agent[Any]]] = {}
         self._fences: dict[str, Claim] = {}
-        self._adopting: set[str] = set()  # for which there is room already
-        self._entering: set[str] | None = None  # those with a place in the queue that are not on record yet
+        self._adopting: set[str] = set()  # runs for which there is room already
+        self._entering: set[str] | None = None  # runs with a place in the queue that are not on record yet
         machines.on_queue = wake
 
-    # --- how this machine came to a run -------------------------------------------------------------------
+    # --- how this machine gets a run ----------------------------------------------------------------------
 
     async def claim(self, run_id: str) -> bool:
-        """Take a run to go on with it; whether no other machine has it."""
+        """Claim a run to continue it; returns False if another machine has it."""
         claim = await self.machines.claim_to_resume(run_id)
         if claim is None:
-            # Its owner may have died since this machine looked last, or the queue here may have been faster.
+            # Its owner may have died since the last check, or the queue here may have claimed it first.
             await self.machines.take_over()
             claim = await self.machines.claim_to_resume(run_id) or await self.machines.claim_of(run_id)
         if claim is not None:
@@ -94,7 +95,7 @@ class Claims:
         return await self.machines.owner_of(run_id) not in (None, "", self.machines.machine_id)
 
     async def give_back(self, row: RunRow) -> None:
-        """Undo ``claim`` for a run that does not go on here after all."""
+        """Undo ``claim`` for a run that does not continue here after all."""
         if self._fences.pop(row.started.run_id, None) is None:
             return
         with anyio.CancelScope(shield=True):
@@ -104,14 +105,14 @@ class Claims:
                 await self.machines.let_go(row.started.run_id, "moved")
 
     def why_elsewhere(self, started: RunStarted) -> str:
-        """Why a new run cannot begin on this machine; "" where it can."""
+        """Why a new run cannot begin on this machine; "" if it can."""
         if self.machines.draining:
             return "this machine drains, and takes no more runs"
         missing = sorted(set(started.labels) - set(self._labels or ()))
         return f"it waits for a machine with the labels {', '.join(missing)}" if missing else ""
 
     def record(self, live: LiveRun) -> list[Record]:
-        """The record of whose a run is now, for the transaction in which it begins or goes on."""
+        """The record of a run's new owner, for the transaction in which the run begins or continues."""
         self._enter(live.run_id)
         claim = self._fences.pop(live.run_id, None)
         fence, why = (1, "started") if claim is None else (claim.fence, claim.why)
@@ -122,15 +123,15 @@ class Claims:
     # --- taking -------------------------------------------------------------------------------------------
 
     async def take_placed(self) -> bool:
-        """Claim the first sub-agent's run that is to work here and take it up; whether to look again.
+        """Claim and continue the first placed run that may work here; returns whether to check again.
 
-        Their leads have a place already, and could wait for ever for a second one; so none is counted.
+        Placed runs take no place: their leads already have one, and could wait for ever for a second.
         """
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
         if self.machines.draining:
             return False
-        # Without labels those of its own leads that may work anywhere now.
+        # A machine without labels takes only those of its own leads that may now work anywhere.
         leads = [live.run_id for live in self._runs.under_way()] if self._labels is None else None
         found = await self.machines.candidates(self._labels or (), without=self._left, placed=True, leads=leads)
         fitting = [each.run_id for each in found if await self._fits(each)]
@@ -142,7 +143,7 @@ class Claims:
     async def take_next(
         self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
     ) -> bool:
-        """Claim the first run that may begin here and take it up, if room can be kept; whether to look again."""
+        """Claim and begin the first run that may begin here, if there is room; returns whether to check again."""
         from repertory.machines.ownership import Bound, Claim  # here, as nothing of it is needed with one process
 
         def bounds_of(agent: str, client: str) -> list[Bound]:
@@ -179,13 +180,13 @@ class Claims:
         return await self.machines.under_way()
 
     async def keep_place(self, started: RunStarted, *, most: int) -> int | None:
-        """Keep a place for a new run; else how many of its client's wait, which are as many as may."""
+        """Reserve a place for a new run; returns None, or how many of its client's runs wait if that is the most."""
         names = {"agent": started.agent, "client": started.client}
         self._entering = set() if self._entering is None else self._entering
         self._entering.add(started.run_id)
         try:
             waiting = await self.machines.keep_place(started.run_id, **names, most=most)
-        except BaseException:  # whether it is kept nobody knows, or it still will be
+        except BaseException:  # it is unknown whether the place is, or will be, reserved
             self._enter(started.run_id)
             raise
         if waiting is not None:
@@ -198,16 +199,16 @@ class Claims:
         await self.machines.give_place_back(started.run_id)
 
     def _enter(self, run_id: str) -> None:
-        """Note that a run needs no place of its own any more: it is on its way to the record, or does not come."""
+        """Note that a run no longer needs a reserved place: it is being recorded, or will not begin."""
         if self._entering is not None:
             self._entering.discard(run_id)
 
     async def reasons(self) -> dict[str, str]:
-        """Which machines those who wait for one wait for, by the ids of the runs."""
+        """Why runs wait for a machine, by the ids of the runs."""
         return {run_id: _why(waiting) for run_id, waiting in (await self.machines.waiting()).items()}
 
     async def _fits(self, candidate: Candidate) -> bool:
-        """Whether this process can go on with a run; else it is left alone from now on."""
+        """Whether this process can continue a run; if not, the run is ignored from now on."""
         run_id = candidate.run_id
         key = run_id, candidate.agent_digest
         if key in self._agents:
@@ -225,11 +226,11 @@ class Claims:
         return True
 
     async def take_up(self, claim: Claim, *, sure: bool = True) -> None:
-        """Go on with a run that belongs to this machine now; ``sure`` says that nobody here can have let it go."""
+        """Continue a run that this machine now owns; ``sure`` says that nobody here can have let it go."""
         run_id = claim.run_id
         async with self._runs.alone_with(run_id):
             if not sure and claim not in await self.machines.mine():
-                return  # it was being started or resumed here, and waits for any machine now
+                return  # it was being started or resumed here, and now waits for any machine
             row = await self._runs.read_run(run_id)
             definitions = self._agents.pop((run_id, claim.agent_digest), ())
             if self._runs.find(run_id) is not None:
@@ -256,13 +257,13 @@ class Claims:
                 self._adopting.discard(run_id)
 
     def is_adopting(self, run_id: str) -> bool:
-        """Whether a run was claimed from the queue, so that it begins here whatever else there is."""
+        """Whether a run was claimed from the queue, so that it begins here in any case."""
         return run_id in self._adopting
 
     # --- holding and letting go ---------------------------------------------------------------------------
 
     def hold(self, live: LiveRun) -> None:
-        """Follow a run that somebody here holds, wherever it goes on."""
+        """Follow a run that somebody here holds, wherever it continues."""
         live.elsewhere = True
         live.tally.clock.run(on=False)
         self._enter(live.run_id)
@@ -271,21 +272,21 @@ class Claims:
         self._wake()
 
     async def let_go(self, live: LiveRun) -> None:
-        """Hand a run over whose loop has come to a boundary: others go on with it."""
+        """Hand over a run whose loop has reached a boundary, for other machines to continue."""
         self.hold(live)
         await live.shared.journal.write(())
         await self.machines.let_go(live.run_id, "moved")
 
     def close(self) -> None:
-        """Tell those who wait here that this process does not go on."""
+        """End the wait for runs that are held here, as this process closes."""
         held, self._held = self._held, {}
         for live in chain.from_iterable(held.values()):
             live.set_ended()
 
-    # --- all the time -------------------------------------------------------------------------------------
+    # --- in the background --------------------------------------------------------------------------------
 
     async def serve(self, scope: anyio.CancelScope) -> None:
-        """Look after the lease, the other machines, and runs that are elsewhere, until the scope is cancelled.
+        """Watch the lease, the other machines, and runs that are elsewhere, until the scope is cancelled.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
@@ -301,28 +302,28 @@ class Claims:
                     await self._forget_left()
                     await self._follow()
                 except JournalError as error:
-                    # The server is away; whoever writes hears of it, and the lease says what else there is to say.
+                    # The server cannot be reached; whoever writes gets the error, and the lease is checked here.
                     self.machines.lease.check()
                     log(logging.WARNING, "machines.not.seen", exc_info=error)
                 self._wake()
                 await anyio.sleep(pause)
 
     async def _find_lost_claims(self) -> None:
-        """Take up what was claimed where the answer to that was lost."""
+        """Continue runs that were claimed although the answer to the claim was lost."""
         if not self.machines.draining:
             for claim in await self.machines.mine():
                 if self._runs.find(claim.run_id) is None:
                     await self.take_up(claim, sure=False)
 
     async def _find_lost_places(self) -> None:
-        """Give back what was kept in the queue for those who were cancelled meanwhile, or heard no answer."""
+        """Give back reserved places of callers that were cancelled or got no answer."""
         if self._entering is not None:
             for run_id in await self.machines.places():
                 if run_id not in self._entering:
                     await self.machines.give_place_back(run_id)
 
     async def _forget_left(self) -> None:
-        """Let go of those that were left to others and wait no more, as each look at the queue names all of them."""
+        """Forget runs left to others that no longer wait, as each check of the queue must name all of them."""
         if len(self._left) > LEFT:
             left = {each: each.split()[0] for each in self._left}
             standing = await self.machines.standing([*left.values()])
@@ -337,10 +338,10 @@ class Claims:
                     await self._show_ended(row)
 
     async def _show_ended(self, row: RunRow) -> None:
-        """Let those who hold a run see how it ended, and its record as that is now."""
+        """Show those who hold a run how it ended, and its current record."""
         run_id = row.started.run_id
         held = self._held[run_id][-1]
-        if held.newest is held:  # else it came back and ended here
+        if held.newest is held:  # otherwise it came back and ended here
             try:
                 await self._home.take_up(row, held.agent, ended=FINAL_STATES, leads=held.leads)
             except (PayloadInvalid, JournalUnreadable) as error:
@@ -365,7 +366,7 @@ class _Unknown(RepertoryError):
 
 
 def _find_definitions(started: RunStarted, agent_digest: str) -> list[Agent[Any]]:
-    """The very definitions that a run goes on with, its own the last; none where it is not known here."""
+    """The definitions to continue a run with, its own the last; empty if they are not known here."""
     if not started.agent_ref or started.has_context:
         return []
     try:

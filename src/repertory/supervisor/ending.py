@@ -1,4 +1,4 @@
-"""How runs end: on record first, with those below them, and then for everybody who waits."""
+"""Ending runs: first on record, together with the runs below them, and then for everybody who waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from repertory.supervisor.retention import Retention
 
 
 class Ends:
-    """Ends the runs of this process, whatever became of their actors."""
+    """Ends the runs of this process, whatever happened to their actors."""
 
     def __init__(self, shared: Shared, runs: LiveRuns, queue: Queue, retention: Retention) -> None:
         self._shared = shared
@@ -32,15 +32,15 @@ class Ends:
         self._retention = retention
 
     async def end_run(self, live: LiveRun, end: RunEnd) -> None:
-        """Record how a run ended, and with it the runs below it that nobody runs any more; then tell who waits.
+        """Record how a run ended, together with the runs below it that nobody runs any more; then wake waiters.
 
-        From its first step on the end stands, also for somebody who kills the run meanwhile.
+        The end is fixed from the first step on, even if the run is killed meanwhile.
         """
         self.submit_end(live, end)
         await self._finish(live)
 
     def submit_end(self, live: LiveRun, end: RunEnd) -> None:
-        """Have on its way to the disk how a run ended; ``reap`` or ``end_run`` sees to the rest."""
+        """Submit the record of how a run ended; ``reap`` or ``end_run`` does the rest."""
         left = [run for run in live.tree() if run is not live and run.state not in FINAL_STATES]
         records: list[Record] = []
         for run in (*left, live):
@@ -52,7 +52,7 @@ class Ends:
         self._journal.submit(records)
 
     async def _finish(self, live: LiveRun) -> None:
-        """Wait until a run's end is durable, then tell those who wait for it."""
+        """Wait until a run's end is durable, then wake those who wait for it."""
         await self._journal.write(())
         if live.parent is None:
             if live.resumed:
@@ -64,18 +64,18 @@ class Ends:
                 run.close()
         if live.parent is None:
             self._shared.hub.forget_ended(self._runs.by_id)
-            with contextlib.suppress(MailboxFull):  # then it holds what it knows of the tree until others need the room
+            with contextlib.suppress(MailboxFull):  # then it keeps what it knows of the tree until it needs the room
                 self._shared.memory.tell(ForgetTree(root_of(live.run_id)))
 
     async def reap(self, live: LiveRun, ref: ActorRef[Any] | None) -> None:
-        """See to it that a run whose actor is gone, or that had none yet, has ended for everybody who waits."""
+        """Make sure that a run whose actor is gone, or that had none yet, has ended for everybody who waits."""
         try:
             reason = None if ref is None else await ref.wait_stopped()
             if self._runs.actors.get(live.run_id) is ref:
                 self._runs.actors.pop(live.run_id, None)
             await self._see_ended(live, reason)
         except BaseException:
-            live.set_ended()  # the supervisor is cancelled, or fails: who waits may stand outside of its block
+            live.set_ended()  # the supervisor is cancelled or fails, and waiters may be outside its block
             raise
         finally:
             self._queue.left(live)
@@ -92,7 +92,7 @@ class Ends:
                 log(logging.ERROR, "run.crashed", run=live.run_id, exc_info=reason.error)
                 await self.end_run(live, RunEnd.failed(reason.error))
             elif not any(run.killed for run in live.lineage()):
-                # The supervisor closes, or hands its runs over; the record says how to go on.
+                # The supervisor closes or hands its runs over; the run can be continued from its record.
                 claims = self._queue.shared
                 if claims is None or live.parent is not None or self._runs.closing:
                     live.set_ended()
@@ -103,7 +103,7 @@ class Ends:
                 await self.end_run(live, live.end_of_killed())
             elif not any(run.killed for run in live.parent.lineage()):
                 await self._end_branch(live)
-            # else it ends together with the run above it that was killed
+            # otherwise it ends together with the killed run above it
         except JournalError as error:
             for other in {*self._runs.by_id.values(), live}:  # none of them can be recorded any more
                 if not other.ended.is_set():
@@ -112,18 +112,18 @@ class Ends:
             raise
 
     async def _end_branch(self, live: LiveRun) -> None:
-        """End a run that was killed, and those below it, for good: the run above it has its report, and goes on.
+        """End a killed run and those below it for good: the run above it is told, and continues.
 
-        Nobody will bring their open calls to an end, so that is done here.
+        Nobody else will give their open calls a result, so that is done here.
         """
-        await self._journal.write(())  # what the loops had sent on its way shows in the ledgers after this
+        await self._journal.write(())  # afterwards the ledgers show what the loops had submitted
         for run in reversed([*live.tree()]):
             if run.state not in FINAL_STATES:
                 await close_calls(self._journal, run.ledger, iteration=run.iteration, at=self._shared.clock())
         await self.end_run(live, live.end_of_killed())
 
     async def _end_strangers(self, root: LiveRun) -> None:
-        """End the runs of the record below a root that it did not take up again, as its team is another now."""
+        """End recorded runs below a root that were not continued with it because its team has changed."""
         here = {run.run_id for run in root.tree()}
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
         for row in await self._journal.read_runs(states=states, below=root.run_id):

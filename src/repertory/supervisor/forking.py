@@ -1,9 +1,9 @@
-"""Runs that begin as another did up to an iteration, and runs that leave the journal.
+"""Forking runs at an iteration, and removing runs from the journal.
 
-Of the other run all that is copied which either of the two could change: the ledger, the plan of what is shown of it,
+A fork copies everything of the original that either of the two could change: the ledger, the plan of how it is shown,
 summaries, the payload, and the contents that the tree had stored by then. Memory is a snapshot, which costs nothing:
-what the other had written by then is seen, and what either writes from then on is its own. What was spent stays the
-other run's: figures are counted once.
+the fork sees what the original had written by then, and what either writes later is its own. What was spent counts only
+for the original.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
 from repertory.supervisor.runtime import Runtime
 
-_OWN: Final = ("assistant", "action-result", "sub-agent-result")  # what an iteration is made of
+_OWN: Final = ("assistant", "action-result", "sub-agent-result")  # the kinds of entries that belong to an iteration
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fork is to be.
+    """A request for a fork.
 
     Attributes:
-        iteration: The last iteration that is the same, 0 for the task alone; None for the last that is whole.
-        text: What the user says to it; None for nothing.
-        new_id: Its id; None makes one.
-        rewound: Whether it takes the place of the other, which is ended where it has not.
+        iteration: The last iteration to copy, 0 for the task alone; None for the last complete one.
+        text: A message from the user to the fork; None for none.
+        new_id: The fork's id; None generates one.
+        rewound: Whether it replaces the original, which is ended if it has not ended.
     """
 
     iteration: int | None = None
@@ -66,12 +66,12 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     rewound: bool = False
 
     def request(self, journal: Journal) -> str:
-        """What tells a repeated call from one that would have the new run begin with something else."""
+        """A key that distinguishes a repeated call from one for a different fork."""
         said = None if self.text is None else journal.redact(self.text)
         return f"fork-{blake2b(encode_json([said, self.rewound]).encode(), digest_size=12).hexdigest()}"
 
     def check(self) -> None:
-        """Raise ``ConfigurationError`` for what can never be done."""
+        """Raise ``ConfigurationError`` for a request that can never be fulfilled."""
         check_number("fork: iteration", self.iteration, int, least=0, none=True)
         if self.text is not None:
             check_text("a message", self.text)
@@ -80,13 +80,13 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any] | None, context: Any) -> LiveRun:
-    """Start a fork; see ``Supervisor.fork`` and ``Supervisor.rewind``. It is on its way to the disk."""
+    """Start a fork; see ``Supervisor.fork`` and ``Supervisor.rewind``. It is not durable yet."""
     check_text("a run_id", run_id)
     wanted.check()
     journal = runtime.shared.journal
     row = await journal.read_run(run_id)
     origin = row.started
-    _check_root(origin)  # before its agent is looked for: where a sub-agent's is defined nobody may know
+    _check_root(origin)  # before its agent is loaded: a sub-agent's run may not say where its agent is defined
     agent = agent_of(origin, agent)
     runtime.check(agent, origin)
     if origin.has_context and context is None:
@@ -98,7 +98,7 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
 async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent: Agent[Any], context: Any) -> LiveRun:
     journal, origin = runtime.shared.journal, row.started.run_id
     async with AsyncExitStack() as alone:
-        # In one order for everybody. What is rewound must not be taken up before its end is written.
+        # Lock in the same order everywhere. A rewound run must not be resumed before its end is written.
         for run_id in sorted({new, origin} if wanted.rewound else {new}):
             await alone.enter_async_context(runtime.runs.alone_with(run_id))
         there = await runtime.runs.read_run(new)
@@ -110,21 +110,21 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
         await runtime.queue.look()
         more = msgspec.structs.replace(row.started, run_id=new)
-        # To rewind makes room itself.
+        # A rewind frees the place of the original.
         async with runtime.queue.entering(more) if there is None and not wanted.rewound else nullcontext():
             if there is None:
                 await _write(runtime, row, wanted, new=new)
             going = runtime.runs.find(new)
             if going is None:
-                row, claimed = await journal.read_run(new), there is None  # whoever writes its beginning owns it
+                row, claimed = await journal.read_run(new), there is None  # who writes its beginning owns it
                 going = await runtime.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=claimed)
     return going
 
 
 async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> None:
-    """Write a fork's beginning; where it takes the place of the other, end that one first."""
+    """Write a fork's beginning; if it replaces the original, end that one first."""
     journal, origin = runtime.shared.journal, row.started.run_id
-    row = await journal.read_run(origin)  # it may have gone on, or ended, since it was asked for
+    row = await journal.read_run(origin)  # it may have continued or ended since the request
     records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
     live = runtime.runs.find(origin)
     elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
@@ -133,14 +133,14 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> No
             f"run {origin} is under way on another machine, whose record of it nobody else may write; fork it "
             "once it has ended, or ask that machine"
         )
-    if wanted.rewound and live is not None:  # what is refused has left it as it is
+    if wanted.rewound and live is not None:  # only now, so that a refused request leaves it as it is
         live.stop_asked = True
         runtime.stop_queued(live)
         live.kill()
         await live.ended.wait()
         row = await journal.read_run(origin)
         records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
-    if await journal.was_removed(origin):  # meanwhile: then what was read need not be all
+    if await journal.was_removed(origin):  # meanwhile, so the records read may be incomplete
         raise RunNotFound(f"run {origin} was removed while it was forked")
     await journal.write(records)
 
@@ -164,7 +164,7 @@ async def _remove(runtime: Runtime, run_id: str) -> None:
 
 
 def check_removable(row: RunRow) -> None:
-    """Raise ``RunError`` for a run that goes on, or stands below another."""
+    """Raise ``RunError`` for a run that has not ended, or is below another."""
     run_id = row.started.run_id
     if row.started.parent_id is not None:
         raise RunError(f"run {run_id} belongs to {row.started.parent_id}; remove that one")
@@ -173,18 +173,18 @@ def check_removable(row: RunRow) -> None:
 
 
 async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: str, at: float) -> list[Record]:
-    """The records of a fork; written in one batch they make a run that can be resumed.
+    """The records of a fork; written in one batch, they make a run that can be resumed.
 
     Args:
-        journal: Where the other run is.
-        row: The other, a root.
-        wanted: What it is to be.
-        new_id: Its id.
+        journal: The journal of the original.
+        row: The original, a root.
+        wanted: The request.
+        new_id: The fork's id.
         at: Now, in seconds since 1970.
 
     Raises:
-        RunError: There is no such iteration, or it is not whole yet.
-        RunExists: There was a run of this id.
+        RunError: There is no such iteration, or it is not complete yet.
+        RunExists: A run with this id was removed.
     """
     if await journal.was_removed(new_id):
         raise RunExists(f"run {new_id} was there and has been removed; give the new run another id")
@@ -200,7 +200,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     calls = await journal.read_records(ModelCalled, origin.run_id)
     ends = [number for number, called in calls if called.purpose == "agent" and called.iteration > upto]
     ends += [number for number, record in numbered if record.entry.position >= stop]
-    end = min(ends, default=2**62)  # of what happened by then
+    end = min(ends, default=2**62)  # the number before which records are copied
     started = msgspec.structs.replace(
         origin,
         run_id=new_id,
@@ -252,13 +252,13 @@ def _check_root(origin: RunStarted) -> None:
 
 
 def _is_of_its_past(record: Record, upto: int) -> bool:
-    if isinstance(record, DecisionMade):  # those of the next request are made before it is sent
+    if isinstance(record, DecisionMade):  # decisions for the next request are made before it is sent
         return record.iteration <= upto
     return not isinstance(record, EventLogged) or record.type == RESULT_SUMMARIZED
 
 
 def _last_whole(entries: Sequence[Entry]) -> int:
-    """The last iteration all of whose calls have a result; 0 where there is none."""
+    """The last iteration whose calls all have a result; 0 if there is none."""
     answered = {entry.tool_call_id for entry in entries if entry.tool_call_id}
     turns = [entry for entry in entries if entry.role == "assistant"]
     while turns and not all(use.id in answered for use in tool_uses(turns[-1].content)):
@@ -267,7 +267,7 @@ def _last_whole(entries: Sequence[Entry]) -> int:
 
 
 def _stop(entries: Sequence[Entry], upto: int) -> int:
-    """The position behind the last entry of an iteration; what was said after it is not its own."""
+    """The position after the last entry of an iteration; messages after it do not belong to it."""
     own = [entry.position for entry in entries if entry.iteration <= upto and entry.kind in _OWN]
     if own:
         return own[-1] + 1
@@ -276,13 +276,13 @@ def _stop(entries: Sequence[Entry], upto: int) -> int:
 
 
 async def _contents(journal: Journal, origin: str, run_id: str, end: int) -> list[ContentStored]:
-    """Copies of what a tree had stored by then, so that they are read under the same citations."""
+    """Copies of the contents that a tree had stored by then, to be read under the same citations."""
     copies: dict[str, ContentStored] = {}
     for owner in await journal.read_tree(origin):
         for number, content in await journal.read_records(ContentStored, owner):
             if number >= end:
                 continue
-            if owner != origin and not content.body and content.length:  # the ledger of a sub-agent holds it
+            if owner != origin and not content.body and content.length:  # the body is in a sub-agent's ledger
                 content = await journal.read_content(content.content_id, root=owner) or content  # noqa: PLW2901
             copies[content.content_id] = msgspec.structs.replace(content, run_id=run_id)
     return [*copies.values()]

@@ -1,4 +1,4 @@
-"""The runs that live in this process, as whoever begins, looks for or ends one finds them."""
+"""The runs of this process: finding, adding and removing them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from repertory.runs.live import LiveRun
 
 
 class LiveRuns:
-    """The runs that live in this process.
+    """The runs of this process.
 
     Attributes:
-        by_id: Those of trees that have not ended.
-        actors: Theirs, as long as they run.
-        closing: Whether nothing may begin any more.
+        by_id: The runs of trees that have not ended.
+        actors: The references of their actors, while these run.
+        closing: Whether no more runs may begin.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -28,11 +28,11 @@ class LiveRuns:
         self.by_id: dict[str, LiveRun] = {}
         self.actors: dict[str, ActorRef[Any]] = {}
         self.closing = False
-        self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # also of those that have ended
+        self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # including runs that have ended
         self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def check_open(self) -> None:
-        """Raise ``RunError`` where nothing may begin any more."""
+        """Raise ``RunError`` if no more runs may begin."""
         if self.closing:
             raise RunError("the supervisor is closed, as its async with block has ended; begin runs inside of one")
 
@@ -46,7 +46,7 @@ class LiveRuns:
         return [live for live in self.by_id.values() if not live.ended.is_set()]
 
     async def read_run(self, run_id: str) -> RunRow | None:
-        """The run of exactly this id, in the journal."""
+        """The run in the journal with exactly this id; None if there is none."""
         try:
             row = await self._journal.read_run(run_id)
         except RunNotFound:
@@ -54,29 +54,29 @@ class LiveRuns:
         return row if row.started.run_id == run_id else None
 
     def alone_with(self, run_id: str) -> anyio.Lock:
-        """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
+        """A lock under which one task at a time checks for a run and starts it: two loops would ruin its record."""
         return self._beginning.setdefault(run_id, anyio.Lock())
 
     def add(self, live: LiveRun) -> None:
-        """Take in a run that begins or goes on."""
+        """Add a run that begins or continues."""
         self.by_id[live.run_id] = live
         self.make_newest(live)
         self.attach(live)
 
     def make_newest(self, live: LiveRun) -> None:
-        """Have those who hold a run as it was find it as it is now."""
+        """Make ``live`` the newest object of its run, so that holders of an earlier one find it."""
         earlier, self._newest[live.run_id] = self._newest.get(live.run_id), live
         if earlier is not None and earlier is not live:
             earlier.successor = live
 
     @staticmethod
     def attach(live: LiveRun) -> None:
-        """Put a run in the place below its parent."""
+        """Add a run to its parent's children, in place of an earlier object of it."""
         if live.parent is not None:
             others = [child for child in live.parent.children if child.run_id != live.run_id]
             live.parent.children = [*others, live]
 
     def remove_tree(self, root: LiveRun) -> None:
-        """Let go of a run, and of those below it: they have ended, or go on elsewhere."""
+        """Remove a run and those below it: they have ended, or are under way elsewhere."""
         for run in root.tree():
             self.by_id.pop(run.run_id, None)

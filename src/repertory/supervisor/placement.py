@@ -1,8 +1,8 @@
-"""Sub-agents that may work on another machine than their lead: begun, followed, steered and brought back.
+"""Placed runs: sub-agents that may work on another machine than their lead.
 
-Such a run has an owner of its own, as a root has: whoever offers its labels claims it, and takes it over when a machine
-dies. In its lead's process a stand-in has its place, of which this module says how the run itself stands. What it may
-take of the limits above it is kept for it when it begins, and settled when it has ended.
+Such a run has its own owner, like a root: a machine that offers its labels claims it, or takes it over if its owner
+dies. In the lead's process a stand-in takes its place, and this module keeps the stand-in's state up to date. Its share
+of the limits above it is reserved when it begins, and settled when it has ended.
 
 Only where several supervisors share a journal; see ``repertory.machines``.
 """
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from repertory.machines.commands import Commands
     from repertory.machines.ownership import Claim
 
-_POLL: Final = 1.0  # seconds between two looks at what leads want of their runs, and at how these stand
+_POLL: Final = 1.0  # seconds between two checks of what leads want of their runs, and of the state of these
 
 
 def check_placement(agent: Agent[Any], started: RunStarted) -> None:
-    """See that those of a team that are placed can be found on another machine.
+    """Check that the placed members of a team can be found on another machine.
 
     Raises:
-        ConfigurationError: Only this process knows the agent, or it is given something that cannot leave it.
+        ConfigurationError: Only this process knows the agent, or it has an application context, which cannot leave it.
     """
     placed = [member.name for member in agent.walk() if member.placement and member is not agent]
     if not placed:
@@ -69,12 +69,12 @@ def check_placement(agent: Agent[Any], started: RunStarted) -> None:
 
 
 class Placement:
-    """The placed runs of this process's leads, and those of others that work here for leads elsewhere.
+    """The placed runs of this process's leads, and placed runs that work here for leads elsewhere.
 
     Args:
-        runs: Those of this process.
+        runs: The runs of this process.
         shared: What they share.
-        commands: Between this machine and the others.
+        commands: The commands between machines.
     """
 
     def __init__(self, runs: LiveRuns, shared: Shared, commands: Commands) -> None:
@@ -84,21 +84,21 @@ class Placement:
         self._machines = commands.machines
         self._commands = commands
         self._stand_ins: dict[str, LiveRun] = {}
-        # What was asked last of the owner with this fence; None for the end of the run. The next one begins with "go".
+        # What was last asked of the owner with this fence; None for the end of the run. A new owner begins with "go".
         self._asked: dict[str, tuple[int, Wish | None]] = {}
         self._asking: set[str] = set()
 
-    # --- how a run begins, or goes on ---------------------------------------------------------------------
+    # --- how a run begins, or continues -------------------------------------------------------------------
 
     async def begin(self, parent: LiveRun, agent: Agent[Any], started: RunStarted) -> LiveRun:
-        """Write down a new run for whichever machine offers what it needs; returns its stand-in.
+        """Record a new run for whichever machine offers its labels; returns its stand-in.
 
         Raises:
             LimitExceeded: The tree has no room for it.
             PayloadInvalid, ConfigurationError: As for a sub-agent beside its lead.
         """
         root, run_id = parent.root.started, started.run_id
-        check_placement(parent.root.agent, root)  # its team may be another one since it was begun
+        check_placement(parent.root.agent, root)  # its team may have changed since it began
         with _room(parent, run_id):
             limits = {**parent.spending.promise(run_id, agent), **promise_room(parent, run_id, agent)}
             top = root.placed or Placed(path=(), options=root.options)
@@ -120,7 +120,7 @@ class Placement:
             live.payload = state
             drafts = await first_drafts(live)
             await anyio.lowlevel.checkpoint_if_cancelled()
-            # All of it at once: as soon as it is on the disk, the run may be another machine's.
+            # All in one transaction: once it is on the disk, another machine may own the run.
             fields = {name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")}
             events = [live.event(RunSpawned, **fields), live.event(StateChanged, state="queued")]
             queued = live.state_record("queued", reason=f"it waits for a machine with {', '.join(started.labels)}")
@@ -132,10 +132,10 @@ class Placement:
         return live
 
     async def find(self, parent: LiveRun, row: RunRow, agent: Agent[Any]) -> LiveRun:
-        """The stand-in of a run that was begun before; one that was stopped with its lead goes on.
+        """The stand-in of a run that began earlier; a run that was stopped with its lead continues.
 
         Raises:
-            PayloadInvalid: Its payload does not fit the type that the agent names now.
+            PayloadInvalid: Its payload does not fit the type that the agent declares now.
         """
         started = row.started
         known = self._stand_ins.get(started.run_id)
@@ -171,7 +171,7 @@ class Placement:
         )
 
     async def _requeue(self, live: LiveRun) -> None:
-        """Let a run that was stopped wait for a machine again; unless somebody has it already."""
+        """Let a stopped run wait for a machine again, unless a machine already has it."""
         async with self._runs.alone_with(live.run_id):  # nobody takes it up here that finds it to be ours
             if (claim := await self._machines.claim_to_resume(live.run_id)) is not None:
                 changed = live.event(StateChanged, state="queued")
@@ -180,26 +180,26 @@ class Placement:
                 )
 
     def memory_of(self, started: RunStarted, agent: Agent[Any]) -> AsksMemory:
-        """Whom a run that was placed here asks for its memory."""
+        """Where a run that was placed here sends its memory requests."""
         mode = started.options.get("memory", agent.memory)
         if started.parent_id is None or not mode.startswith("shared"):
             return self._shared.memory
         return RelayedMemory(started.parent_id, self._commands, self._journal)
 
     async def hear(self, live: LiveRun, message_id: str, said: Said) -> None:
-        """Say something to a run, as its lead.
+        """Send a message from the lead to a run.
 
         Raises:
-            MachineSilent: No machine has taken it within ten seconds; it will.
-            RunError: It has ended.
+            MachineSilent: No machine took the message within ten seconds; one will later.
+            RunError: The run has ended.
         """
         body = {"message_id": message_id, "text": said.text, "sender": said.sender}
         await self._ask(live.run_id, "hear", body, command_id=f"{live.run_id}/{message_id}")
 
-    # --- all the time -------------------------------------------------------------------------------------
+    # --- in the background --------------------------------------------------------------------------------
 
     async def serve(self, scope: anyio.CancelScope) -> None:
-        """Follow the runs of leads here and steer them, and end those here whose lead has ended, until cancelled."""
+        """Follow and control the placed runs of leads here, and end runs here whose lead has ended, until cancelled."""
         with scope:
             async with anyio.create_task_group() as tasks:
                 while True:
@@ -239,26 +239,26 @@ class Placement:
                 elif wish == "go" and stands.paused:
                     await self._requeue(live)
                 elif (digest := _digest_of(live)) != stands.agent_digest:
-                    # Its lead goes on with another definition, and so does it.
+                    # Its lead continues with another definition, and so does the run.
                     await self._machines.redefine(run_id, digest, live.agent.placement)
             elif run_id not in self._asking and wish != self._heard(run_id, stands.fence):
                 self._asking.add(run_id)
                 tasks.start_soon(self._steer, live, wish, stands.fence)
 
     def _heard(self, run_id: str, fence: int) -> Wish | Literal["?"] | None:
-        """What the owner of a run goes by."""
+        """What the owner of a run was last asked for."""
         if run_id not in self._asked:
             return "?"
         asked, wish = self._asked[run_id]
         return wish if asked == fence else "go"
 
     async def _steer(self, live: LiveRun, wish: Wish | None, fence: int) -> None:
-        """Ask the machine that has a run for what its lead wants of it."""
+        """Send a lead's wish to the machine that has the run."""
         try:
             await self._ask(live.run_id, "steer", {"wish": wish, "alone": live.stop_asked})
             if self._stand_ins.get(live.run_id) is live:
                 self._asked[live.run_id] = fence, wish
-        except RepertoryError as error:  # it has ended, or its machine is away: the next look says which
+        except RepertoryError as error:  # the run has ended, or its machine is away: the next check shows which
             log(logging.INFO, "placed.not.steered", run=live.run_id, wish=wish, exc_info=error)
         finally:
             self._asking.discard(live.run_id)
@@ -266,7 +266,7 @@ class Placement:
     async def _see_ended(self, live: LiveRun, row: RunRow) -> None:
         parent = live.parent
         if row.state == "stopped" and not row.cancelled and parent is not None and _wish_of(live) == "go":
-            await self._requeue(live)  # with its lead, which has gone on meanwhile
+            await self._requeue(live)  # together with its lead, which has continued meanwhile
             return
         try:
             await self._end(live, row)
@@ -277,14 +277,14 @@ class Placement:
         self._drop(live)
 
     def _drop(self, live: LiveRun) -> None:
-        """Follow a run no more; unless its lead has gone on meanwhile, and another stand-in has its place."""
+        """Stop following a run, unless its lead has continued meanwhile and there is a new stand-in."""
         if self._stand_ins.get(live.run_id) is live:
             del self._stand_ins[live.run_id]
             self._asked.pop(live.run_id, None)
 
     async def _end(self, live: LiveRun, row: RunRow) -> None:
-        """Bring back what a run has left, and tell its lead."""
-        # What it wrote into memory stands behind positions that another machine has given out.
+        """Bring a run's payload, figures and end to its stand-in, which tells the lead."""
+        # What it wrote to memory has positions that another machine assigned.
         await self._shared.memory.ask(ForgetOthers())
         records = await self._journal.read_payload(live.run_id)
         live.payload = payload_on_record(live.agent, records, below=True)
@@ -296,7 +296,7 @@ class Placement:
         live.set_ended()
 
     async def _end_waiting(self, run_id: str, *, cancelled: bool) -> None:
-        """End a run that no machine has, so that none begins it."""
+        """End a run that no machine has, so that none starts it."""
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
         async with self._runs.alone_with(run_id):  # nobody takes it up here that finds it to be ours
@@ -306,13 +306,13 @@ class Placement:
                     await self._machines.forget(run_id)
                     return
                 self._journal.submit([self._claimed(rows[0].started, claim)])
-                own = [row for row in rows[1:] if unit_of(row.started.run_id) == run_id]  # those that worked beside it
+                own = [row for row in rows[1:] if unit_of(row.started.run_id) == run_id]  # its sub-agents beside it
                 for row in reversed([row for row in own if row.state not in FINAL_STATES]):
                     await end_left(self._shared, row)
                 await end_left(self._shared, rows[0], cancelled=cancelled)
 
     def _claimed(self, started: RunStarted, claim: Claim) -> Record:
-        """The record of whose a run is while this machine says how it stands, without running it."""
+        """The record that this machine owns a run while it records the run's state, without running it."""
         machines, now = self._machines, self._shared.clock()
         return to_record(
             RunClaimed(
@@ -329,7 +329,7 @@ class Placement:
         )
 
     async def _end_left_alone(self) -> None:
-        """End those whose lead has ended: it has nobody to report to. With a lead that goes on again, it does too."""
+        """End runs whose lead has ended, as nobody is left to report to. They continue if the lead does."""
         for run_id, waits, lead in await self._machines.left_alone():
             live, alone = self._runs.find(run_id), lead == "done"
             if waits:
@@ -346,7 +346,7 @@ class Placement:
 
 @contextmanager
 def _room(parent: LiveRun, run_id: str) -> Generator[None]:
-    """Count a run before it begins; not if it does not. Raises ``LimitExceeded``."""
+    """Count a run before it begins, and undo that if it does not begin. Raises ``LimitExceeded``."""
     root, tally = parent.root, parent.tally
     is_new = reserve_room(parent, run_id)
     try:
@@ -360,13 +360,13 @@ def _room(parent: LiveRun, run_id: str) -> Generator[None]:
 
 
 def _wish_of(live: LiveRun) -> Wish | None:
-    """What is wanted of the run of a stand-in; None for its end."""
+    """What is wanted of a stand-in's run; None for its end."""
     if live.killed:
         return None
     return "go" if live.parent is None else live.parent.wish
 
 
 def _digest_of(live: LiveRun) -> str:
-    """Of what its lead names: the run itself has another definition where all agents are plain loops."""
+    """The digest of the definition that its lead names; the run's own differs if all agents run as plain loops."""
     named = None if live.parent is None else live.parent.agent.member(live.agent.name)
     return (named or live.agent).digest

@@ -1,4 +1,4 @@
-"""A run as its record says it stands: what it goes on from, in this process or the next, or ends without."""
+"""Reading a run back from its record, to continue it; and ending runs that nobody continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def read_back(
     leads: Sequence[Agent[Any]] = (),
     memory: AsksMemory | None = None,
 ) -> LiveRun:
-    """Read a run back from the journal, with what was said to it and not yet read."""
+    """Read a run back from the journal, including messages that it has not read yet."""
     journal, started = shared.journal, row.started
     ledger = await Ledger.open(journal, started.run_id, clock=shared.clock)
     live = LiveRun(
@@ -83,12 +83,12 @@ async def read_back(
 
 
 async def end_left(shared: Shared, row: RunRow, *, cancelled: bool = False) -> None:
-    """End a run of the record that nobody runs any more; ``cancelled`` as in ``RunStateChanged``."""
+    """End a recorded run that nobody runs any more; ``cancelled`` as in ``RunStateChanged``."""
     run_id, now = row.started.run_id, shared.clock()
     try:
         ledger = await Ledger.open(shared.journal, run_id, clock=shared.clock)
         await close_calls(shared.journal, ledger, iteration=row.iteration, at=now)
-    except JournalUnreadable as error:  # damaged long ago; the run above it has its end all the same
+    except JournalUnreadable as error:  # damaged long ago; that must not keep the run above it from ending
         log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
     if row.state not in FINAL_STATES:
         await shared.journal.write(

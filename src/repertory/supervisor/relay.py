@@ -1,4 +1,4 @@
-"""Runs that another machine owns, as they are steered from here; and what others ask of the runs of this one."""
+"""Controlling runs that another machine owns, and carrying out what other machines ask of this one's runs."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from repertory.supervisor.runtime import Runtime
 if TYPE_CHECKING:
     from repertory.machines.commands import Command, Commands
 
-_POLL: Final = 1.0  # seconds between two looks at what is asked of runs here, or at how one elsewhere stands
+_POLL: Final = 1.0  # seconds between two checks for commands to runs here, or of the state of a run elsewhere
 _VERBS: Final = frozenset({"send", "stop", "kill", "pause", "resume", "approve", "deny", "give_result"})
 
 
 class RemoteRun:
-    """A run that another machine owns, or that waits for one. Made by ``Supervisor.remote``.
+    """A run that another machine owns, or that waits for a machine. Made by ``Supervisor.remote``.
 
-    What is asked of it is written down, and its owner carries it out; should that die, the next one does. Each method
-    raises what the one of ``Run`` does, and ``MachineSilent`` where nobody has answered within ten seconds.
+    Each command is recorded and carried out by the run's owner or, if that machine dies, by the next owner. Each method
+    raises the same errors as that of ``Run``, and ``MachineSilent`` if nobody answers within ten seconds.
 
     Attributes:
-        id: Its whole id.
+        id: The run's full id.
     """
 
     def __init__(self, run_id: str, journal: Journal, commands: Commands) -> None:
@@ -57,22 +57,22 @@ class RemoteRun:
         self._commands = commands
 
     def __repr__(self) -> str:
-        """The run."""
+        """The class and the run's id."""
         return f"RemoteRun({self.id!r})"
 
     async def state(self) -> RunState:
-        """How it stands on record."""
+        """Its state on record."""
         return (await self._read()).state
 
     async def wait_result(self) -> str:
-        """Wait until it has its result, and return that as the record has it: a text, or JSON of a typed one.
+        """Wait for the run's result and return it as recorded: a text, or JSON for a typed result.
 
         Raises:
-            RunFailed: It ended with an error.
-            RunStopped: It was stopped first.
+            RunFailed: The run ended with an error.
+            RunStopped: The run was stopped first.
         """
         while (row := await self._read()).state not in FINAL_STATES:
-            with anyio.move_on_after(_POLL):  # the end of what was placed is announced, that of others is not
+            with anyio.move_on_after(_POLL):  # only the ends of placed runs are announced
                 await self._commands.machines.news("end").wait()
         if row.state == "failed":
             raise RunFailed(f"run {self.id} of {row.started.agent} failed: {row.error}")
@@ -111,7 +111,7 @@ class RemoteRun:
         await self._ask("deny", {"call_id": call_id, "reason": reason, "by": by})
 
     async def give_result(self, call_id: str, result: Any, *, is_error: bool = False) -> None:
-        """As ``Run.give_result``, with a text or JSON; images and documents are given where the run is."""
+        """As ``Run.give_result``, but with text or JSON only; give images and documents on the run's machine."""
         await self._ask("give_result", {"call_id": call_id, "result": result, "is_error": is_error})
 
     async def _read(self) -> RunRow:
@@ -128,19 +128,19 @@ class RemoteRun:
 
 
 async def carry_out(run: Run[Any] | RemoteRun, verb: str, body: Json) -> None:
-    """Do with a run, wherever it is, what one of the methods that both kinds have is called.
+    """Call a method that ``Run`` and ``RemoteRun`` share, by its name.
 
     Raises:
         ConfigurationError: There is no such method, or it takes other arguments.
-        RepertoryError: As the method does.
+        RepertoryError: As raised by the method.
     """
-    if verb not in _VERBS:  # of a machine with another version
+    if verb not in _VERBS:  # from a machine with another version
         raise ConfigurationError(f"nobody can {verb[:50]!r} a run here; is that machine's repertory newer?")
     await _call(getattr(run, verb), verb, body)
 
 
 async def _call(method: Callable[..., Awaitable[str | None] | None], verb: str, body: Json) -> str:
-    """Call what carries a command out, with arguments that may come from another version; what it gives, else ""."""
+    """Call a command's method with arguments that may come from another version; returns its result, or ""."""
     try:
         inspect.signature(method).bind(**body)
     except TypeError as error:
@@ -168,21 +168,21 @@ _ACROSS: Final[Mapping[str, Callable[..., Awaitable[str | None]]]] = {
     "steer": _steer,
     "memory": answer_memory,
 }
-"""What runs of one tree ask of each other across machines."""
+"""The commands between runs of one tree across machines."""
 
 
 async def serve_commands(runtime: Runtime, commands: Commands, scope: anyio.CancelScope) -> None:
-    """Carry out what is asked of this machine and its runs, until the scope is cancelled.
+    """Carry out commands to this machine and its runs, until the scope is cancelled.
 
-    One after the other, as they were asked; but one that takes long, such as a message to a run that is stopping, is
-    not waited for: what comes next may be what it waits for.
+    Commands are carried out one after the other, in order. One that takes long, such as a message to a run that is
+    stopping, is not waited for: it may itself be waiting for the next command.
     """
     machines, under_way = commands.machines, dict[str, anyio.Event]()
 
     async def carry(command: Command) -> None:
         try:
             await _serve(runtime, commands, command)
-        except JournalError as error:  # it is still open, and begun again
+        except JournalError as error:  # the command is still open, and is tried again
             log(logging.WARNING, "commands.not.seen", exc_info=error)
         finally:
             under_way.pop(command.command_id).set()
@@ -200,7 +200,7 @@ async def serve_commands(runtime: Runtime, commands: Commands, scope: anyio.Canc
                                 await done.wait()
                     if await machines.is_asked_to_drain():
                         await runtime.drain(machines)
-                except JournalError as error:  # the server is away; whoever writes hears of it
+                except JournalError as error:  # the server cannot be reached; whoever writes gets the error
                     machines.lease.check()
                     log(logging.WARNING, "commands.not.seen", exc_info=error)
                 with anyio.move_on_after(_POLL):
@@ -210,7 +210,7 @@ async def serve_commands(runtime: Runtime, commands: Commands, scope: anyio.Canc
 async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
     live, refused, result = runtime.runs.find(command.run_id), None, ""
     if live is None and runtime.runs.find(unit_of(command.run_id)) is None:
-        return  # about to be taken up here: the next look finds it
+        return  # about to begin here: the next check finds it
     try:
         if live is None:
             raise RunError(f"run {command.run_id} has ended; say it to {unit_of(command.run_id)}")
@@ -220,9 +220,9 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
             await carry_out(Run(live, runtime), command.verb, command.body)
     except RepertoryError as error:
         if isinstance(error, JournalError) and not isinstance(error, RecordRefused | JournalUnreadable):
-            raise  # the journal may be back when it is asked for again
+            raise  # the journal may work again when the command is retried
         refused = error
-    except Exception as error:  # noqa: BLE001 - another version asked: one command must not end machine after machine
+    except Exception as error:  # noqa: BLE001 - perhaps from another version: it must not crash machine after machine
         log(logging.ERROR, "command.failed", run=command.run_id, verb=command.verb, exc_info=error)
         refused = RunError(f"{command.verb} could not be carried out: {name_error(error)}")
     await commands.answer(command, refused, result)

@@ -1,4 +1,4 @@
-"""Memory that a lead shares with a run on another machine: asked from there, and carried out where the lead is.
+"""Memory that a lead shares with a run on another machine: the requests are relayed to the lead's machine.
 
 Only where several supervisors share a journal; see ``repertory.machines``.
 """
@@ -22,7 +22,7 @@ from repertory.runs.live import LiveRun
 if TYPE_CHECKING:
     from repertory.machines.commands import Command, Commands
 
-_DONE: Final = "MemoryAnswered"  # the type of the records that say what a command was answered
+_DONE: Final = "MemoryAnswered"  # the type of the records of answers to commands
 
 
 class RelayedMemory:
@@ -34,24 +34,24 @@ class RelayedMemory:
         self._journal = journal
 
     async def ask(self, request: Any, /) -> Pending[Any]:
-        """Ask by way of the lead's machine."""
+        """Send a request through the lead's machine."""
         return Pending(partial(self._carry, request))
 
     async def _carry(self, request: Any) -> Any:
         text = encode_request(request, self._journal.redact)
         answer = decode_answer(await self.relay(text, command_id=new_id("cmd"), once=True))
         write = getattr(request, "write", None)
-        if write is not None:  # what is to be on record with the item, which is on another machine's
+        if write is not None:  # records that belong with the item, whose own record is on the other machine
             await write(answer, []).wait()
         return answer
 
     async def relay(self, request: str, *, command_id: str, once: bool) -> str:
-        """Ask what is written down already; the answer, written down too.
+        """Send an encoded request; returns the encoded answer.
 
         Args:
-            request: The request.
-            command_id: The same when it is asked again.
-            once: Nobody asks again under this id, so that nothing of it is kept.
+            request: The encoded request.
+            command_id: The command's id, the same if the request is repeated.
+            once: Whether the request is never repeated under this id, so that its answer need not be kept.
         """
         from repertory.machines.commands import PATIENCE, Command  # here, as nothing of it is needed with one process
 
@@ -62,18 +62,18 @@ class RelayedMemory:
 
 
 async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str:
-    """Carry out what is asked of the memory of a run here, once: what is changed stands with the answer in the record.
+    """Carry out a request to the memory of a run here, once: a change and its answer are recorded in one transaction.
 
     Returns:
         The answer.
 
     Raises:
         MemoryStoreError, ConfigurationError: As memory does.
-        MachineSilent: It is the memory of a run on a third machine, which has not answered.
+        MachineSilent: The memory belongs to a run on a third machine, which has not answered.
     """
     asked, journal, ref = decode_request(request), live.shared.journal, live.memory.ref
     changes = isinstance(asked, Change)
-    if isinstance(ref, RelayedMemory):  # it was placed itself, and shares what its own lead shares with it
+    if isinstance(ref, RelayedMemory):  # this run was placed too, and shares its own lead's memory
         return await ref.relay(request, command_id=f"{command.command_id}/relayed", once=not changes)
     if changes:
         for _, record in await journal.read_events(live.run_id, types=[_DONE]) if command.again else ():

@@ -1,4 +1,4 @@
-"""How long stored contents stay: the end of their time, what keeps them beyond it, and the timer that looks."""
+"""Retention of stored contents: when they expire, what keeps them longer, and the timer that deletes them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from repertory.record.records import FINAL_STATES, DecisionMade, PayloadChanged
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 
-CLEANING: Final = 300.0  # seconds; a content goes within five minutes of its time
+CLEANING: Final = 300.0  # seconds; a content is deleted within five minutes of its expiry
 
 
 class Retention:
-    """Lets go of stored contents when their time is over, and of their sources in the payloads of their tree.
+    """Deletes stored contents when they expire, and their source references in the payloads of their tree.
 
-    Nothing acknowledged is lost by it. A body goes where whoever stored it said for how long it is wanted; or where the
-    ledger of its run, word for word, holds all of it, from which it is read from then on. What is pinned stays.
+    Nothing acknowledged is lost. A body is deleted only if whoever stored it set a time, or if the ledger of its run
+    holds all of it verbatim, from where it is read afterwards. Pinned contents stay.
 
     Attributes:
-        payloads: To be held from reading a run's payload back until the run is in ``known``.
-        known: The runs whose payloads this process holds, also those that have ended.
+        payloads: A lock to hold from reading a run's payload back until the run is in ``known``.
+        known: The runs whose payloads this process holds, including those that have ended.
     """
 
     def __init__(self, journal: Journal, *, seconds: float | None, clock: Callable[[], float]) -> None:
-        """Clean up a journal, contents without a time of their own ``seconds`` after their runs; None keeps those."""
+        """Clean up a journal; contents without a time of their own expire ``seconds`` after their run; None: never."""
         self._journal = journal
         self._seconds = seconds
         self._clock = clock
@@ -48,7 +48,7 @@ class Retention:
         self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
 
     async def clean(self, *, root: str | None = None) -> list[StoredBody]:
-        """Let go of what is due, of one tree of runs or, with None, of all; returns it."""
+        """Delete expired contents of one tree of runs or, with None, of all; returns them."""
         now = self._clock()
         judged = await self._judge(now, root)
         lost: dict[str, set[str]] = {}
@@ -62,29 +62,29 @@ class Retention:
         return gone
 
     async def due(self) -> list[StoredBody]:
-        """What may go: its time is over, it is not pinned, and it was given that time or the ledger holds it."""
+        """Contents that may be deleted: expired, not pinned, and either with a time of their own or in the ledger."""
         return [body for body, _ in await self._judge(self._clock(), None)]
 
     async def _judge(self, now: float, root: str | None) -> list[tuple[StoredBody, bool]]:
-        """What is due, each with whether the ledger holds it."""
+        """The expired contents, each with whether the ledger holds it."""
         ended_by = -math.inf if self._seconds is None else now - self._seconds
         found = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by, root=root)
         judged = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
         return [(body, held) for body, held in judged if body.has_time or held]
 
     async def clean_run(self, run_id: str) -> list[StoredBody]:
-        """Let go of all that the store holds of a run that has ended, and of those below it; returns it.
+        """Delete all stored contents of a run that has ended and of the runs below it; returns them.
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: It has not ended, or it stands below another run.
+            RunError: The run has not ended, or is below another run.
         """
         bodies = await self.of_run(run_id)
         await self._let_go(bodies, {run_id: None})
         return bodies
 
     async def of_run(self, run_id: str) -> list[StoredBody]:
-        """What ``clean_run`` would let go of; ``run_id`` is whole. Raises what that raises."""
+        """What ``clean_run`` would delete; ``run_id`` is the full id. Raises the same errors."""
         row = await self._journal.read_run(run_id)
         if row.started.parent_id is not None:
             raise RunError(f"run {run_id} belongs to {row.started.parent_id}; clean that one")
@@ -93,11 +93,11 @@ class Retention:
         return await self._journal.read_bodies(run_id)
 
     async def _let_go(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
-        """Let go of bodies, and in the same transaction of the sources of what cannot be read any more.
+        """Delete bodies and, in the same transaction, the source references to contents that can no longer be read.
 
         Args:
-            bodies: Those.
-            lost: The citation ids of what cannot, by the root of their tree; None for all of the tree.
+            bodies: The bodies.
+            lost: The citation ids of contents that can no longer be read, by root; None for all of a tree.
         """
         async with self.payloads, AsyncExitStack() as stack:
             histories: list[tuple[set[str] | None, Sequence[PayloadChanged]]] = []
@@ -112,7 +112,7 @@ class Retention:
                 await self._journal.delete_bodies(bodies, also=records)
 
     def _cleaned(self, history: Sequence[PayloadChanged], content_ids: set[str] | None) -> PayloadChanged | None:
-        """The next version of a payload, without the sources of contents that are gone; None if it has none of them."""
+        """The next version of a payload, without references to deleted contents; None if it has no such references."""
         run_id, version, document = history[-1].run_id, history[-1].version, document_of(history)
         live = self.known.get(run_id)
         state = None if live is None else live.payload
@@ -145,18 +145,18 @@ class Retention:
         return stored is not None and stored.body == held
 
     async def clean_for_ever(self, scope: anyio.CancelScope) -> None:
-        """Clean up now and then, until the scope is cancelled."""
+        """Clean up regularly, until the scope is cancelled."""
         with scope:
             while True:
                 await anyio.sleep(CLEANING)
                 try:
                     await self.clean()
-                except JournalError as error:  # runs that write will hear of it themselves
+                except JournalError as error:  # runs that write get the error themselves
                     log(logging.WARNING, "contents.cleaning.failed", exc_info=error)
 
 
 def _pinned_for_good(decisions: Iterable[DecisionMade]) -> set[int]:
-    """The positions that somebody pinned, without those that are only held for a while after they were looked at."""
+    """The pinned positions, without those that are only kept for a while after they were expanded."""
     pins: set[int] = set()
     for made in decisions:
         for edit in decode_decision(made.body).edits:

@@ -1,4 +1,4 @@
-"""The room that a tree of runs has for more: how many runs, and how many levels."""
+"""How many more runs and levels a tree of runs may have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repertory.runs.live import LiveRun
 
 
 def reserve_room(parent: LiveRun, run_id: str) -> bool:
-    """Count a run before it begins, so that two that begin at once are two; whether it was not counted before.
+    """Count a run before it begins, so that concurrent starts are all counted; returns whether it is newly counted.
 
     Raises:
         LimitExceeded: There is no room for it.
@@ -31,9 +31,9 @@ def reserve_room(parent: LiveRun, run_id: str) -> bool:
 
 
 def promise_room(parent: LiveRun, run_id: str, agent: Agent[Any]) -> dict[str, int]:
-    """Keep room for what a run that was counted and works on another machine may begin there; its limits say how much.
+    """Reserve room for the sub-agents of a counted run on another machine; returns its limits.
 
-    That is half of what is left, so that others find some too; nothing for one without a team.
+    The room is half of what is left, so that some is left for others; none for an agent without a team.
     """
     runs = (min(map(_runs_left, parent.lineage())) + 1) // 2 if agent.team else 0
     parent.root.promised[run_id] = min(runs, agent.limits.runs - 1)

@@ -1,4 +1,4 @@
-"""How runs begin in this process, and go on; each has an actor, below that of the run which delegated to it."""
+"""Starting and continuing runs in this process. Each run has an actor, below that of the run that delegated to it."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A run's actor that keeps crashing is given up; its neighbours go on.
+# A run whose actor keeps crashing is given up; its siblings continue.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
 
 
 class Runtime:
-    """Begins runs in this process, and lets them go on."""
+    """Starts and continues runs in this process."""
 
     def __init__(self, shared: Shared, system: ActorSystem, tasks: anyio.abc.TaskGroup, retention: Retention) -> None:
         self.shared = shared
@@ -69,12 +69,12 @@ class Runtime:
         self.runs = LiveRuns(self._journal)
         self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
         self._ends = Ends(shared, self.runs, self.queue, retention)
-        self.claims: Claims | None = None  # where others share the journal
+        self.claims: Claims | None = None  # only in a shared journal
         self.commands: Commands | None = None  # the same
         self.placement: Placement | None = None  # the same
 
     def wind_down(self) -> None:
-        """Ask all runs at once to close at their next boundary; they would be stopped one after the other."""
+        """Ask all runs at once to close at their next boundary; otherwise they would be stopped one after the other."""
         for live in self.runs.by_id.values():
             live.wish_for("close")
 
@@ -84,7 +84,7 @@ class Runtime:
         self.wind_down()
 
     def close(self) -> None:
-        """Begin nothing more. Who waits in the queue, or was paused there, stays so on record."""
+        """Start nothing more. Runs that wait in the queue, or were paused there, stay so on record."""
         self.runs.closing = True
         for live in list(self.runs.by_id.values()):
             if live.ref is None and self._leave_queue(live):
@@ -95,7 +95,7 @@ class Runtime:
     # --- how a run begins ---------------------------------------------------------------------------------
 
     async def to_its_end(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do what takes several steps; once begun it goes on, also where whoever asked for it is cancelled meanwhile.
+        """Do work of several steps, which continues to its end even if the caller is cancelled.
 
         Raises:
             RunError: The supervisor is closed, or was cancelled first.
@@ -107,7 +107,7 @@ class Runtime:
         async def do() -> None:
             try:
                 outcome.append(await work())
-            except Exception as error:  # noqa: BLE001 - raised below, for whoever asked
+            except Exception as error:  # noqa: BLE001 - raised below, in the caller
                 errors.append(error)
                 if not is_heard:
                     log(logging.WARNING, "call.failed", exc_info=error)
@@ -136,12 +136,12 @@ class Runtime:
         payload: Any = None,
         context: Any = None,
     ) -> LiveRun:
-        """Start a new run, or queue it; its beginning, task and payload are one transaction, on their way to the disk.
+        """Start a new run, or queue it. Its beginning, task and payload are submitted as one transaction.
 
         Raises:
-            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
-            PayloadInvalid: The payload does not fit what the agent declares, nor do its defaults.
-            ConfigurationError: The agent's instructions show what its payload has not.
+            QueueFull: The run would have to wait, and its client has as many runs in the queue as it may.
+            PayloadInvalid: The payload, or its defaults, do not fit what the agent declares.
+            ConfigurationError: The agent's instructions show something that its payload does not have.
             ModelAuthenticationError: There is no key for one of its models.
         """
         if parent is not None:
@@ -199,10 +199,10 @@ class Runtime:
         payload: Any = None,
         context: Any = None,
     ) -> LiveRun:
-        """The one run of this id: it is under way, or goes on, or shows how it ended, or begins.
+        """The only run with this id: it is under way, continues, has ended, or begins now.
 
         Raises:
-            RunExists: It has another task or agent, or was asked for by another request.
+            RunExists: The run has another task, agent or request.
             PayloadInvalid, QueueFull: As ``begin``.
             ContextMissing: As ``take_up``.
         """
@@ -229,15 +229,15 @@ class Runtime:
         claimed: bool = False,
         leads: Sequence[Agent[Any]] = (),
     ) -> LiveRun:
-        """Let a run of the journal go on, or queue it, or show how it ended where it is in one of the given states.
+        """Continue a run of the journal, or queue it, or show how it ended if it is in one of the ``ended`` states.
 
-        What is ``said`` to it as it goes on is one transaction with that. One that waits on record keeps its place.
+        The message ``said`` and the continuation are one transaction. A run that is queued on record keeps its place.
 
         Raises:
-            PayloadInvalid: Its payload does not fit the type that the agent names now.
-            ConfigurationError: The agent's instructions show what its payload has not.
-            ContextMissing: It goes on, and was begun with an application context.
-            RunError: It is under way on another machine.
+            PayloadInvalid: Its payload does not fit the type that the agent declares now.
+            ConfigurationError: The agent's instructions show something that its payload does not have.
+            ContextMissing: The run would continue, and began with an application context.
+            RunError: The run is under way on another machine.
         """
         if self.claims is not None and parent is None and row.state not in ended and not claimed:
             if not await self.claims.claim(row.started.run_id):
@@ -246,7 +246,7 @@ class Runtime:
                     "its lease has run out"
                 )
             try:
-                row = await self._journal.read_run(row.started.run_id)  # it may have gone on meanwhile
+                row = await self._journal.read_run(row.started.run_id)  # it may have continued meanwhile
                 return await self.take_up(row, agent, ended=ended, context=context, said=said, claimed=True)
             finally:
                 await self.claims.give_back(row)
@@ -272,7 +272,7 @@ class Runtime:
         instructions_of(agent, live.payload)
         last = self.runs.actors.get(live.run_id)
         if last is not None:
-            await last.wait_stopped()  # it has ended, and its actor is on its way out
+            await last.wait_stopped()  # the run has ended, and its actor is stopping
         if parent is None:
             await self.queue.look()
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -285,11 +285,11 @@ class Runtime:
         return live
 
     async def take_up_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun:
-        """Let a run go on that this machine has claimed, whether there is room or not.
+        """Continue a run that this machine has claimed, whether there is room or not.
 
         Args:
             row: The run.
-            definitions: Of its leads, where it was placed, from the top down; and its own.
+            definitions: The definitions of its leads from the top down, if it was placed; and its own, the last.
             context: As for ``Supervisor.resume``.
 
         Raises:
@@ -300,10 +300,10 @@ class Runtime:
         return await self.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=True, leads=above[::-1])
 
     def check(self, agent: Agent[Any], started: RunStarted) -> None:
-        """See that an agent can go on with a run.
+        """Check that an agent can continue a run.
 
         Raises:
-            ConfigurationError: Its policies contradict themselves, or the prices that a limit needs are not known.
+            ConfigurationError: Its policies are contradictory, or prices that a limit needs are unknown.
             PayloadInvalid: Its payload has no defaults.
         """
         check_policies(agent, results_of(started))
@@ -314,22 +314,22 @@ class Runtime:
     async def spawn_below(
         self, parent: LiveRun, agent: Agent[Any], task: str, *, run_id: str, call_id: str, options: Json
     ) -> LiveRun:
-        """Start the run of a delegation, or find the one that the same call began before, and let it go on.
+        """Start the run of a delegation, or find and continue the one that the same call began before.
 
-        A sub-agent that was stopped together with the runs above it goes on with them; one that was stopped alone
+        A sub-agent that was stopped together with the runs above it continues with them; one that was stopped alone
         does not.
 
         Args:
             parent: The run that delegates.
             agent: The member of its team.
             task: What to do.
-            run_id: The id that follows from the call, and below that of the parent.
+            run_id: The id, which follows from the call and begins with the parent's.
             call_id: The call.
-            options: What was chosen for this delegation: ``memory`` and ``share``, see ``Delegation``; and why an
-                earlier attempt ``failed``.
+            options: The choices for this delegation: ``memory`` and ``share``, see ``Delegation``; and why an earlier
+                attempt ``failed``.
 
         Raises:
-            LimitExceeded: The tree is deep or large enough.
+            LimitExceeded: The tree may not become deeper or larger.
         """
         started = RunStarted(
             run_id=run_id,
@@ -358,8 +358,8 @@ class Runtime:
             raise
 
     async def find_below(self, parent: LiveRun, run_id: str) -> LiveRun | None:
-        """A run that was delegated before: under way, going on, or as it ended; None where there is none any more."""
-        if not is_below(run_id, parent.run_id):  # of the run that this one was forked from
+        """A run that was delegated before: under way, continued, or ended; None if it can no longer be found."""
+        if not is_below(run_id, parent.run_id):  # a sub-agent of the run that this one was forked from
             return None
         live = self.runs.find(run_id)
         row = await self.runs.read_run(run_id) if live is None else None
@@ -372,20 +372,20 @@ class Runtime:
         return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
 
     async def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
-        """The id of the run of a delegation: the same whenever the call with this key is made again.
+        """The id of the run of a delegation: the same whenever the call with this key is repeated.
 
-        It says whether the run was placed when it began, so whoever makes the call again looks for both.
+        The id shows whether the run was placed when it began, so a repeated call looks for both ids.
         """
         beside, placed = f"{parent.run_id}.{key[:8]}", f"{parent.run_id}.@{key[:8]}"
         new, other = (placed, beside) if self.placement is not None and agent.placement else (beside, placed)
         return other if parent.resumed and await self.runs.read_run(other) is not None else new
 
     async def tell(self, live: LiveRun, message_id: str, said: Said) -> None:
-        """Say something to a run below another, as the one above it.
+        """Send a lead's message to a run of its sub-agents.
 
         Raises:
-            RunError: Something else was said under this id; or it is on another machine, and has ended.
-            MachineSilent: It is on another machine, which has not answered; it hears it later.
+            RunError: Another message has this id; or the run is on another machine, and has ended.
+            MachineSilent: The run is on another machine, which has not answered; it gets the message later.
         """
         if self.placement is not None and live.elsewhere:
             await self.placement.hear(live, message_id, said)
@@ -395,15 +395,15 @@ class Runtime:
     # --- at once, or in the queue -------------------------------------------------------------------------
 
     def _launch(self, live: LiveRun, *drafts: Draft, also: Sequence[Record] = (), was: RunState | None = None) -> None:
-        """Write what begins a run, make it known, and start its actor, or let it wait in the queue for that.
+        """Submit the records that begin a run, register it, and start its actor or put it into the queue.
 
-        All in one step without a wait: a caller who is cancelled leaves a run that is in the record and in this
-        process, or in neither. The loop waits until the record is durable, and so may the caller.
+        All of this is one step without an await: if the caller is cancelled, the run is both in the record and in this
+        process, or in neither. The loop waits until the records are durable, and the caller may too.
 
         Args:
             live: The run.
             drafts: Its first entries.
-            also: Records of the same transaction.
+            also: Further records of the same transaction.
             was: Its state on record; None for a new run.
         """
         why = self._why_waits(live.started) if live.parent is None else ""
@@ -413,7 +413,7 @@ class Runtime:
             live.begun = live.ledger.submit(*drafts, also=[*also, *queued])
             live.state = "queued"
             if self.claims is not None:
-                # Any machine may take it, this one too: as everything it then goes by its record.
+                # Any machine may take it, this one included; whoever does reads it back from its record.
                 self.runs.make_newest(live)
                 self.claims.hold(live)
                 return
@@ -437,18 +437,18 @@ class Runtime:
         live.publish(StateChanged, state="running")
 
     def stop_queued(self, live: LiveRun) -> None:
-        """End a run that waits in the queue, or was paused there, as there is no loop to do it; else do nothing."""
+        """End a run that waits in the queue or was paused there, as it has no loop to do so; otherwise do nothing."""
         if live.ref is None and not live.is_ending and self._leave_queue(live):
             self._ends.submit_end(live, RunEnd("stopped"))
             self._tasks.start_soon(self._ends.reap, live, None)
 
     def pause_queued(self, live: LiveRun) -> None:
-        """Take a run out of the queue that waits there; else do nothing."""
+        """Take a waiting run out of the queue; otherwise do nothing."""
         if self.queue.remove(live):
             live.enter("paused")
 
     def requeue(self, live: LiveRun) -> None:
-        """Let a run begin, or wait again, that was paused in the queue; else do nothing."""
+        """Start or queue again a run that was paused in the queue; otherwise do nothing."""
         if live.ref is None and live.state == "paused" and not live.is_ending:
             self._launch(live, was="paused")
             live.publish(StateChanged, state=live.state)
@@ -457,13 +457,13 @@ class Runtime:
         return self.queue.remove(live) or live.state == "paused"
 
     def _start(self, live: LiveRun, *drafts: Draft, also: Sequence[Record]) -> None:
-        """Write that a run goes on, and start its actor: below its parent's actor, or at the top."""
+        """Record that a run is running, and start its actor: below its parent's actor, or at the top."""
         place = self._system if live.parent is None or live.parent.actor is None else live.parent.actor
         make = partial(AgentActor, live, self, self._ends)
         ref = place.spawn(make, live.run_id, restart="transient", supervision=SUPERVISION)
         try:
             if self.claims is not None and live.parent is None:
-                also = [*self.claims.record(live), *also]  # whatever follows it is this machine's
+                also = [*self.claims.record(live), *also]  # the records after it are this machine's
             live.begun = live.ledger.submit(*drafts, also=also)
         except BaseException:
             ref.kill()  # it has not run yet, and never will
@@ -486,7 +486,7 @@ class Runtime:
 
 
 def _check_same(there: RunStarted, asked: RunStarted) -> None:
-    """Raise ``RunExists`` where the run of an id is another one than was asked for."""
+    """Raise ``RunExists`` if the existing run of an id is not the one asked for."""
     for what in ("agent", "task", "request"):
         has, wanted = getattr(there, what), getattr(asked, what)
         if has != wanted and (what != "request" or (has and wanted)):
