@@ -1,7 +1,7 @@
-"""Several supervisors on one journal: who is alive, and whose each run is. Nothing of this runs with one process.
+"""Several supervisors on one journal: which are alive, and which owns each run. Unused if there is only one process.
 
-A machine is a process with a supervisor on a journal that others share, which is one on PostgreSQL. It holds a lease,
-by the server's clock. A run has one owner, which alone writes its record; whoever lost its lease writes nothing more.
+A machine is a process with a supervisor on a shared journal, which is on PostgreSQL. It holds a lease, by the server's
+clock. A run has one owner, and only the owner writes its record; a machine that has lost its lease writes nothing more.
 """
 
 from repertory.machines.machine import LEASE, Machine, Machines, open_machines

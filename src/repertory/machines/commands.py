@@ -1,7 +1,7 @@
-"""What is asked of runs that another machine owns: written down first, carried out by the owner, answered in its row.
+"""Commands for runs that another machine owns: recorded first, carried out by the owner, answered in the same row.
 
-A command whose owner dies is carried out by the next one. It may then be carried out twice, so each is one that can be,
-or whose owner writes down, in one transaction with what it does, that it is done.
+If the owner dies, the next owner carries the command out. It may then be carried out twice, so each command is either
+safe to repeat, or its owner records that it is done in one transaction with its effect.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from repertory.record.rows import decode_json, encode_json
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
 
-PATIENCE: Final = 10.0  # seconds that somebody waits for an answer, as for one of the service
-_POLL: Final = 1.0  # seconds between two looks, where a notification was lost
+PATIENCE: Final = 10.0  # seconds to wait for an answer, as long as for one of the service
+_POLL: Final = 1.0  # seconds between two looks, in case a notification was lost
 
 _WRITE: Final = """INSERT INTO commands (command_id, root_id, run_id, verb, body, at)
     VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT (command_id) DO NOTHING"""
@@ -33,8 +33,8 @@ _OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body, c.taken_by IS N
     JOIN ownership o ON o.run_id = c.root_id WHERE o.machine_id = $1 AND c.answered_at IS NULL ORDER BY c.at"""
 _TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
     WHERE o.run_id = c.root_id AND o.machine_id = $1 AND c.answered_at IS NULL AND c.taken_by IS DISTINCT FROM $1"""
-# Of a run that has ended meanwhile, and so belongs to nobody, there is nothing more to be asked; but what a machine has
-# begun is its own to answer, as a message lets the run go on.
+# A command for a run that has ended meanwhile, and so has no owner, is refused. But a command that a machine has begun
+# is answered by that machine, since a message continues the run.
 _LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', result = $1
     WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)
       AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id = c.taken_by AND m.lost_at IS NULL)"""
@@ -44,12 +44,12 @@ _FORGET: Final = "DELETE FROM commands WHERE answered_at < clock_timestamp() - i
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What is asked of a run.
+    """A command for a run.
 
     Attributes:
-        command_id: The same when it is asked again.
-        verb: The method of ``Run`` that does it.
-        body: The arguments of that.
+        command_id: Its id, the same when it is repeated.
+        verb: The method of ``Run`` that carries it out.
+        body: The arguments of the method.
         again: Whether a machine, this one or another, may have carried it out before.
     """
 
@@ -71,17 +71,17 @@ class Commands:
         self.machines = machines
 
     async def ask(self, command: Command, *, within: float = PATIENCE, once: bool = False) -> str:
-        """Have the owner of a run carry a command out. Returns what it gives, once it has.
+        """Let the owner of a run carry out a command; returns its result.
 
         Args:
-            command: It is safe to ask for it again.
-            within: Seconds.
-            once: Nobody asks again under its id, so that nothing of it is kept.
+            command: The command; it is safe to repeat.
+            within: Seconds to wait for the answer.
+            once: The command's id is never used again, so that its row need not be kept.
 
         Raises:
-            MachineSilent: Nobody has answered in this time. It is written down, and carried out once a machine can.
-            RunError: Something else was asked for under its id.
-            RepertoryError: What the owner says is wrong, as the method of ``Run`` raises it.
+            MachineSilent: No answer came in this time. The command is recorded, and carried out once a machine can.
+            RunError: A different command was given under its id.
+            RepertoryError: The error that the method of ``Run`` raised at the owner.
         """
         values = [command.command_id, unit_of(command.run_id), command.run_id, command.verb]
         values.append(encode_json(command.body))
@@ -124,14 +124,14 @@ class Commands:
         return await self.machines.use("read an answer in", read)
 
     async def open(self) -> Sequence[Command]:
-        """What the runs of this machine are asked for and has not been answered, oldest first."""
+        """The unanswered commands for runs of this machine, oldest first."""
 
         def read(connection: Connection) -> list[Command]:
             connection.execute(_LATE, [_told(RunError("the run has ended meanwhile"))[1]])
             rows = connection.execute(_OPEN, [self.machines.machine_id]).fetchall()
             connection.execute(
                 _TAKE, [self.machines.machine_id]
-            )  # of one that comes in between the next look says again
+            )  # the next look repeats a command that comes in between
             return [
                 Command(command_id, run_id, verb, decode_json(body), again)
                 for command_id, run_id, verb, body, again in rows
@@ -140,7 +140,7 @@ class Commands:
         return await self.machines.use("read what is asked in", read)
 
     async def answer(self, command: Command, error: RepertoryError | None, result: str = "") -> None:
-        """Say that a command was carried out and what it gives, or why it was not."""
+        """Record the result of a command that was carried out, or why it was not."""
         values = [command.command_id, *((None, result) if error is None else _told(error))]
 
         def write(connection: Connection) -> None:
@@ -153,14 +153,14 @@ class Commands:
 
 
 def _told(error: RepertoryError) -> tuple[str, str]:
-    """An error as a row has it: the nearest kind that every machine knows, its message and its attributes."""
+    """Encode an error for a row: the nearest type that every machine knows, its message and its attributes."""
     kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
     return kind.__name__, encode_json([str(error), plain])
 
 
 def _heard(name: str, text: str) -> RepertoryError:
-    """The error that was ``_told``. Of a kind that only a newer version knows it is a ``RepertoryError``."""
+    """Decode what ``_told`` encoded. A type that only a newer version knows becomes a ``RepertoryError``."""
     message, attributes = decode_json(text)
     error = remade(getattr(errors, name, RepertoryError), message)
     vars(error).update(attributes)

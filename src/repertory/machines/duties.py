@@ -1,7 +1,7 @@
-"""What one machine at a time does for all that share a journal, such as starting what a schedule has due.
+"""Duties that one machine at a time does for all that share a journal, such as starting the due runs of a schedule.
 
-A duty changes hands only where its machine was lost, so that nothing it writes is kept any more, or has left, or has
-given it up itself. So whoever holds one, and does it by what it writes, does it alone.
+A duty passes to another machine only if its holder was lost, so that none of its writes are accepted any more, or has
+left, or has given the duty up. So only the holder does a duty, as long as it does it by writing to the journal.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from repertory.machines.machine import Machines
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
 
-# Those who take duties do so one after the other, or a snapshot could miss that a machine has just begun. Whoever comes
-# in between looks again in a moment, and waits for nobody that stands still.
+# Machines take duties one after the other; otherwise a snapshot could miss that a machine has just begun. A machine
+# that finds the lock held tries again in a moment, so that it does not wait for one that hangs.
 _ONE: Final = "SELECT pg_try_advisory_xact_lock('duties'::regclass::oid::int4, 0)"
 _GIVE_UP: Final = "DELETE FROM duties WHERE machine_id = $1 AND NOT name = ANY($2)"
 _TAKE: Final = """INSERT INTO duties SELECT name, $1 FROM unnest($2::text[]) wanted (name)
@@ -25,9 +25,9 @@ _HELD: Final = "SELECT name FROM duties WHERE machine_id = $1"
 
 
 async def hold_duties(machines: Machines, names: Collection[str]) -> frozenset[str]:
-    """Hold these duties as far as no other machine does, and no others; those that this machine holds now.
+    """Hold those of these duties that no other machine holds, and give up all others.
 
-    A machine that drains holds none.
+    Returns the duties that this machine holds now. A draining machine holds none.
 
     Raises:
         LeaseLost: Another machine has taken this one over.

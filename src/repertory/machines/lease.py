@@ -1,6 +1,6 @@
 """The lease of this machine: renewed in a thread of its own, over a connection of its own.
 
-A batch that takes long, or a loop that a tool blocks, must not hold up what says that this machine is alive.
+A long batch, or an event loop that a tool blocks, must not delay the renewals that show that this machine is alive.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from repertory.record.postgres_sql import NOTICE, connect, driver
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
 
-RENEWALS: Final = 3  # in the time of a lease: two may fail
-_EFFECTS: Final = 2 / 3  # of a lease, after which nothing begins that cannot be taken back
+RENEWALS: Final = 3  # per lease: two may fail
+_EFFECTS: Final = 2 / 3  # share of a lease after which no irreversible effect may begin
 _LOOK: Final = 0.05  # seconds between two looks at whether the lease was renewed
 
-# What the server says counts: one that nobody took over meanwhile may go on, however late it is.
+# The server decides: a machine that was not taken over meanwhile may renew, however late it is.
 _RENEW: Final = """UPDATE machines SET until = clock_timestamp() + make_interval(secs => $2)
     WHERE machine_id = $1 AND lost_at IS NULL RETURNING 1"""
 
 
 class Lease:
-    """Keeps the lease of a machine. The row is there already when it is made.
+    """Renews the lease of a machine, whose row exists already.
 
-    The clock of this process only ever makes it more careful: the server's decides who may be taken over.
+    The clock of this process can only make it more careful: the server's clock decides which machines may be taken
+    over.
 
     Args:
-        address: Of the server.
-        machine_id: Whose.
-        seconds: How long it counts after each renewal.
-        sent: ``time.monotonic()`` just before it was taken.
+        address: The server's address.
+        machine_id: The machine.
+        seconds: How long the lease lasts after each renewal.
+        sent: ``time.monotonic()`` just before the lease was taken.
 
     Attributes:
-        renewed: When the last renewal was sent that the server has taken, by ``time.monotonic()``.
-        steady_since: From when on it was never overdue.
+        renewed: When the last successful renewal was sent, by ``time.monotonic()``.
+        steady_since: Since when it was never overdue, by ``time.monotonic()``.
     """
 
     def __init__(self, address: PostgresAddress, machine_id: str, seconds: float, sent: float) -> None:
@@ -56,14 +57,14 @@ class Lease:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether an effect may begin that cannot be taken back: nobody can have taken this machine over."""
+        """Whether an irreversible effect may begin: no other machine can have taken this one over."""
         return not self._lost and time.monotonic() - self.renewed < _EFFECTS * self.seconds
 
     @property
     def is_steady(self) -> bool:
-        """Whether it was renewed without a break for so long that others had time for it too.
+        """Whether it was renewed without a break for so long that other machines had time for it too.
 
-        After a time without the server all leases have run out, and none of their machines need be dead.
+        After an outage of the server all leases have expired, though their machines may all be alive.
         """
         return self.is_fresh and time.monotonic() - self.steady_since > self.seconds / 2
 
@@ -71,14 +72,14 @@ class Lease:
         """Wait until an effect may begin.
 
         Raises:
-            LeaseLost: Another machine has taken over what was here.
+            LeaseLost: Another machine has taken this one over.
         """
         while not self.is_fresh:
             self.check()
             await anyio.sleep(_LOOK)
 
     def check(self) -> None:
-        """Raise ``LeaseLost`` if another machine has taken over what was here."""
+        """Raise ``LeaseLost`` if another machine has taken this one over."""
         if self._lost:
             raise LeaseLost(self._lost)
 
@@ -112,7 +113,7 @@ class Lease:
             connection.close()
 
     def _connect(self) -> Connection:
-        # A link that is cut for less than the lease must not cost it.
+        # A connection that is cut for less than the lease must not lose it.
         connection = connect(self._address, notice=min(NOTICE, self.seconds / RENEWALS))
         patience = f"{self.seconds / RENEWALS * 1000:.0f}"
         connection.execute("SELECT set_config('statement_timeout', $1, false)", [patience])

@@ -1,4 +1,4 @@
-"""Hears what other machines announce: a hint that a table has something new, which every reader looks at anyway."""
+"""Receives notifications of other machines: hints that a table has news. Readers also look at the tables without."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from repertory.record.waiting import Waiter
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
 
-_LOOK: Final = 1.0  # seconds after which it looks whether it is to end
-_AGAIN: Final = 1.0  # seconds until it tries again to reach the server
+_LOOK: Final = 1.0  # seconds between two checks whether it should end
+_AGAIN: Final = 1.0  # seconds until it tries to reach the server again
 
 
 class Listener:
-    """Listens on a channel, over a connection and in a thread of its own, which outlives lost connections.
+    """Listens on a channel, over a connection and in a thread of its own, and reconnects.
 
-    A notification is lost while there is no connection, and may be at any time: ``hear`` is called with "" after each
-    reconnection too, and whoever relies on one looks at the table now and then besides.
+    Notifications are lost while there is no connection, and may be lost at any time: after each reconnection ``hear``
+    is also called with "", and whoever relies on notifications must also look at the table now and then.
 
     Args:
-        address: Of the server.
-        channel: What to listen on.
-        hear: Called with what is announced, on the event loop of the task that makes this. It must be quick and must
+        address: The server's address.
+        channel: The channel to listen on.
+        hear: Called with each notification, on the event loop of the task that makes this. It must be quick and must
             not raise.
     """
 

@@ -1,4 +1,4 @@
-"""This machine among those that share a journal: how it takes part, takes runs, and leaves."""
+"""This machine among those that share a journal: how it joins, takes runs, and leaves."""
 
 from __future__ import annotations
 
@@ -33,29 +33,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 News: TypeAlias = Literal["queue", "command", "answer", "end"]
-"""What is announced: that a run waits for a machine, that something is asked of one or answered, that a run which was
-placed has ended."""
+"""The notifications: a run waits for a machine; a command was given or answered; a placed run has ended."""
 
 log = Log("repertory.machines")
 
 LEASE: Final = 30.0
-"""Seconds; longer than a pause of a healthy process, and what users wait for runs whose machine died."""
+"""Seconds; longer than a pause of a healthy process, and how long runs of a dead machine have to wait."""
 _SHORTEST: Final = 0.5  # seconds; a shorter lease runs out while a busy machine waits for its turn
-_HELD: Final = 2 / 3  # of a lease, that a transaction may take
+_HELD: Final = 2 / 3  # share of a lease that a transaction may take
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A process with a supervisor on a shared journal.
 
     Attributes:
-        machine_id: New at every start.
-        name: For people; two may have the same.
-        labels: What it offers to runs that ask for it.
+        machine_id: Its id, new at every start.
+        name: Its name for people; two machines may have the same.
+        labels: Labels that it offers to runs that ask for them.
         lease: Seconds for which it counts as alive after each renewal.
         started_at: Seconds since 1970, by the server's clock.
-        left: Seconds until its lease runs out, by the server's clock; below 0 where it has.
-        draining: Whether it lets its runs go and takes no more.
-        lost_at: When another machine took over its runs; None where none did.
+        left: Seconds until its lease expires, by the server's clock; below 0 if it has expired.
+        draining: Whether it releases its runs and takes no more.
+        lost_at: When another machine took over its runs; None if none did.
         runs: How many trees of runs it owns.
     """
 
@@ -85,10 +84,10 @@ class Machines:
     """This machine, and what it knows of the others.
 
     Attributes:
-        machine_id: New at every start.
-        address: Of the server.
-        channel: Where ``NOTIFY`` says that something has changed; a hint, the tables are what counts.
-        lease: That of this machine.
+        machine_id: Its id, new at every start.
+        address: The server's address.
+        channel: The channel of notifications; these are hints, only the tables count.
+        lease: The lease of this machine.
         draining: Whether it takes no more runs.
     """
 
@@ -103,7 +102,7 @@ class Machines:
         self._news: dict[str, anyio.Event] = {}
 
     def hear(self, what: str) -> None:
-        """Have those look at once who wait for news of one kind; or of any, where it is ""."""
+        """Wake those who wait for news of one kind, or all if it is ""."""
         if what in ("queue", ""):
             self.on_queue()
         for each in [what] if what else [*self._news]:
@@ -111,7 +110,7 @@ class Machines:
                 self._news.pop(each).set()
 
     def news(self, what: News) -> anyio.Event:
-        """What is set at the next news of a kind. Who waits for it looks again now and then: news may be lost."""
+        """The event that is set at the next news of a kind. News may be lost, so waiters also look now and then."""
         return self._news.setdefault(what, anyio.Event())
 
     @property
@@ -120,33 +119,33 @@ class Machines:
         return self._journal.address
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something over a connection, in a thread; once more where the server went away meanwhile."""
+        """Do something over a connection, in a thread; repeat it once if the server went away meanwhile."""
         return await self._journal.use(doing, work)
 
     async def _rows(self, doing: str, statement: str, *values: object) -> list[Any]:
-        """The rows that a statement gives."""
+        """The rows that a statement returns."""
         return await self.use(doing, lambda connection: connection.execute(statement, values).fetchall())
 
     # --- who is there -------------------------------------------------------------------------------------
 
     async def known(self) -> list[Machine]:
-        """All machines that take part, and those that were lost in the last day; the oldest first."""
+        """All machines that take part, and those that were lost within the last day; the oldest first."""
         return await self.use("list the machines of", read_machines)
 
     async def is_asked_to_drain(self) -> bool:
-        """Whether somebody else has asked this machine to take no more runs."""
+        """Whether this machine was asked from outside to take no more runs."""
         doing = "read how this machine stands in"
         return not self.draining and await self._rows(doing, ownership.IS_DRAINING, self.machine_id) == [(True,)]
 
     async def owned_elsewhere(self) -> dict[str, str]:
-        """The trees of runs that other machines own, and the names of those; "" for those that wait for any machine."""
+        """The trees of runs that other machines own, with the machines' names; "" for those that wait for a machine."""
         return dict(await self._rows("read whose runs are in", ownership.ELSEWHERE, self.machine_id))
 
     async def owner_of(self, run_id: str) -> str | None:
-        """The machine whose a run is, by the id of the run at the top of its tree.
+        """The machine that owns a run, by the id of the root of its tree.
 
         Returns:
-            Its id; "" for a run that waits for any machine; None for one that has ended, or is not there.
+            The machine's id; "" for a run that waits for any machine; None for one that has ended or does not exist.
         """
         rows = await self._rows("read whose run it is in", ownership.OWNER, run_id)
         return rows[0][0] or "" if rows else None
@@ -164,10 +163,10 @@ class Machines:
         placed: bool = False,
         leads: Collection[str] | None = None,
     ) -> list[Candidate]:
-        """Runs that wait for any machine with some of these labels, those first that are to begin first.
+        """The runs that wait for any machine and ask for no other labels, in the order in which they should begin.
 
-        Those of sub-agents that were ``placed``, of these ``leads`` if given, or all others. What is left out
-        ``without`` is named by the id of the run and the digest of its definition, with a space between.
+        With ``placed`` only placed runs of sub-agents, of these ``leads`` if given; otherwise all other runs. An item
+        of ``without`` is the id of a run and the digest of its definition, with a space between.
         """
         values: list[object] = [list(labels), list(without), list(without_agents), list(without_clients)]
         values += [None if only is None else list(only), self.machine_id, str(placed)]
@@ -177,15 +176,15 @@ class Machines:
     async def claim(
         self, run_ids: Sequence[str], bounds_of: Callable[[str, str], Sequence[Bound]] = _no_bounds
     ) -> Claim | Bound | None:
-        """Take the first of these runs that nobody has taken.
+        """Take the first of these runs that no machine has taken.
 
         Args:
-            run_ids: Which, in any order.
-            bounds_of: Gives what bounds the runs of an agent and a client, by their names.
+            run_ids: The runs, in any order.
+            bounds_of: Returns the bounds on the runs of an agent and a client, by their names.
 
         Returns:
-            The claim; None where others have taken all of them; or the bound that the first one would exceed. That is
-            decided in the transaction of the claim, one after the other for each name.
+            The claim; None if others have taken all of them; or the bound that the first one would exceed. Bounds are
+            checked in the transaction of the claim, in turn for each name.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
@@ -198,7 +197,7 @@ class Machines:
             run_id, agent, client = row
             for bound in bounds_of(agent, client):
                 connection.execute(ownership.COUNTING, [f"{bound.column} {bound.name}"])
-                counts = connection.execute(ownership.UNDER_WAY).fetchall()  # by a snapshot that comes after the lock
+                counts = connection.execute(ownership.UNDER_WAY).fetchall()  # its snapshot is taken after the lock
                 place = ("agent", "client").index(bound.column)
                 if sum(row[2] for row in counts if row[place] == bound.name) >= bound.most:
                     return bound
@@ -207,7 +206,7 @@ class Machines:
         return await self.guarded("take a run in", take)
 
     async def claim_to_resume(self, run_id: str) -> Claim | None:
-        """Take a run that waits, or has ended; None where another machine has it.
+        """Take a run that waits, or has ended; None if another machine has it.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
@@ -223,7 +222,7 @@ class Machines:
         return await self.guarded("take a run in", take)
 
     async def redefine(self, run_id: str, agent_digest: str, labels: Sequence[str]) -> None:
-        """Have a run that waits for any machine go on with another definition, where these labels are offered.
+        """Give a run that waits for any machine another definition of its agent, and these labels.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
@@ -236,7 +235,7 @@ class Machines:
         await self.guarded("queue a run in", write)
 
     async def under_way(self) -> dict[tuple[str, str], int]:
-        """How many trees of runs all machines together have under way, by their agent and client."""
+        """How many trees of runs are under way on all machines together, by agent and client."""
         rows = await self._rows("count the runs of", ownership.UNDER_WAY)
         return {(agent, client): count for agent, client, count in rows}
 
@@ -246,16 +245,16 @@ class Machines:
         return {run_id: WaitingRun(run_id, tuple(labels), *fields) for run_id, labels, *fields in rows}
 
     async def keep_place(self, run_id: str, *, agent: str, client: str, most: int) -> int | None:
-        """Keep a place in the queue for a run that is not on record yet; it becomes that of the run with its record.
+        """Reserve a place in the queue for a run that is not recorded yet; recording the run takes the place.
 
         Args:
-            run_id: Its id.
+            run_id: The run's id.
             agent: The agent's name.
-            client: Whose runs are counted.
+            client: The client whose waiting runs are counted.
             most: How many of them may wait.
 
         Returns:
-            None; or how many wait already, where those are as many as may. A cancelled call may have kept one.
+            None; or, if the queue is full, how many wait already. A cancelled call may have reserved a place.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
@@ -277,7 +276,7 @@ class Machines:
         await self.use("queue a run in", lambda connection: connection.execute(ownership.GIVE_PLACE_BACK, values))
 
     async def places(self) -> list[str]:
-        """The runs that this machine keeps places for."""
+        """The runs for which this machine has reserved places."""
         return [run_id for (run_id,) in await self._rows("read the queue of", ownership.PLACES, self.machine_id)]
 
     async def mine(self) -> list[Claim]:
@@ -285,19 +284,19 @@ class Machines:
         return [Claim(*row) for row in await self._rows("read whose runs are in", ownership.MINE, self.machine_id)]
 
     async def claim_of(self, run_id: str) -> Claim | None:
-        """How a run came to this machine; None where it is not here."""
+        """How a run came to this machine; None if it is not here."""
         return next((claim for claim in await self.mine() if claim.run_id == run_id), None)
 
     async def standing(self, run_ids: Sequence[str]) -> dict[str, Standing]:
-        """How some runs stand, by their ids."""
+        """The state of some runs, by their ids."""
         rows = await self._rows("read how runs stand in", ownership.STANDING, list(run_ids))
         return {run_id: Standing(*fields) for run_id, *fields in rows}
 
     async def left_alone(self) -> list[tuple[str, bool, RunState]]:
-        """The runs that were placed and whose lead has ended, if they are this machine's or wait for any.
+        """The placed runs whose lead has ended, if this machine owns them or they wait for any machine.
 
         Returns:
-            For each its id, whether it waits, and how its lead ended.
+            For each run its id, whether it waits, and how its lead ended.
         """
         doing = "read whose lead has ended in"
         return await self._rows(doing, ownership.LEFT_ALONE, self.machine_id, sorted(FINAL_STATES))
@@ -309,7 +308,7 @@ class Machines:
         )
 
     async def let_go(self, run_id: str, why: str) -> None:
-        """Give up a run of which this machine writes nothing more; any other may take it."""
+        """Release a run for which this machine writes nothing more; any other may take it."""
 
         def write(connection: Connection) -> None:
             connection.execute(ownership.LET_GO_RUN, [self.machine_id, run_id, why])
@@ -318,7 +317,7 @@ class Machines:
         await self.use("let go of a run in", write)
 
     async def guarded(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something in a transaction that holds only as long as nobody has taken this machine over.
+        """Do something in a transaction that commits only if no other machine has taken this one over.
 
         Raises:
             LeaseLost: Another machine has.
@@ -335,9 +334,9 @@ class Machines:
     # --- the others ---------------------------------------------------------------------------------------
 
     async def take_over(self) -> list[str]:
-        """Let the runs of machines that are dead wait for any machine; returns the ids of those machines.
+        """Release the runs of dead machines, so that they wait for any machine; returns the ids of those machines.
 
-        That is after their lease, or at once where their process was on this host and is gone.
+        A machine is dead once its lease has expired, or at once if its process was on this host and is gone.
         """
 
         def take(connection: Connection) -> list[str]:
@@ -351,12 +350,12 @@ class Machines:
     # --- leaving ------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Take no more runs from now on, and let everybody see that."""
+        """Take no more runs from now on, and record that."""
         self.draining = True
         await self.use("drain", lambda connection: connection.execute(ownership.DRAIN, [self.machine_id]))
 
     async def leave(self) -> None:
-        """Let go of all runs, of which nothing more is written, and end the lease."""
+        """Release all runs, for which nothing more may be written, and end the lease."""
         self.draining = True
 
         def write(connection: Connection) -> None:
@@ -369,19 +368,19 @@ class Machines:
         await self.use("leave", write)
 
     def notify(self, connection: Connection, what: News) -> None:
-        """Announce on the channel that something is new, with the transaction that is under way."""
+        """Send a notification on the channel, within the current transaction."""
         connection.execute(ownership.NOTIFY, [self.channel, what])
 
 
 def check_lease(lease: float) -> None:
-    """Raise ``ConfigurationError`` for what no machine can keep."""
+    """Raise ``ConfigurationError`` for a lease that no machine can keep."""
     check_number("lease", lease, int | float, least=0)
     if lease < _SHORTEST:
         raise ConfigurationError(f"lease must be at least {_SHORTEST:g} seconds, got {lease:g}")
 
 
 def read_machines(connection: Connection) -> list[Machine]:
-    """All machines that take part, and those that were lost in the last day; the oldest first."""
+    """All machines that take part, and those that were lost within the last day; the oldest first."""
     rows = connection.execute(ownership.LIST).fetchall()
     return [msgspec.convert(dict(zip(Machine.__struct_fields__, row, strict=True)), Machine) for row in rows]
 
@@ -390,13 +389,13 @@ def read_machines(connection: Connection) -> list[Machine]:
 async def open_machines(
     journal: Journal, *, name: str | None, labels: Sequence[str], lease: float
 ) -> AsyncGenerator[Machines]:
-    """Take part in a journal that others share, until the end of the block; what is here is let go of then.
+    """Take part in a shared journal until the end of the block; then release all runs of this machine.
 
     Args:
-        journal: Nothing was written to it yet.
-        name: For people; None for the host's name and the process id.
-        labels: What it offers to runs that ask for it.
-        lease: Seconds after which its runs may be taken over when it is not heard of.
+        journal: A journal to which this process has written nothing yet.
+        name: The machine's name for people; None for the host's name and the process id.
+        labels: Labels that it offers to runs that ask for them.
+        lease: Seconds without a renewal after which its runs may be taken over.
     """
     if name is not None and not name.isprintable():
         raise ConfigurationError(f"name must be printable, got {show(name)}")
@@ -427,7 +426,7 @@ async def open_machines(
             try:
                 await journal.write(())
                 await machines.leave()
-            except JournalError as error:  # whoever writes has heard of it; the lease runs out
+            except JournalError as error:  # tasks that write get the error; the lease expires
                 log(logging.WARNING, "machine.not.left", machine=writer.id, exc_info=error)
             writer.guard = None
             await anyio.to_thread.run_sync(kept.close)

@@ -1,4 +1,4 @@
-"""Looking after machines from outside of all of them: who takes part, and having one let its runs go."""
+"""Operating machines from outside: which take part, and how to drain one."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ T = TypeVar("T")
 
 
 def list_machines(address: PostgresAddress) -> Sequence[Machine]:
-    """The machines that share a journal, and those that were lost in the last day; the oldest first. Blocks."""
+    """The machines that share a journal, and those that were lost within the last day; the oldest first. Blocks."""
     return _ask(address, "list the machines of", read_machines)
 
 
 def list_owners(address: PostgresAddress) -> dict[str, str]:
-    """The names of the machines that own the trees of runs that go on, by root; "" for one that waits. Blocks."""
+    """The names of the machines that own the unfinished trees of runs, by root; "" for one that waits. Blocks."""
     return _ask(address, "read whose runs are in", lambda connection: dict(connection.execute(ownership.OWNERS)))
 
 
 def drain_machine(address: PostgresAddress, name: str) -> None:
-    """Have a machine take no more runs and let its own go at their next boundary, within a second or so. Blocks.
+    """Make a machine take no more runs and release its own at their next boundary, within a second or so. Blocks.
 
     Raises:
-        ConfigurationError: No machine that is alive has this name or id, or several have.
+        ConfigurationError: No living machine has this name or id, or several have.
     """
 
     def write(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Whose each run is, as statements and rows: what changes with records, what is claimed, taken over and let go."""
+"""The ownership of runs as SQL statements and rows: what changes with records, and claims, takeovers and releases."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NOTHING: Final = "[]"
 _RUN_ID: Final = {table.name: table.columns.index("run_id") for table in TABLES.values() if "run_id" in table.columns}
 _RUNS, _STATES = TABLES[RunStarted], TABLES[RunStateChanged]
 
-# A record of a run that is there already is refused later in the transaction, and this with it.
-# One whose place in the queue was kept before has it from now on.
+# If the run exists already, its record is refused later in the transaction, and this is rolled back with it.
+# A run for which a place in the queue was reserved takes it now.
 _START: Final = """INSERT INTO ownership SELECT $1, CAST($2 AS uuid), 1, $3, $4, $5, $6, $7,
         ARRAY(SELECT value FROM json_each($8)), $9, CAST($10 AS uuid), $11::boolean
     ON CONFLICT (run_id) DO UPDATE SET machine_id = excluded.machine_id, why = excluded.why, labels = excluded.labels,
@@ -46,7 +46,7 @@ OWNERS: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT J
 ELSEWHERE: Final = f"{OWNERS} AND o.machine_id IS DISTINCT FROM $1"
 OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1 AND why <> 'entering'"
 
-# FOR UPDATE waits for a transaction of theirs that has passed its guard.
+# FOR UPDATE waits for a transaction of these machines that has passed its guard.
 OTHERS: Final = """SELECT machine_id::text, until < clock_timestamp(), kernel, pid FROM machines
     WHERE lost_at IS NULL AND machine_id <> $1 AND (until < clock_timestamp() OR kernel = $2)"""
 LOCK: Final = """SELECT 1 FROM machines WHERE machine_id = $1 AND lost_at IS NULL
@@ -58,8 +58,8 @@ LET_GO_RUN: Final = """UPDATE ownership SET machine_id = NULL, why = $3 WHERE ma
 _STATE: Final = "(SELECT state FROM run_states s WHERE s.run_id = o.run_id ORDER BY seq DESC LIMIT 1)"
 _ORDER: Final = "ORDER BY place, run_id"
 
-# Who may be taken by this machine; what is paused waits for somebody who lets it go on.
-PLACED: Final = "run_id LIKE '%.@%'"  # see ``unit_of``; their leads hold the places by which runs are counted
+# The runs that this machine may take; a paused run waits until somebody resumes it.
+PLACED: Final = "run_id LIKE '%.@%'"  # see ``unit_of``; only their leads are counted
 _LEAD: Final = "regexp_replace(o.run_id, '\\.@[^@]*$', '')"
 CANDIDATES: Final = f"""SELECT run_id, agent, client, agent_ref, agent_digest, why
     FROM ownership o
@@ -72,13 +72,13 @@ FIRST: Final = f"""SELECT run_id, agent, client FROM ownership WHERE machine_id 
     {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED"""
 CLAIM: Final = """UPDATE ownership SET machine_id = $1, home = $1, fence = fence + 1 WHERE run_id = $2
     RETURNING run_id, fence, why, agent_digest"""
-# Of a run that waits for any machine: which definition of its agent, and which labels.
+# Changes the agent's definition and the labels of a run that waits for any machine.
 REDEFINE: Final = "UPDATE ownership SET agent_digest = $2, labels = $3 WHERE run_id = $1 AND machine_id IS NULL"
-# Those who count runs of one name, to begin another, do so one after the other.
+# Transactions that count the runs of one name, to begin another, take turns.
 COUNTING: Final = "SELECT pg_advisory_xact_lock('ownership'::regclass::oid::int4, hashtext($1))"
 UNDER_WAY: Final = f"""SELECT agent, client, count(*) FROM ownership
     WHERE machine_id IS NOT NULL AND why <> 'entering' AND NOT {PLACED} GROUP BY agent, client"""
-# A place in the queue is kept for a run before the run is on record: what would not fit is refused before.
+# A place in the queue is reserved before a run is recorded, so that a full queue refuses it beforehand.
 QUEUED: Final = f"""SELECT count(*) FROM ownership WHERE client = $1 AND run_id <> $2 AND NOT {PLACED}
     AND (why = 'entering' OR (why = 'queued' AND machine_id IS NULL))"""
 KEEP_PLACE: Final = """INSERT INTO ownership
@@ -89,15 +89,15 @@ WAITING: Final = """SELECT o.run_id, o.labels, o.portable, coalesce(m.name, ''),
         m.name IS NOT NULL AND m.lost_at IS NULL
     FROM ownership o LEFT JOIN machines m ON m.machine_id = o.home WHERE o.machine_id IS NULL"""
 FORGET_RUN: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
-# How runs stand that work elsewhere: without a row they have ended, without an owner they wait.
+# The state of runs on other machines: without a row they have ended, without an owner they wait.
 STANDING: Final = f"""SELECT asked.run_id, o.run_id IS NULL, o.run_id IS NOT NULL AND o.machine_id IS NULL,
         coalesce(o.fence, 0), o.machine_id IS NULL AND coalesce({_STATE}, '') = 'paused', coalesce(o.agent_digest, '')
     FROM unnest($1::text[]) asked (run_id) LEFT JOIN ownership o ON o.run_id = asked.run_id"""
-# Those that were placed, belong to this machine or wait for any, and whose lead has ended.
+# Placed runs that belong to this machine or wait for any, and whose lead has ended.
 LEFT_ALONE: Final = f"""SELECT o.run_id, o.machine_id IS NULL, s.state FROM ownership o
     JOIN LATERAL (SELECT state FROM run_states s WHERE s.run_id = {_LEAD} ORDER BY seq DESC LIMIT 1) s ON true
     WHERE o.{PLACED} AND (o.machine_id IS NULL OR o.machine_id = $1) AND s.state = ANY($2)"""
-# One that has ended has no row any more. Whoever removes it locks its beginning too: that goes, or the run goes on.
+# An ended run has no row any more. Removing a run locks its first record too, so it is either removed or continued.
 CLAIM_ENDED: Final = """INSERT INTO ownership
     SELECT r.run_id, $1, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events
                WHERE run_id = r.run_id AND type = 'RunClaimed'), 0) + 1, 'resumed', r.agent, r.client, r.agent_ref,
@@ -115,10 +115,11 @@ FORGET: Final = "DELETE FROM machines WHERE lost_at < clock_timestamp() - interv
 
 
 class Guard:
-    """What every transaction of a machine begins with: that nobody has taken it over, and what becomes of its runs.
+    """Makes the first statements of every transaction of a machine: they check that no other machine has taken it
+    over, and update the ownership of its runs.
 
-    Whose a run is follows from the records that say how it begins and ends, and changes in their transaction. Of what
-    is placed that is announced, as a lead waits for it.
+    Ownership follows from the records of a run's beginning and end, and changes in their transaction. The end of a
+    placed run is announced, because its lead waits for it.
     """
 
     def __init__(self, machine_id: str, channel: str) -> None:
@@ -168,7 +169,7 @@ class Guard:
 
 
 def begin_guarded(connection: Connection, machine_id: str) -> None:
-    """Begin a transaction of a machine, in a way that others can end it should its process stand still."""
+    """Begin a transaction of a machine so that others can end it if its process hangs."""
     connection.execute("SELECT set_config('application_name', $1, true)", [application_name(machine_id)])
     connection.execute(GUARD, [machine_id, NOTHING])
 
@@ -177,9 +178,9 @@ class Claim(msgspec.Struct, frozen=True):
     """A run that belongs to this machine now.
 
     Attributes:
-        fence: Counts the owners of the run.
+        fence: The number of owners that the run has had.
         why: How it came here: ``queued``, ``moved``, ``taken over`` or ``resumed``.
-        agent_digest: Of the definition that it goes on with.
+        agent_digest: The digest of the definition with which it continues.
     """
 
     run_id: str
@@ -200,7 +201,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """How many runs of an agent, or of a client, may be under way on all machines together.
+    """A limit on the runs of an agent, or of a client, that may be under way on all machines together.
 
     Attributes:
         column: ``agent`` or ``client``.
@@ -212,14 +213,14 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How a run stands, wherever it is.
+    """The state of a run on any machine.
 
     Attributes:
         ended: Whether it has ended.
         waits: Whether it waits for a machine.
-        fence: Counts the owners of the run; 0 for one that has ended.
-        paused: Whether no machine takes it from those that wait, as it was paused where it was before.
-        agent_digest: Of the definition that it goes on with; "" for one that has ended.
+        fence: The number of owners that the run has had; 0 for one that has ended.
+        paused: Whether it waits but no machine takes it, because it was paused on its last machine.
+        agent_digest: The digest of the definition with which it continues; "" for one that has ended.
     """
 
     ended: bool
@@ -233,10 +234,10 @@ class WaitingRun(msgspec.Struct, frozen=True):
     """A run that waits for a machine.
 
     Attributes:
-        labels: What a machine must offer.
-        portable: Whether any machine may begin it that knows its agent; else the one where it was queued alone.
-        home: The name of the machine where it was last, or was queued.
-        home_there: Whether that one still takes part.
+        labels: Labels that a machine must offer.
+        portable: Whether any machine that knows its agent may begin it; otherwise only the one where it was queued.
+        home: The name of the machine where it last was, or was queued.
+        home_there: Whether that machine still takes part.
     """
 
     run_id: str

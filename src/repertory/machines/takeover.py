@@ -1,4 +1,4 @@
-"""Which of the other machines are dead, and that their runs wait for any machine then."""
+"""Takeover: finds dead machines, and releases their runs so that they wait for any machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 log = Log("repertory.machines")
 
-_WAIT: Final = "500ms"  # that a take-over waits for a transaction of the machine, before it has the server end that
-_ATTEMPTS: Final = 2  # to take a machine over: the first may have to end a transaction of it
+_WAIT: Final = "500ms"  # how long a takeover waits for a transaction of the machine before the server ends it
+_ATTEMPTS: Final = 2  # to take a machine over: the first may have to end one of its transactions
 
 
 def _kernel() -> str:
-    """Which processes the ids of processes of this one tell apart; "" where that cannot be known."""
+    """Identifies the scope in which this process's ids of processes are unique; "" if that cannot be known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() + os.readlink(
             "/proc/self/ns/pid"
@@ -35,12 +35,12 @@ KERNEL: Final = _kernel()
 
 
 def take_over(connection: Connection, machine_id: str, *, is_steady: bool) -> list[str]:
-    """Let the runs of machines that are dead wait for any machine. Blocks.
+    """Release the runs of dead machines, so that they wait for any machine. Blocks.
 
     Args:
-        connection: To the server.
+        connection: A connection to the server.
         machine_id: The machine that does this.
-        is_steady: Whether its own lease was renewed without a break, so that others had time for that too.
+        is_steady: Whether its own lease was renewed without a break, so that other machines had time for that too.
 
     Returns:
         The ids of those machines.
@@ -70,7 +70,7 @@ def _take(connection: Connection, machine_id: str, other: str, *, gone: bool) ->
             connection.execute(ownership.LEFT_PLACES, [other])
             runs = connection.execute(ownership.LET_GO, [other, "taken over"]).fetchall()
     except driver().errors.LockNotAvailable:
-        # It stands still inside of a transaction, which would be in the way for as long.
+        # It hangs within a transaction, which would block this for as long.
         connection.execute(ownership.END_WRITER, [application_name(other)])
         return False
     log(logging.WARNING, "machine.lost", machine=other, runs=len(runs), taken_over_by=machine_id)
