@@ -1,12 +1,12 @@
-"""Thinking blocks and what they are bound to, as a server that signs them sees it.
+"""Signing and checking of thinking blocks, which are bound to what precedes them.
 
-A signature holds the model, a digest of everything before the block, and the thinking block before it, under a key
-that only the server has. On a binding model a block is valid only behind the same system, tools and messages; thinking
-may be taken out as a whole, from the beginning or from the end, but never so that a gap remains.
+A signature covers the model, a digest of everything before the block, and the previous thinking block, with a key that
+only the server has. On a binding model a block is valid only after the same system prompt, tools and messages. Whole
+thinking blocks may be removed from the beginning or from the end, but without leaving a gap.
 
-A compaction block is signed too. It carries the digests of what it stands for, so that the thinking of kept turns
-stays valid behind it: if a binding model wrote it, the system prompt and the tools are the same, and the first kept
-message has another role than the last one that was summarized. Thinking made behind the block is bound to the block.
+A compaction block is signed too. It carries the digests of the history that it stands for, so that the thinking of kept
+turns stays valid after it: if a binding model wrote it, the system prompt and the tools are the same, and the first
+kept message has another role than the last summarized one. Later thinking is bound to the compaction block.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Summary(msgspec.Struct, frozen=True, array_like=True):
     text: str  # a digest of it
     head: str
     role: str  # of the last summarized message
-    histories: tuple[str, ...]  # digests that thinking behind the block may be bound to
+    histories: tuple[str, ...]  # digests that thinking after the block may be bound to
     mac: str
 
 
@@ -48,7 +48,7 @@ class Binder:
     """Signs thinking and compaction blocks and checks them when they come back.
 
     Args:
-        seed: Makes the signing key; two servers with one seed accept each other's blocks.
+        seed: Determines the signing key; servers with the same seed accept each other's blocks.
     """
 
     def __init__(self, seed: int) -> None:
@@ -62,7 +62,7 @@ class Binder:
         Args:
             content: The answer.
             body: The request, as it was sent.
-            model: Who answers.
+            model: The name of the model that answers.
             dropped: What ``check`` reported about the request.
         """
         blocks: list[Block] = []
@@ -88,8 +88,8 @@ class Binder:
         """Check every signed block of a request.
 
         Returns:
-            The request as the model reads it, without the blocks that were dropped; and what the API reports about
-            that in ``input_transformations``.
+            The request as the model reads it, without dropped blocks; and the API's report of those in
+            ``input_transformations``.
 
         Raises:
             Refusal: A signature is not ours, or a block is bound to another history and may not be dropped.
@@ -132,7 +132,7 @@ class Binder:
         return {**body, "messages": messages}, report
 
     def _history(self, body: Json, dropped: Iterable[Json]) -> _History:
-        """What an answer to a request is bound to: what was sent, but for the thinking that failed the check."""
+        """What an answer to a request is bound to: everything that was sent, except thinking that failed the check."""
         history = _History(body)
         failed = {entry["path"] for entry in dropped if entry["reason"] == _MISMATCH}
         for number, message in enumerate(body["messages"]):
@@ -202,13 +202,13 @@ class Binder:
 
 
 class _History:
-    """What stands before a block.
+    """What precedes a block.
 
     Attributes:
         head: A digest of the system prompt and the tools.
-        digests: What thinking at this place may be bound to: a digest of all that counts; behind a compaction block
-            also digests of the messages that it stands for with all that follows them.
-        previous: The thinking block that came last; "" where there is none.
+        digests: The digests that thinking at this place may be bound to: one of everything before it; after a
+            compaction block also those of the messages that it stands for, with everything that follows them.
+        previous: A digest of the last thinking block; "" if there is none.
     """
 
     def __init__(self, body: Json) -> None:
@@ -219,21 +219,21 @@ class _History:
         self._summarized_role = ""  # until the first kept message is there
 
     def swap(self, block: Json, summary: _Summary) -> None:
-        """Go on behind a compaction block."""
+        """Continue after a compaction block."""
         old = summary.histories if summary.head == self.head else ()
         self.digests = (_digest(self.head, unmarked(block)), *old)
         self.previous = ""
         self._summarized_role = summary.role
 
     def meet(self, role: str, block: Json) -> None:
-        """Look at the next block before it is checked: the API would merge a first kept message of the same role."""
+        """Note the next block before it is checked: the API would merge a first kept message of the same role."""
         if self._summarized_role and block["type"] != "compaction":
             if self._summarized_role == role:
                 self.digests = self.digests[:1]
             self._summarized_role = ""
 
     def add(self, role: str, block: Json) -> None:
-        """Go on behind another block, as it was sent."""
+        """Continue after another block, as it was sent."""
         if block["type"] in _THINKING:
             self.previous = _digest("", block.get("signature") or block.get("data"))
         else:

@@ -1,7 +1,7 @@
-"""The prompt cache behind the test server: the positions of a request body, looked up by the published rules.
+"""The prompt cache of the test server: looks up the positions of a request body by the published rules.
 
-``repertory.testing.prefix_cache`` has the rules. Here is what a body comes to: whatever changes how messages are read
-(``tool_choice``, ``thinking``, images in or out) changes every position within them.
+``repertory.testing.prefix_cache`` has the rules. This module turns a body into positions: whatever changes how messages
+are read (``tool_choice``, ``thinking``, whether there are images) changes every position within them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from repertory.testing.wire import blocks_of, unmarked, walk
 
 
 class Position(msgspec.Struct, frozen=True):
-    """One block of a request, and all before it.
+    """One block of a request, with everything before it.
 
     Attributes:
-        key: Stands for every byte up to here.
-        tokens: Of everything up to here.
-        marker: The TTL of its cache marker; None where it has none.
-        markable: Whether it may carry one: not thinking, and not empty.
+        key: A digest of every byte up to here.
+        tokens: The tokens of everything up to here.
+        marker: The TTL of its cache marker; None if it has none.
+        markable: Whether it may carry a marker: it is not thinking, and not empty.
     """
 
     key: bytes
@@ -35,10 +35,10 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class PromptCache(PrefixCache):
-    """The cache of one workspace, asked with request bodies."""
+    """The cache of one workspace, used with request bodies."""
 
     def use(self, body: Json, profile: ModelProfile) -> CacheUse:
-        """Look a request up and note what it writes."""
+        """Look up a request and note what it writes."""
         positions = positions_of(body)
         markers = [(index, position.marker) for index, position in enumerate(positions) if position.marker is not None]
         return self.look_up(positions, markers, profile.cache)
@@ -84,7 +84,7 @@ def _message_settings(body: Json) -> list[Any]:
 
 
 def _ttl_of(block: Json) -> str | None:
-    """The TTL of a block's marker, or of the first on its parts; None where there is none."""
+    """The TTL of a block's marker, or of the first on its parts; None if there is none."""
     markers = (marker for _, part in walk(block) if (marker := part.get("cache_control")))
     return next((marker.get("ttl", "5m") for marker in markers), None)
 

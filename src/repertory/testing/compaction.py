@@ -1,7 +1,7 @@
-"""Compaction on demand: what the API refuses about it, and what a request for a summary answers.
+"""Compaction on demand: which requests the API refuses, and how it answers a request for a summary.
 
 The rules are those of the provider's pages on compaction on demand, in the background, and with thinking kept. The
-block's signature, and what it means for the thinking behind it, is ``binding``'s matter.
+block's signature, and its effect on later thinking, is handled in ``binding``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _RETURNED = frozenset({"type", "content", "signature", "cache_control"})
 
 
 def check_compaction(body: Json, betas: frozenset[str], *, counting: bool) -> None:
-    """Check the ``compaction`` parameter and what may not stand beside it. Counting ignores the parameter.
+    """Check the ``compaction`` parameter and what it cannot be combined with. Counting ignores the parameter.
 
     Args:
         body: The request.
         betas: Values of the ``anthropic-beta`` header.
-        counting: Whether the tokens are only to be counted.
+        counting: Whether only the tokens are counted.
     """
     _check_budget(body)
     wanted = body.get("compaction")
@@ -62,7 +62,7 @@ def check_compaction(body: Json, betas: frozenset[str], *, counting: bool) -> No
 
 
 def check_blocks(body: Json, betas: frozenset[str]) -> None:
-    """Check where a request's compaction blocks stand; their signatures are checked elsewhere."""
+    """Check the places of a request's compaction blocks; their signatures are checked elsewhere."""
     found = 0
     for number, message in enumerate(body["messages"]):
         if isinstance(message["content"], str):
@@ -78,7 +78,7 @@ def check_blocks(body: Json, betas: frozenset[str]) -> None:
                 )
             _check_fields(block, path)
             if block.get("content") is None:
-                continue  # a failed compaction: sent back or not, it says nothing
+                continue  # a failed compaction: it has no effect
             found += 1
             if found > 1:
                 refuse(f"{path}: more than one `compaction` block", code="compaction_block_ambiguous")
@@ -91,18 +91,18 @@ def check_blocks(body: Json, betas: frozenset[str]) -> None:
 
 
 def begins_with_summary(messages: list[Any]) -> bool:
-    """Whether a compaction block stands first, so that the first message may be the assistant's."""
+    """Whether a compaction block comes first, so that the first message may be the assistant's."""
     content = messages[0].get("content") if isinstance(messages[0], dict) else None
     first = content[0] if isinstance(content, list) and content else None
     return isinstance(first, dict) and first.get("type") == "compaction"
 
 
 def summary_of(answer: ModelResponse, max_tokens: int) -> tuple[str, StopReason]:
-    """The summary in a model's answer, and the response's stop reason; "" where the answer is none.
+    """The summary in a model's answer, and the response's stop reason; "" if the answer is not a summary.
 
     Args:
-        answer: What the summarization call gave.
-        max_tokens: Bound of the request.
+        answer: The answer of the summarization call.
+        max_tokens: The request's ``max_tokens``.
     """
     text = text_of([block for block in answer.content if isinstance(block, Text)])
     if any(isinstance(block, ToolUse) for block in answer.content):
@@ -115,13 +115,13 @@ def summary_of(answer: ModelResponse, max_tokens: int) -> tuple[str, StopReason]
 
 
 def prompt_of(body: Json) -> int:
-    """Tokens of the summarization prompt, which is the server's own or the request's instructions."""
+    """The tokens of the summarization prompt: the request's instructions, or the server's own."""
     instructions = body["compaction"].get("instructions") or ""
     return estimate_tokens(instructions if instructions.strip() else _PROMPT)
 
 
 def plain_summary(request: ModelRequest) -> str:
-    """The summary that the server writes by itself: how the conversation began, and how it went last."""
+    """The summary that the server writes by itself: the beginning of the conversation, and its end."""
     said = [(message.role, _words(message.content)) for message in request.messages]
     told = [f"{role}: {words[:_EXCERPT]}" for role, words in said if words]
     return "\n".join([f"Summary of {len(request.messages)} messages.", *told[:1], *told[1:][-2:]])

@@ -1,8 +1,8 @@
 """Context editing on the server: old tool results and old thinking cleared before the model reads the prompt.
 
-The server keeps nothing between requests: each one is looked at anew, so the boundary of what is cleared moves with
-every request whose prompt exceeds the trigger. The documents do not say whether the real one's is sticky; this is
-the dearer reading. What is sent stays as it is, so thinking stays valid: signatures are checked before the edits.
+The server keeps no state between requests, so the boundary of what is cleared moves with every request whose prompt
+exceeds the trigger. The documents do not say whether the real boundary is sticky; this is the more expensive reading.
+The request as sent is not changed, so thinking stays valid: signatures are checked before the edits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELDS: dict[str, frozenset[str]] = {
     _THINKING: frozenset({"type", "keep"}),
 }
 _TRIGGER, _KEEP = 100_000, 3
-_LAST_TURN_ONLY = ("haiku", "sonnet-4-5")  # models that keep the thinking of the last turn alone by themselves
+_LAST_TURN_ONLY = ("haiku", "sonnet-4-5")  # models that by default keep only the thinking of the last turn
 
 
 def check_editing(body: Json, profile: ModelProfile) -> None:
@@ -86,7 +86,7 @@ def edit_context(body: Json, profile: ModelProfile) -> tuple[Json, list[Json]]:
     """Apply a request's edits, in order.
 
     Returns:
-        The request as the model reads it, and what the API reports in ``applied_edits``: the edits that did something.
+        The request as the model reads it, and the API's ``applied_edits``: the edits that had an effect.
     """
     applied: list[Json] = []
     for edit in (body.get("context_management") or {}).get("edits", []):
@@ -114,11 +114,11 @@ def _turns_kept(edit: Json, profile: ModelProfile) -> int | None:
 
 
 def _without_thinking(body: Json, keep: int | None) -> tuple[Json, int]:
-    """Clear the thinking of all but the last turns. A turn goes on through tool results, until a user speaks."""
+    """Clear the thinking of all but the last turns. Tool results do not end a turn; a user's message does."""
     if keep is None:
         return body, 0
     contents = [blocks_of(message["content"]) for message in body["messages"]]
-    turn = 1  # the first message may be the assistant's, behind a summary
+    turn = 1  # the first message may be the assistant's, after a summary
     thinking: list[int] = []  # for each message, the turn whose thinking it has; 0 for none
     for message, blocks in zip(body["messages"], contents, strict=True):
         turn += message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks)

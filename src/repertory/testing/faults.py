@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a model's server. Each fault spoils one request.
+"""Faults between a client and a model's server. Each fault affects one request.
 
 ::
 
@@ -40,19 +40,19 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """Reset the connection, after so many events of the stream; 0 is before the response's headers."""
+    """Reset the connection after ``after`` events of the stream; 0 is before the response's headers."""
 
     after: int = 0
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """End the stream properly at the HTTP level, but after so many events only."""
+    """End the stream properly at the HTTP level, but after only ``after`` events."""
 
     after: int = 3
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """Answer with these bytes instead of asking the responder, whatever they say."""
+    """Answer with exactly these bytes instead of asking the responder."""
 
     status: int = 200
     headers: Mapping[str, str] = MappingProxyType({"content-type": "text/event-stream"})
@@ -60,11 +60,11 @@ class Raw(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """Fall silent after so many events, until the client goes.
+    """Send nothing more after ``after`` events, until the client disconnects.
 
     Attributes:
-        pings: Seconds between pings that are sent meanwhile; None for not even these.
-        event: What is sent in place of pings.
+        pings: Seconds between pings that are sent meanwhile; None for no pings.
+        event: The event that is sent as a ping.
     """
 
     after: int = 0
@@ -73,14 +73,14 @@ class Stall(msgspec.Struct, frozen=True):
 
 
 class Garbage(msgspec.Struct, frozen=True):
-    """Send this instead of the event after so many events."""
+    """Send ``data`` instead of the event that follows ``after`` events."""
 
     after: int = 2
     data: str = '{"type": "content_block_delta", "index": 0, "del'
 
 
 class Break(msgspec.Struct, frozen=True):
-    """Send an ``error`` event after so many events, as a server does that fails in the middle of an answer."""
+    """Send an ``error`` event after ``after`` events, like a server that fails in the middle of an answer."""
 
     after: int = 2
     kind: str = "overloaded_error"
@@ -88,7 +88,7 @@ class Break(msgspec.Struct, frozen=True):
 
 
 class Drip(msgspec.Struct, frozen=True):
-    """Send everything, but wait so many seconds before each event, with a ping in between."""
+    """Send everything, but wait ``seconds`` and send a ping before each event."""
 
     seconds: float
 
@@ -97,7 +97,7 @@ Fault: TypeAlias = Refuse | Raw | Reset | Truncate | Stall | Garbage | Break | D
 
 
 def rate_limited(*, retry_after: float | str | None = None, milliseconds: int | None = None) -> Refuse:
-    """A 429, with the headers that say when to come back.
+    """A 429, with the headers that say when to retry.
 
     Args:
         retry_after: Seconds, or an HTTP date; None leaves the header out.

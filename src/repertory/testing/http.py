@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server on anyio and h11, for tests that must be able to break a connection at any byte."""
+"""A small HTTP/1.1 server on anyio and h11, for tests that need to break a connection at any byte."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class Gone(Exception):
-    """The client has closed the connection, or we have."""
+    """The connection was closed, by the client or by us."""
 
 
 class Reply:
-    """Answers one request: all at once by ``json``, or by ``start``, ``send`` and ``end``."""
+    """Answers one request: at once with ``json``, or in parts with ``start``, ``send`` and ``end``."""
 
     def __init__(self, stream: anyio.abc.SocketStream, connection: h11.Connection) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""What the Messages API refuses of an output format, in its own words as far as people have quoted them."""
+"""Output formats that the Messages API refuses, with its own messages as far as people have quoted them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repertory.testing.transcript import is_paused
 
 _WHERE = "output_config.format.schema"
 _ANYWHERE = frozenset({"type", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "description", "title", "default"})
-# What may be said of each type, beside what may be said anywhere.
+# The keywords of each type, besides those allowed anywhere.
 _OF: dict[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),
     "array": frozenset({"items", "minItems"}),

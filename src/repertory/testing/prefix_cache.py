@@ -1,18 +1,18 @@
-"""The provider's prompt cache, by its published rules: what a request reads, what it writes, what that is billed as.
+"""The provider's prompt cache, by its published rules: what a request reads and writes, and how that is billed.
 
 A position is one block of a request (tools, system, messages, in this order) and stands for everything up to it,
 byte for byte; markers themselves do not count. The rules:
 
 - An entry is written only at a marked position, and only if the prefix has the model's minimum of tokens.
-- For each marked position the cache looks back up to 20 positions, itself included, for an entry that an earlier
-  request wrote. The longest that any marker finds is read.
+- For each marked position the cache looks back over up to 20 positions, including itself, for an entry that an
+  earlier request wrote. The longest entry that any marker finds is read.
 - An entry lives for its TTL from the START of the request that last wrote or read it, and can be read only once the
   response of the request that wrote it has begun.
-- Billing: what is read; then from there to the last 1-hour marker at the 1-hour price, to the last 5-minute marker at
-  the 5-minute price; the rest is plain input.
+- Billing: what is read, at the read price; from there to the last 1-hour marker, at the 1-hour price; from there to
+  the last 5-minute marker, at the 5-minute price; the rest as plain input.
 
-Where the documents are silent this takes the dearer reading: a marker inside what is read writes no entry of its own,
-and reading an entry refreshes that one alone, not shorter ones.
+If the documents are silent, this takes the more expensive reading: a marker within the part that is read writes no
+entry, and reading an entry refreshes only that entry, not shorter ones.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Prefix(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """The same for the same bytes, and for no others."""
+        """Equal for equal bytes, and for no others."""
         ...
 
     @property
     def tokens(self) -> int:
-        """Of everything up to here."""
+        """The tokens of everything up to here."""
         ...
 
 
@@ -53,7 +53,7 @@ class CacheUse(msgspec.Struct, frozen=True):
 
     Attributes:
         usage: What is billed for the prompt; the output is not known yet.
-        begun: Call it when the response begins: what was written can be read from then on.
+        begun: Call it when the response begins: from then on the written entries can be read.
     """
 
     usage: Usage
@@ -64,7 +64,7 @@ class PrefixCache:
     """The cache of one workspace.
 
     Args:
-        clock: Seconds; anything that only goes forward.
+        clock: Returns seconds; it must only go forward.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -72,12 +72,12 @@ class PrefixCache:
         self._entries: dict[Hashable, _Entry] = {}
 
     def look_up(self, prefixes: Sequence[Prefix], markers: Sequence[tuple[int, str]], rules: CacheRules) -> CacheUse:
-        """Look a request up and note what it writes. The cost follows the markers, not the request.
+        """Look up a request and note what it writes. The time this takes depends on the markers, not on the request.
 
         Args:
             prefixes: Every position of the request, in order.
             markers: The index of each marked position and its TTL, ``5m`` or ``1h``, in order.
-            rules: The model's.
+            rules: The model's cache rules.
         """
         now = self._clock()
         total = prefixes[-1].tokens if prefixes else 0
@@ -103,7 +103,7 @@ class PrefixCache:
             prefix = prefixes[index]
             written[ttl] += prefix.tokens - at
             at = prefix.tokens
-            # Two requests at once both pay for writing; the entry is ready as soon as either begins to answer.
+            # Two simultaneous requests both pay for writing; the entry is ready once either begins to answer.
             old = self._entries.get(prefix.key)
             if old is None or old.expires <= now:
                 self._entries[prefix.key] = _Entry(_TTL[ttl], now + _TTL[ttl], ready=False)

@@ -1,4 +1,4 @@
-"""How the server says no."""
+"""How the test server refuses a request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Refusal(Exception):
     Attributes:
         status: The HTTP status.
         kind: The API's error type.
-        message: Its words.
+        message: The error message.
         headers: Further headers of the response.
-        code: The ``error_code`` among its details; "" for no details.
+        code: The ``error_code`` in its details; "" for no details.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 
 def malformed(message: str, *, code: str = "") -> Refusal:
-    """The refusal of a malformed request."""
+    """Make the refusal of a malformed request."""
     return Refusal(400, "invalid_request_error", message, code=code)
 
 

@@ -1,4 +1,4 @@
-"""What the Messages API refuses, in its own words. Each check raises ``Refusal`` with the path of what is wrong."""
+"""The rules of the Messages API, with its own error messages. Each check raises ``Refusal`` with the failing path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repertory.testing.wire import CLIENT_TYPES, blocks_of, walk
 
 _MAX_BREAKPOINTS = 4
 
-# Top-level fields, and the beta header value (a prefix of it) without which a field is unknown.
+# Top-level fields, and for each the prefix of the beta header value that it needs, or None.
 _FIELDS: dict[str, str | None] = dict.fromkeys(
     (
         *("model", "messages", "max_tokens", "system", "tools", "stream", "metadata", "stop_sequences", "temperature"),
@@ -29,11 +29,11 @@ _COUNT_REFUSES = ("max_tokens", "stream", "temperature", "top_p", "top_k", "stop
 
 
 def check_headers(headers: Mapping[str, str], *, api_key: str | None) -> None:
-    """Check the key, where one is required, and the API's version.
+    """Check the key, if one is required, and the API's version.
 
     Args:
-        headers: Of the request, in lower case.
-        api_key: The only key that is accepted; None where none is required.
+        headers: The request's headers, with names in lower case.
+        api_key: The only key that is accepted; None if none is required.
     """
     if api_key is not None:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
@@ -49,13 +49,13 @@ def check_headers(headers: Mapping[str, str], *, api_key: str | None) -> None:
 
 
 def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], counting: bool = False) -> None:
-    """Check everything about a request but its length and its thinking signatures.
+    """Check everything about a request except its length and its thinking signatures.
 
     Args:
         body: The decoded JSON body.
-        profile: Of the model that is asked.
+        profile: The profile of the requested model.
         betas: Values of the ``anthropic-beta`` header.
-        counting: Whether the tokens are only to be counted, which takes fewer fields.
+        counting: Whether only the tokens are counted, for which fewer fields are allowed.
     """
     for field in body:
         needs = _FIELDS.get(field, "")
@@ -99,7 +99,7 @@ def _check_tools(tools: list[Json]) -> None:
         if tool.get("name") is None and kind in ("custom", *CLIENT_TYPES):
             refuse(f"{where}.name: Field required")
         if kind != "custom":
-            continue  # a server tool: its schema is the server's business
+            continue  # a server tool, whose schema the provider knows
         name: str = tool["name"]
         if not TOOL_NAME.fullmatch(name):
             refuse(f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
@@ -188,7 +188,7 @@ def _check_breakpoints(body: Json) -> None:
 
 
 def check_length(prompt_tokens: int, body: Json, profile: ModelProfile, *, answered: bool = True) -> None:
-    """Check that the prompt fits the window, and with it the answer, unless what is asked for is a summary."""
+    """Check that the prompt fits the window, together with the answer unless a summary is requested."""
     window = profile.context_window
     if prompt_tokens > window:
         refuse(f"prompt is too long: {prompt_tokens} tokens > {window} maximum")

@@ -1,4 +1,4 @@
-"""Of what type the values of a request must be. It is looked at first: the rules then need not fear another one."""
+"""Checks the types of a request's values. This comes first, so that the other rules can rely on the types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS: Final[dict[type[Any], str]] = {
     int: "integer",
     float: "number",
 }
-# Where the types of a union of blocks differ, ``transcript`` looks: the API names such a block by its own type.
+# Types that differ within a union of blocks are checked in ``transcript``: the API names such a block by its own type.
 _KINDS: Final[dict[str, type[Any]]] = {
     "max_tokens": int,
     "stream": bool,
@@ -46,7 +46,7 @@ _KINDS: Final[dict[str, type[Any]]] = {
 
 
 def check_shape(body: dict[str, Any]) -> None:
-    """Check the types of a request's values. A null counts as left out, but not for a list, nor in one."""
+    """Check the types of a request's values. A null counts as absent, except in place of a list or inside one."""
     for place, kind in _KINDS.items():
         for path, value in _at(body, place.split(".")):
             if value is not None or kind is list or place.endswith("*"):
@@ -54,14 +54,14 @@ def check_shape(body: dict[str, Any]) -> None:
 
 
 def check_kind(value: Any, kind: type[Any], path: str) -> None:
-    """Check that a value of JSON is of a type; a whole number is a number, but True is neither."""
+    """Check the type of a JSON value; a whole number is also a number, but True is neither."""
     kinds = (int, float) if kind is float else kind
     if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
         refuse(f"{path}: Input should be a valid {_WORDS[kind]}")
 
 
 def _at(value: Any, steps: list[str], path: str = "") -> Iterator[tuple[str, Any]]:
-    """What stands at a place, with its path; ``*`` is every item of a list."""
+    """The values at a place, with their paths; ``*`` stands for every item of a list."""
     if not steps:
         yield path.removeprefix("."), value
     elif steps[0] == "*":
@@ -71,7 +71,7 @@ def _at(value: Any, steps: list[str], path: str = "") -> Iterator[tuple[str, Any
         yield from _at(value[steps[0]], steps[1:], f"{path}.{steps[0]}")
 
 
-# The keywords of JSON schema that anybody here reads; by their names, as some are no names in Python.
+# The keywords of JSON schema that repertory reads; as strings, because some are not names in Python.
 _Schema = TypedDict(
     "_Schema",
     {
@@ -93,7 +93,7 @@ _Schema = TypedDict(
 
 
 def check_schema(schema: Any, path: str) -> None:
-    """Check that a value is a JSON schema, as far as it is read."""
+    """Check that a value is a JSON schema, as far as its keywords are read here."""
     try:
         msgspec.convert(schema, _Schema)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""What the Messages API refuses in the conversation itself: blocks, turns, and calls without their results."""
+"""The rules of the Messages API for the conversation itself: blocks, turns, and calls with their results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROLE_OF = {"thinking": "assistant", "redacted_thinking": "assistant", "tool_use
 
 
 def check_system(system: Any) -> None:
-    """Check the system prompt: a string, or text blocks that say something."""
+    """Check the system prompt: a string, or non-empty text blocks."""
     if system is None or isinstance(system, str):
         return
     if not isinstance(system, list):
@@ -55,8 +55,8 @@ def check_messages(messages: list[Any] | None, profile: ModelProfile, *, prefill
 
     Args:
         messages: The conversation.
-        profile: Of the model that is asked.
-        prefilled: Whether it may end with the assistant's turn, whatever the model: nothing is generated after it.
+        profile: The profile of the requested model.
+        prefilled: Whether it may end with the assistant's turn on any model, because nothing is generated after it.
     """
     if messages is None:
         refuse("messages: Field required")
@@ -78,7 +78,7 @@ def check_messages(messages: list[Any] | None, profile: ModelProfile, *, prefill
 
 
 def is_paused(messages: list[Json]) -> bool:
-    """Whether the conversation ends with a turn that the server paused: its own tools were at work in it."""
+    """Whether the conversation ends with a turn that the server paused: one in which its own tools ran."""
     content = messages[-1]["content"]
     kinds = [block["type"] for block in content] if isinstance(content, list) else []
     return any(kind in ("server_tool_use", "mcp_tool_use") or kind.endswith("_tool_result") for kind in kinds)
@@ -110,7 +110,7 @@ def _check_block(block: Json, where: str, role: str) -> None:
     kind = block["type"]
     known = _CONTENT_FIELDS.get(kind)
     if known is None:
-        return  # a block of a kind that this server does not speak about; the real one may
+        return  # a type of block that this server does not check; the real one may
     for field in _REQUIRED[kind]:
         if block.get(field) is None:
             refuse(f"{where}.{kind}.{field}: Field required")
@@ -141,7 +141,7 @@ def _check_block(block: Json, where: str, role: str) -> None:
 
 
 def _check_pairs(messages: list[Json], *, finished: bool) -> None:
-    """Every call has exactly one result, at the beginning of the next message; every result has its call."""
+    """Check that every call has exactly one result, at the beginning of the next message, and every result a call."""
     seen: set[str] = set()
     open_calls: list[str] = []
     for index, message in enumerate(_merged(messages)):
@@ -185,7 +185,7 @@ def _refuse_unanswered(calls: list[str], index: int) -> None:
 
 
 def _merged(messages: list[Json]) -> Iterator[Json]:
-    """Messages with neighbours of one role made one, as the API reads them; content always as blocks."""
+    """Merge neighbouring messages of the same role, as the API does; content is always given as blocks."""
     role: str | None = None
     blocks: list[Json] = []
     for message in messages:

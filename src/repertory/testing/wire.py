@@ -1,4 +1,4 @@
-"""The Messages API on the wire, as a server sees it: reading a request, writing an answer as JSON or as events."""
+"""The server's side of the Messages API on the wire: reads requests, and writes answers as JSON or as events."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def decode_request(body: Json, betas: tuple[str, ...] = ()) -> ModelRequest:
 
 
 def blocks_of(content: Any) -> list[Json]:
-    """The blocks of a content, which may be a text."""
+    """The blocks of a content, which may also be a string."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def walk(block: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """A block with its path, and the blocks within it; a type that is unknown here may hold other values as well."""
+    """A block with its path, and the blocks within it; blocks of unknown types may also hold other values."""
     yield path, block
     parts: list[Any] = block["content"] if isinstance(block.get("content"), list) else []
     for index, part in enumerate(parts):
@@ -49,7 +49,7 @@ def walk(block: Json, path: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def unmarked(block: Json) -> Json:
-    """A block without its cache marker, and without those of its parts."""
+    """Copy a block without its cache marker and those of its parts."""
     plain = {name: value for name, value in block.items() if name != "cache_control"}
     if isinstance(plain.get("content"), list):
         parts: list[Any] = plain["content"]
@@ -72,7 +72,7 @@ def encode_usage(usage: Usage) -> Json:
 
 
 def encode_compaction(usage: Usage) -> Json:
-    """Write the usage of a compaction: nothing at the top, since no reply was generated, and one iteration."""
+    """Write the usage of a compaction: zeros at the top level, since no reply was generated, and one iteration."""
     return {**encode_usage(Usage()), "iterations": [{"type": "compaction", **encode_usage(usage)}]}
 
 
@@ -81,7 +81,7 @@ def encode_response(response: ModelResponse, *, compaction: bool = False) -> Jso
 
     Args:
         response: The answer.
-        compaction: Whether the request asked for a summary, which changes how usage is told.
+        compaction: Whether the request asked for a summary, which changes how usage is reported.
     """
     return {
         "id": response.response_id,
@@ -100,7 +100,7 @@ def events_of(response: ModelResponse, *, compaction: bool = False) -> Iterator[
     """Write an answer as the events of a stream, pings included. A compaction block arrives whole, without deltas."""
     whole = encode_response(response, compaction=compaction)
     usage: Json = whole["usage"]
-    # Input transformations come first, as in the API; what was edited of the context comes last.
+    # As in the API, input transformations come first and context edits last.
     edits = {"context_management": whole.pop("context_management")} if "context_management" in whole else {}
     begun = {name: value for name, value in usage.items() if name != "iterations"}
     first = {**whole, "content": [], "stop_reason": None, "usage": {**begun, "output_tokens": 0 if compaction else 1}}
@@ -118,7 +118,7 @@ def events_of(response: ModelResponse, *, compaction: bool = False) -> Iterator[
             case ToolUse(input=arguments):
                 empty = {**encode_block(block), "input": {}}
                 encoded = msgspec.json.encode(arguments).decode() if arguments else ""
-                # The API too begins with an empty piece, and a call without arguments has no other.
+                # As in the API, an empty piece comes first, and is the only one of a call without arguments.
                 deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ("", *_pieces(encoded))]
             case _:
                 empty, deltas = encode_block(block), []
@@ -127,7 +127,7 @@ def events_of(response: ModelResponse, *, compaction: bool = False) -> Iterator[
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     end: Json = {"stop_reason": response.stop_reason, "stop_sequence": None}
-    # Without the split by TTL: the real API gives that at the start alone.
+    # Without the split by TTL, which the real API gives only at the start.
     usage = {name: value for name, value in usage.items() if name != "cache_creation"}
     yield {"type": "message_delta", "delta": end, "usage": usage, **edits}
     yield {"type": "message_stop"}
