@@ -1,4 +1,4 @@
-"""A stand-in for a language model: rules, not intelligence. It plays where no key is set, and in the demo."""
+"""A stand-in for a language model: rules, not intelligence. It is used if no key is set, and in the demo."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Facts that a question asks for by kind (since when, what instead), as a table of quoted words, for the offline model.
+"""Tables of facts for the offline model, if a question asks for kinds of facts, such as since when or what instead.
 
-The rules are those of English, not of a field: a sentence that says since when has "since" and a number in it, one that
-names a substitute says "use … instead" or "in favor of …". A cell is quoted from its line, or empty.
+The rules are those of English, not of any subject: a sentence that tells since when has "since" and a number in it, one
+that names a substitute says "use … instead" or "in favor of …". A cell is quoted from its line, or empty.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from repertory.offline.quoting import Keyword, cited_in, fit, keywords, shorten
 
-# What asks for a fact, the head of its column, and how a sentence says it.
+# The pattern of a question for a kind of fact, the column's head, and the patterns of sentences that state it.
 _VERSION = r"(?:[A-Za-z]+ )?v?(\d+(?:\.\d+)*)(?![\d-])"
 _KINDS = (
     (r"\bsince (?:when|which)\b", "since", rf"\b(?:since|[Dd]eprecated in|as of) {_VERSION}"),
@@ -30,7 +30,7 @@ _KINDS = (
 _PLACES = re.compile(
     r"\bin ([\w./]+(?:(?:, and |, | and )(?:in )?(?!(?:and|what|when|since|how|who|why)\b)[\w./]{2,})+)"
 )
-_MOST = 20  # rows: what one looks through, and a terminal of 24 lines nearly shows
+_MOST = 20  # rows: few enough to read through, and nearly a terminal of 24 lines
 _OWNER = re.compile(r"`([\w.]+)`: ")
 _SUBJECT = re.compile(
     r"^(?:(?:the|a|setting|using|support for) )*(\S+(?: \S+){0,3}?) (?:is|are|was|were|has been|have been)\b", re.I
@@ -42,17 +42,17 @@ _POINTING = re.compile(
 )
 _KIND = re.compile(r" (?:method|function|class|module|attribute|argument|parameter)$")
 _WHOLE_FILE = re.compile(r"^this (?:module|package|file|page)\b", re.IGNORECASE)
-_IN_QUOTES = re.compile(r"(?:`[\w.]+`: )?[fF]?[\"']")  # a line of code, which messages() reads whole
+_IN_QUOTES = re.compile(r"(?:`[\w.]+`: )?[fF]?[\"']")  # a line of code; messages() reads the whole string
 _PLACE = re.compile(r" \(([^\s()]+):(\d+)\)$")
 
 
 def columns(question: str) -> list[str]:
-    """The kinds of facts that a question asks for, as heads of columns; none for most questions."""
+    """The kinds of facts that a question asks for, as column heads; empty for most questions."""
     return [head for asking, head, _ in _KINDS if re.search(asking, question, re.IGNORECASE)]
 
 
 def by_place(question: str) -> list[str]:
-    """A question about several places (in a, b and c), once for each; none where it names no two."""
+    """Split a question about several places (in a, b and c) into one for each; empty if it names fewer than two."""
     named = _PLACES.search(question)
     if named is None:
         return []
@@ -61,13 +61,13 @@ def by_place(question: str) -> list[str]:
 
 
 def topic(question: str) -> Keyword | None:
-    """What such a question is about: its first keyword that is not the name of a place."""
+    """The topic of such a question: its first keyword that is not the name of a place."""
     about = keywords(re.sub(r"\b[Ii]n [\w./]+", "", question), limit=1)
     return about[0] if about else None
 
 
 def telling(lines: Iterable[str], question: str, *, limit: int) -> list[str]:
-    """The cited lines that are about the topic and say at least one of the facts, without repetition."""
+    """The cited lines that are about the topic and state at least one of the facts, without repetition."""
     heads, about = columns(question), topic(question)
     fitting = (line for line in lines if about and cited_in(line) and fit(_PLACE.sub("", line), [about]))
     found = (line for line in fitting if any(_facts(line, heads)) and not _IN_QUOTES.match(line))
@@ -75,13 +75,13 @@ def telling(lines: Iterable[str], question: str, *, limit: int) -> list[str]:
 
 
 def table(lines: Iterable[str], heads: Sequence[str]) -> str:
-    """Lines as a table in Markdown: what each is about, the facts it says, and where it stands; "" of none."""
+    """Lines as a Markdown table: what each is about, the facts it states, and its place; "" for no lines."""
     rows: dict[str, list[str]] = {}
     for what, cells in _rows(lines, heads):
         known = rows.get(what)
-        if known is None or cells.count("") < known.count(""):  # of two lines, the one that says more
+        if known is None or cells.count("") < known.count(""):  # of two lines, keep the one with more facts
             rows[what] = cells
-    # A name without its class says nothing that the same name with it does not say.
+    # A name without its class is redundant beside the same name with it.
     whole = {(what.rpartition(".")[2], cells[-1].partition(":")[0]) for what, cells in rows.items() if "." in what}
     kept = {what: row for what, row in rows.items() if (what, row[-1].partition(":")[0]) not in whole}
     if not kept:
@@ -94,7 +94,7 @@ def table(lines: Iterable[str], heads: Sequence[str]) -> str:
 
 
 def _fullest(rows: dict[str, list[str]]) -> list[str]:
-    """The rows that are shown: of each place those that say most, so that no place is crowded out."""
+    """The rows to show: of each place those with the most facts, so that no place is crowded out."""
     places: dict[str, list[str]] = {}
     for what in sorted(rows, key=lambda what: rows[what].count("")):
         places.setdefault(re.split("[/:]", rows[what][-1])[0], []).append(what)
@@ -119,13 +119,13 @@ def _rows(lines: Iterable[str], heads: Sequence[str]) -> Iterator[tuple[str, lis
 
 
 def _facts(line: str, heads: Sequence[str]) -> list[str]:
-    """What a line says of each kind; "" where it says nothing of it."""
+    """The fact of each kind in a line; "" if it has none."""
     said = _PLACE.sub("", line)
     found = [re.search(saying, said) for _, head, saying in _KINDS if head in heads]
     cells = [_plain(next(filter(None, match.groups()))) if match else "" for match in found]
-    return ["" if re.search("[{}%]", cell) else cell for cell in cells]  # a place that a program fills in says nothing
+    return ["" if re.search("[{}%]", cell) else cell for cell in cells]  # a placeholder is not a fact
 
 
 def _plain(text: str) -> str:
-    """Without quotation marks, and without what would end a cell."""
+    """Remove quotation marks and characters that would end a cell."""
     return re.sub("['`\"]", "", text).strip(".").replace("|", "/")

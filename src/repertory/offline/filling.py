@@ -1,8 +1,8 @@
-"""Filling a schema in by rules, from the lines of an answer: how the offline model gives a result of a type.
+"""Fills in a schema by rules, from the lines of an answer: how the offline model gives a typed result.
 
-No intelligence: a text gets the lines, a list one item for each, a number the first one in them, a word of a few the
-one that they hold. What may be left out is, lists apart. What nothing in the lines fits is left to fail its check,
-rather than made up.
+There is no intelligence in it: a text gets the lines, a list one item per line, a number the first number in the lines,
+an enum the word of it that they contain. Optional fields are left out, except lists. A field that nothing in the lines
+fits is left to fail its check; nothing is made up.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _PLACES: Final = ("path", "file", "filename")
 _SOURCES: Final = ("source", "location", "citation", "url")
 _MOST_ITEMS: Final = 12
-_DEEPEST: Final = 8  # levels, below which lists stay empty
+_DEEPEST: Final = 8  # levels; below them lists stay empty
 
 
 def fill(schema: Json, answer: str) -> Any:
-    """A value for a schema, of the lines of an answer; the same for the same, and not always one that fits."""
+    """Make a value for a schema from the lines of an answer. It is deterministic, and may not fit the schema."""
     lines = [line.strip().removeprefix("- ").strip() for line in answer.splitlines()]
     return _value(schema, schema, "", [line for line in lines if line] or [answer], 0)
 

@@ -1,9 +1,9 @@
 """A stand-in for a language model that needs no key and no network: rules, not intelligence.
 
-It plans with key words, searches, reads around the best hits, and answers by quoting what fits, with its source; with a
-team it splits the question and delegates the parts. Everything around it is real. It keeps no state: the next turn
-follows from the newest turn in view, with what came back, and from a line of notes that ends each of its own texts. So
-it does not matter how the turns before are shown.
+It plans with keywords, searches, reads around the best hits, and answers by quoting the best lines with their sources;
+with a team it splits the question and delegates the parts. Everything around it is real. It keeps no state: the next
+turn depends only on the newest turn in view, its results, and a line of notes at the end of each of its own texts. So
+it does not matter how earlier turns are shown.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from repertory.offline.quoting import (
 
 _NOTES = "Notes: "
 _PART_OF = "This is part of a larger question:"
-_FINDING = "finding"  # the tag of everything that is stored in memory
-_PAGE = 200  # lines that one look at a file shows
+_FINDING = "finding"  # the tag of everything that it stores in memory
+_PAGE = 200  # lines that one read of a file shows
 _KEPT = 12  # findings that the notes hold
-_ROWS = 40  # of a table, for each part
-_PAGES = 24  # that they name, to be read
+_ROWS = 40  # rows of a table, for each part
+_PAGES = 24  # pages to be read that the notes name
 _AT_ONCE = 4  # documents that are fetched in one turn
 
 _SEARCH = re.compile(r"(^|_)(search|grep|lookup|find)($|_)")
@@ -71,16 +71,16 @@ _DEFINITION = r"\b(class|def|func|fn|function|struct|interface)\s+\w*"
 
 @dataclass
 class _Notes:
-    """What the model tells itself from turn to turn.
+    """The model's notes to itself, passed from turn to turn.
 
     Attributes:
         task: What it was asked.
         step: Turns taken.
         pages: Pages of files to read, ``path:first line``, the most promising first.
-        found: The lines that answer best so far, with their sources.
-        parts: Of a lead: the parts of the question, and what was reported on each.
-        cited: Documents that came as citations, by content id, with their addresses; not written where there are none.
-        checked: Of a lead: what those who check said of the others' reports; not written before they are asked.
+        found: The best lines so far, with their sources.
+        parts: For a lead: the parts of the question, and what was reported on each.
+        cited: Documents that came as citations, by content id, with their addresses; omitted if there are none.
+        checked: For a lead: what the checkers said of the others' reports; omitted before they are asked.
     """
 
     task: str = ""
@@ -95,30 +95,30 @@ class _Notes:
 class OfflineModel:
     """A deterministic, rule-based stand-in for a language model. The same request gets the same answer.
 
-    What it does is decided by what the request offers:
+    What it does depends on the tools in the request:
 
-    - a ``delegate`` tool: it splits the question and delegates the parts side by side, has a member whose name says
-      that it checks look at what the others found, then composes the answer;
+    - a ``delegate`` tool: it splits the question, delegates the parts side by side, lets members whose name suggests
+      checking check what the others found, then composes the answer;
     - file or search tools: it searches, reads around the best hits or fetches what was found, stores findings in
       memory, and answers with citations;
     - neither: it quotes what fits the last message best from the context.
 
-    A question that asks for facts of a kind (since when, when removed, what instead) gets a table of the lines that
-    say one, and one about several places is split by them.
+    A question for facts of a kind (since when, when removed, what instead) gets a table of the lines that state one,
+    and a question about several places is split by them.
 
-    A result of a type is filled in from the lines of its answer, by rules that are as simple; what they cannot fill in
-    (a date, a pattern, what must be unique) does not fit, and the run fails and says so.
+    A typed result is filled in from the lines of its answer, by equally simple rules. What they cannot fill in (a date,
+    a pattern, unique items) does not fit the type, and the run fails with an error that says so.
 
     Attributes:
         name: "offline".
-        profile: What the planner is told: no prompt cache, and a small model's prices, which nobody bills.
+        profile: No prompt cache, and the prices of a small model, which nobody bills.
 
     Args:
-        steps: How many turns of searching and reading a question may take. Then it may look up what these brought, and
-            answers.
+        steps: How many turns of searching and reading a question may take. After these it may look up what they found,
+            and answers.
 
     Raises:
-        ConfigurationError: That is no whole number of at least 1.
+        ConfigurationError: ``steps`` is not a whole number of at least 1.
     """
 
     name = OFFLINE.name
@@ -138,7 +138,7 @@ class OfflineModel:
             for block in response.content:
                 if isinstance(block, Text):
                     said, notes, _ = block.text.partition(_NOTES)
-                    if said := said.rstrip() if notes else said:  # who reads along has no use for its notes
+                    if said := said.rstrip() if notes else said:  # followers of the stream do not need the notes
                         on_event(TextDelta(said))
                 elif isinstance(block, ToolUse):
                     on_event(ToolUseStarted(block.id, block.name))
@@ -152,7 +152,7 @@ class OfflineModel:
 
 
 def respond(request: ModelRequest, *, steps: int = 10) -> ModelResponse:
-    """The answer to a request: a pure function, down to the ids of its tool calls."""
+    """Answer a request: a pure function, down to the ids of the tool calls."""
     digest = request_digest(request)
     content = tuple(
         msgspec.structs.replace(block, id=f"toolu_{digest}_{index}") if isinstance(block, ToolUse) else block
@@ -168,7 +168,7 @@ def respond(request: ModelRequest, *, steps: int = 10) -> ModelResponse:
 
 
 class _Turn:
-    """One turn: what came back is taken in, what to do next is decided, and both are written down."""
+    """One turn: read the results, decide what to do next, and write both into the notes."""
 
     def __init__(self, request: ModelRequest, steps: int) -> None:
         self.messages, self.system = request.messages, request.system
@@ -181,10 +181,10 @@ class _Turn:
             self.notes = msgspec.json.decode(said, type=_Notes)
             self.notes.pages = [page for page in self.notes.pages if re.fullmatch(r".+:\d+", page)]
         except msgspec.DecodeError:
-            # A new question: behind the last answer, or at the beginning.
+            # A new question: after the last answer, or at the beginning.
             asked = [block.text for block in request.messages[-1].content if isinstance(block, Text)]
             self.notes = _Notes(task=_question(asked[0]) if asked else "")
-        # What the newest turn called, and what came back.
+        # The calls of the newest turn, and their results.
         results = {block.tool_use_id: block for block in request.messages[-1].content if isinstance(block, ToolResult)}
         called = tool_uses(own[-1].content) if own else ()
         self.calls = [(use, results[use.id]) for use in called if use.id in results]
@@ -193,7 +193,7 @@ class _Turn:
         self.wanted = _wanted(self.notes.task)
         self.heads = columns(self.notes.task)
         self.words = [keyword.stem for keyword in self.wanted if keyword.weight >= 0.5][:6]
-        self.fetch = self._tool_named(_FETCH)  # of a document, by nothing but its address
+        self.fetch = self._tool_named(_FETCH)  # fetches a document by its address alone
         self.search = self._search_tool()
         self.next: list[ToolUse] = []
         self.said: list[str] = []
@@ -212,7 +212,7 @@ class _Turn:
         return [Text("\n".join([*self.said, _NOTES + msgspec.json.encode(self.notes).decode()])), *self.next]
 
     def _result(self, answer: str) -> Block:
-        """The answer in the form that is asked for: as text, as JSON of a schema, or by a final call."""
+        """The answer in the requested form: text, JSON of a schema, or a final call."""
         if self.format is not None:
             return Text(msgspec.json.encode(fill(self.format["schema"], answer)).decode())
         if FINAL_RESULT in self.tools:
@@ -220,9 +220,9 @@ class _Turn:
         return Text(answer)
 
     def _lead(self) -> str:
-        """Delegate, look through what the team stored, answer; "" where there is more to do."""
+        """Delegate, search what the team stored, answer; "" while there is more to do."""
         notes = self.notes
-        newest = {use.name for use, _ in self.calls}  # what was called last says what comes next
+        newest = {use.name for use, _ in self.calls}  # the last calls decide what comes next
         if not notes.parts:
             everybody = self._team()
             names = [name for name in everybody if not _CHECKER.search(name)] or everybody
@@ -235,7 +235,7 @@ class _Turn:
             notes.checked = [line for _, result in self.calls for line in text_of(result).splitlines() if line.strip()]
         elif "delegate" in newest:
             if self.search is not None and all(result.is_error for _, result in self.calls):
-                self.notes = _Notes(task=notes.task, step=1)  # nobody could help, so it works by itself
+                self.notes = _Notes(task=notes.task, step=1)  # no member could help, so it works alone
                 return ""
             for use, result in self.calls:
                 part = str(use.input.get("task", "")).partition("\n\n")[0]
@@ -263,7 +263,7 @@ class _Turn:
         return list(self.tools["delegate"].input_schema["properties"]["agent"].get("enum") or [])
 
     def _have_checked(self) -> None:
-        """Ask those who check to look at what the others found, if there are both."""
+        """Ask the checkers to check what the others found, if there are both."""
         names = self._team()
         checkers = [name for name in names if _CHECKER.search(name)]
         claims = choose([line for lines in self.notes.parts.values() for line in lines], self.wanted, limit=_KEPT)
@@ -276,7 +276,7 @@ class _Turn:
                 )
 
     def _compose(self) -> str:
-        """The whole answer of a lead: what fits the question best, then every part with what supports it."""
+        """The whole answer of a lead: the lines that fit the question best, then every part with its support."""
         parts = self.notes.parts
         if self.heads and (made := table((line for lines in parts.values() for line in lines), self.heads)):
             return made
@@ -294,7 +294,7 @@ class _Turn:
         return "\n\n".join(sections)
 
     def _research(self, search: ToolSchema) -> str:
-        """Search, read page after page, answer; "" where there is more to do."""
+        """Search, read page after page, answer; "" while there is more to do."""
         notes = self.notes
         files = search.name == "search_files" and self._has("view_file", "path", "start_line", "end_line")
         fresh = self._take_in()
@@ -336,7 +336,7 @@ class _Turn:
         return "" if self.next else self._answer()
 
     def _search(self) -> None:
-        """Search the folder that is called like what is asked for, and the files that are."""
+        """Search, in folders and files that are named like a keyword if there are any."""
         listed = {path for _, result in self.calls for path in _FILE.findall(text_of(result))}
         files = sorted(listed, key=lambda path: (-fit(path, self.wanted), path))[:3]
         folders = files[0].split("/")[:-1] if files else []
@@ -345,7 +345,7 @@ class _Turn:
         self.said.append(f"I search for {', '.join(self.words)}.")
         folder = "/".join(folders[: named[0]]) if named else "."
         if self.heads and (about := topic(self.notes.task)):
-            called = {keyword.word for keyword in self.wanted}  # a folder or a file that is called exactly so
+            called = {keyword.word for keyword in self.wanted}  # folders or files with exactly these names
             tops = [path.partition("/")[0] for path in listed]
             path = min((top for top in tops if top.partition(".")[0] in called), default=folder)
             self._call("search_files", pattern=about.stem, path=path, regex=True, ignore_case=True, limit=100)
@@ -354,7 +354,7 @@ class _Turn:
             self._call("search_files", pattern=pattern, path=path, regex=True, ignore_case=True, limit=100)
 
     def _take_in(self) -> list[str]:
-        """Note the pages and findings that the newest turn brought; returns the findings of the page just read."""
+        """Note the pages and findings of the newest turn; returns the findings of the page just read."""
         notes = self.notes
         fresh: list[str] = []
         others: list[str] = []
@@ -400,14 +400,14 @@ class _Turn:
         return fresh
 
     def _pages(self, hits: Sequence[tuple[str, str, str]]) -> list[str]:
-        """The pages on which the lines lie that a search found, the most promising first."""
+        """The pages with the lines that a search found, the most promising first."""
         values: dict[tuple[str, int], list[float]] = {}
         for path, number, line in hits:
             value = fit(line, self.wanted) * (1.5 if re.search(_DEFINITION, line) else 1.0)
             values.setdefault((path, (int(number) - 1) // _PAGE * _PAGE + 1), []).append(value)
 
         def score(page: tuple[str, int]) -> float:
-            # The best lines of a page count; a crowd of weak ones does not.
+            # Only the best lines of a page count, so that many weak ones do not.
             best = sorted(values[page], reverse=True)[:8]
             return 2 * fit(page[0], self.wanted) + sum(value / (rank + 1) for rank, value in enumerate(best))
 
@@ -415,12 +415,12 @@ class _Turn:
         return [f"{path}:{first}" for path, first in ranked[:_PAGES]]
 
     def _best(self, lines: Iterable[str], task: str, *, limit: int) -> list[str]:
-        """The lines that answer a task best; where it asks for facts of a kind, those that say one."""
+        """The lines that answer a task best; if it asks for facts of a kind, those that state one."""
         return telling(lines, task, limit=_ROWS) if self.heads else choose(lines, _wanted(task), limit=limit)
 
     def _answer(self) -> str:
         if self.heads and self.notes.found:
-            is_part = _PART_OF in self.notes.task  # who asked makes the table
+            is_part = _PART_OF in self.notes.task  # the lead that asked makes the table
             return "\n".join(self.notes.found) if is_part else table(self.notes.found, self.heads)
         chosen = choose(self.notes.found, self.wanted, limit=6)
         if not chosen:
@@ -436,7 +436,7 @@ class _Turn:
         *before, newest = self.messages
         told = (text_of(block) for message in before for block in message.content)
         rows = [row for text in told if not _is_json_task(text) for row in sentences(text)]
-        # A question may bring its own material; the sentences that ask are not part of the answer.
+        # A question may include its own material; sentences that ask are not part of the answer.
         asked = text_of(newest.content)
         rows += [row for row in sentences(asked) if not (row.endswith("?") or _is_json_task(asked))]
         rows += sentences(text_of(self.system))
@@ -455,20 +455,20 @@ class _Turn:
         self.next.append(ToolUse("", name, arguments))
 
     def _search_tool(self) -> ToolSchema | None:
-        """The search over files; else a tool that says that it searches and needs nothing but what for."""
+        """The search over files; or else a tool whose name says that it searches and that needs only a query."""
         if self._has("search_files", "pattern", "path", "regex", "ignore_case", "limit"):
             return self.tools["search_files"]
         return self._tool_named(_SEARCH)
 
     def _tool_named(self, pattern: re.Pattern[str]) -> ToolSchema | None:
-        """The first foreign tool with such a name that needs one argument alone."""
+        """The first foreign tool with such a name that needs exactly one argument."""
         foreign = (tool for name, tool in self.tools.items() if not name.startswith(("memory_", "context_")))
         named = (tool for tool in foreign if pattern.search(tool.name))
         return next((tool for tool in named if len(tool.input_schema.get("required") or ()) == 1), None)
 
 
 def _question(task: str) -> str:
-    """What a task asks; of one that is JSON, the texts in it."""
+    """The question in a task; for a JSON task, its texts."""
     try:
         fields = msgspec.json.decode(task.partition("\n")[2], type=dict[str, Any])
     except msgspec.DecodeError:
@@ -477,12 +477,12 @@ def _question(task: str) -> str:
 
 
 def _is_json_task(text: str) -> bool:
-    """Whether a text is a task as JSON, which asks and tells nothing that could be quoted."""
+    """Whether a text is a JSON task, which has nothing to quote."""
     return _question(text) != text
 
 
 def _wanted(task: str) -> list[Keyword]:
-    """What a task asks for; the larger question that it is part of counts too, but less."""
+    """The keywords of a task; those of the larger question that it is part of count too, but less."""
     own, _, larger = task.partition(_PART_OF)
     context = (msgspec.structs.replace(keyword, weight=keyword.weight * 0.25) for keyword in keywords(larger))
     return [*keywords(own), *context]

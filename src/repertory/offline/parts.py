@@ -1,4 +1,4 @@
-"""How a question is cut into parts that can be looked into side by side, for the offline model."""
+"""Splits a question into parts that can be researched side by side, for the offline model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PRONOUN = re.compile(r"\b(its|their|it|they|them|those)\b", re.IGNORECASE)
 
 
 def split(question: str) -> list[str]:
-    """Cut a question into three to five, its clauses or angles on one thing; nothing where it says nothing."""
+    """Split a question into three to five parts, by its clauses or by angles on its topic; empty if it says nothing."""
     head = " ".join(question.split("\n\n", maxsplit=1)[0].split())
-    if columns(head):  # each row of the table needs all of its clauses
+    if columns(head):  # each row of the table needs all clauses
         return by_place(head)[:MOST_PARTS] or [head]
     clauses = [clause for part in _CLAUSE.split(head) if keywords(clause := part.strip(" ?.,;:"))]
     if not clauses:

@@ -23,7 +23,7 @@ _STOP = frozenset(
     without work would write you your
     """.split()  # noqa: SIM905 - so many quoted words would be worse
 )
-# Words that fit nearly everything in their field, and so tell little.
+# Words that fit nearly everything in their field, and so carry little information.
 _GENERAL = frozenset(
     """
     class data function implementation item library method module object package process program project python run
@@ -31,7 +31,7 @@ _GENERAL = frozenset(
     """.split()  # noqa: SIM905
 )
 _WORD = re.compile(r"(`?)([A-Za-z_][A-Za-z0-9_]*|\d{3,})")
-_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of QueueFull and wake_up
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # the parts of QueueFull and wake_up
 _ENDING = re.compile(r"(?:'s|ations?|ingly|ings?|edly|ies|ers?|ed|es|(?<!s)s|ly|y|e)$")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(*\d])")
 _SOURCE = re.compile(r" \(([^\s()]+):\d+\)$")
@@ -43,13 +43,13 @@ _STATEMENT = re.compile(
     r"(?:if|elif|else|for|while|return|import|from|raise|try|except|finally|with|async|await|yield|assert|del|pass|"
     r"break|continue|global|self|const|let|var|def|class|lambda|not|print|@)\b|[\w.\[\]'\"]+\s*(?:=|\+=|\()|[@)\]}]"
 )
-_POINTS = re.compile(r"(?:This (?:method|function|class)|Deprecated|Please|Use)\b")  # and so says little without a name
+_POINTS = re.compile(r"(?:This (?:method|function|class)|Deprecated|Please|Use)\b")  # says little without a name
 _LITERAL = re.compile(r"""(?:^|(?<=[(\s=]))[fF]?(["'])(?P<said>(?:(?!\1)[^\\]){4,})\1""")
 _MARKS = re.compile(r"^(?:#+|//+|/\*+|\*+|;+|--|>+|[rRbBuU]?(?:\"\"\"|'''))\s*|\s*(?:\"\"\"|'''|\*/)$")
 
 
 class Keyword(msgspec.Struct, frozen=True):
-    """A word that a question turns on, what its forms have in common, and what a text gains that has it."""
+    """A keyword of a question, its stem, and the weight that it adds to a text."""
 
     word: str
     stem: str
@@ -57,7 +57,7 @@ class Keyword(msgspec.Struct, frozen=True):
 
 
 def stem(word: str) -> str:
-    """What the forms of a word have in common: ``queues`` and ``queue``, ``waiting`` and ``waits``."""
+    """The stem that the forms of a word share: ``queues`` and ``queue``, ``waiting`` and ``waits``."""
     word = word.lower()
     short = _ENDING.sub("", word)
     if len(short) < 3:
@@ -76,7 +76,7 @@ def _stems(text: str) -> frozenset[str]:
 
 
 def keywords(text: str, *, limit: int = 12) -> list[Keyword]:
-    """What a text is about, the most telling words first: names of programs, then nouns and verbs."""
+    """The keywords of a text, the most informative first: names in programs, then nouns and verbs."""
     found: dict[str, Keyword] = {}
     for quote, word in _WORD.findall(text):
         key = stem(word)
@@ -98,7 +98,7 @@ def fit(text: str, wanted: Iterable[Keyword]) -> float:
 
 
 def choose(lines: Iterable[str], wanted: Sequence[Keyword], *, limit: int) -> list[str]:
-    """The lines that answer best together: each is weighed by what it adds, and none is told twice."""
+    """The lines that answer best together: each is weighed by what it adds, and none is repeated."""
     left = list(dict.fromkeys(lines))
     chosen: list[str] = []
     missing = list(wanted)
@@ -106,7 +106,7 @@ def choose(lines: Iterable[str], wanted: Sequence[Keyword], *, limit: int) -> li
 
     def worth(line: str) -> float:
         value = fit(line, wanted) + 0.6 * fit(line, missing)
-        # Half a sentence explains little, and a long one hits more words by chance.
+        # Half a sentence explains little, and a long one matches more words by chance.
         return value * (1.0 if line[0].isupper() or line[0] in "`-" else 0.6) / (1 + len(line) / 600)
 
     while left and len(chosen) < limit:
@@ -149,7 +149,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def messages(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """The sentences that code says, string by string as they stand in it, each with its source."""
+    """The sentences in the string literals of code, in order, each with its source."""
     said: list[str] = []
     first = 0
     inside = holder = ""  # as in quotable
