@@ -1,9 +1,8 @@
-"""What can be written to the journal, one closed family of records, and what is read of them.
+"""The records that can be written to the journal, a closed set of types, and the rows that are read from them.
 
 Every durable fact of repertory is one of these. A batch of records is one transaction: all of it is on disk or
-none of it is. Records are append-only: how a run stands is what the last record of its state says, and a call has one
-record for its beginning and one for its end. New fields get defaults and types never change, so that old files stay
-readable.
+none of it is. Records are append-only: a run's state is that of its last ``RunStateChanged``, and a call has one record
+for its beginning and one for its end. New fields get defaults and types never change, so that old files stay readable.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """How a sub-agent that may run on another machine than its lead is found and bound there.
+    """How another machine than its lead's finds a sub-agent's definition and limits.
 
     Attributes:
-        path: The names that lead to it from the agent that ``agent_ref`` names: its leads' below that one, and its own.
-        options: What the agent at the top of that path was made with.
-        limits: Of the limits above it, what it may take at most; kept from others there until it ends.
+        path: The agent names that lead to it from the agent of ``agent_ref``: its leads below that agent, then its own.
+        options: The options of the root run at the top of that path.
+        limits: The most that it may take of the limits above it; this share is reserved for it until it ends.
     """
 
     path: tuple[str, ...]
@@ -56,23 +55,24 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
         agent: The name of its agent.
         task: What it was asked to do.
         model: The model's name.
-        agent_digest: Hash of the agent's definition, so that a changed definition is noticed at resume.
-        agent_ref: ``module:name`` under which a new process finds the agent again; "" where it cannot.
+        agent_digest: Hash of the agent's definition, by which a resume notices a changed definition.
+        agent_ref: ``module:name`` by which a new process finds the agent again; "" if it cannot.
         parent_id: The run that delegated to it; None for a root.
         parent_call_id: The parent's tool call that it answers.
-        depth: 0 for a root.
+        depth: Its depth in the tree; 0 for a root.
         scope_id: Its memory scope.
-        options: What the caller set for this run.
+        options: The options that the caller set for this run.
         results: The caller's overrides of how tool results are treated, as ``repertory.context`` writes them.
-        has_context: Whether an application context was handed in, which is never recorded.
-        request: Digest of all that a client asked for under this id, so that another request is told from a repeated
-            one; "" where nobody gave it.
-        priority: How urgent it is in the queue: higher begins first.
-        client: Who asked for it, for quotas; "" for nobody in particular.
-        labels: What a supervisor must offer to run it, where several share a journal.
-        placed: For a sub-agent that runs wherever its ``labels`` are offered; None for one beside its lead, and a root.
-        origin: The run that it was forked from; "" for none.
-        origin_iteration: Up to which iteration the two are the same.
+        has_context: Whether an application context was passed; the context itself is never recorded.
+        request: Digest of a client's whole request for this id, to tell a repeated request from another one; "" if
+            there is none.
+        priority: Its priority in the queue; a higher one begins first.
+        client: The client that asked for it, for quotas; "" if there is none.
+        labels: The labels that a supervisor must offer to run it, if several share a journal.
+        placed: Set for a sub-agent that runs wherever its ``labels`` are offered; None for one that runs beside its
+            lead, and for a root.
+        origin: The run that it was forked from; "" if it is not a fork.
+        origin_iteration: The last iteration that it has in common with that run.
         at: Seconds since 1970.
     """
 
@@ -103,15 +103,15 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A run went into another state.
+    """The state of a run changed.
 
     Attributes:
-        iteration: How many iterations it had made.
-        result: The answer, once ``done``.
-        error: Why it failed, once ``failed``.
-        cancelled: Whether this very run was ended, once ``stopped``, rather than together with the run above it. Then
-            it does not go on with that one.
-        reason: What it waited for when it was ``queued``.
+        iteration: The number of iterations until then.
+        result: The answer, if ``done``.
+        error: Why it failed, if ``failed``.
+        cancelled: If ``stopped``, whether this run itself was ended, rather than together with the run above it. If
+            so, it is not resumed together with that run.
+        reason: What it waits for, if ``queued``.
     """
 
     run_id: str
@@ -135,10 +135,10 @@ class DecisionMade(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a run changed.
 
     Attributes:
-        iteration: The iteration whose request shows it first.
-        kind: Which kind of edit, as ``repertory.context`` names it.
+        iteration: The first iteration whose request shows the change.
+        kind: The kind of edit, as ``repertory.context`` names it.
         covers: How many summaries it swaps in.
-        body: The edits with their reason and arithmetic; written and read by ``repertory.context``.
+        body: The edits with their reasons and figures; written and read by ``repertory.context``.
     """
 
     run_id: str
@@ -153,12 +153,12 @@ class DecisionMade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolIntended(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool is about to run. Durable before its body starts.
+    """A tool is about to run. This is durable before its function starts.
 
     Attributes:
-        arguments_digest: Hash of the tool's name and its arguments, whatever the order of their keys.
-        idempotency_key: Stable over restarts; handed to the tool.
-        answers: How many answers from elsewhere it goes on with; 0 where it begins. See ``ResultLater.state``.
+        arguments_digest: Hash of the tool's name and its arguments; the order of keys does not matter.
+        idempotency_key: The same for every attempt, also after a restart; passed to the tool.
+        answers: How many answers from outside the call has had so far; 0 when it begins. See ``ResultLater.state``.
     """
 
     run_id: str
@@ -181,15 +181,15 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tool: The tool's name.
-        status: ``interrupted`` where nobody knows what it did.
-        duration: Seconds that the body took; 0.0 where unknown.
-        deduplicated_from: The call whose result was given instead of running the tool again.
+        status: ``interrupted`` if it is unknown what the tool did.
+        duration: Seconds that the function took; 0.0 if unknown.
+        deduplicated_from: The call whose result was used instead of running the tool again.
         retrieval: Whether it brought back something that was no longer in view.
-        covered: Whether a summary stood for something of that.
-        characters: Length of the whole result.
-        shown: Length of what the model is first shown of it.
-        error: The traceback of what the tool raised, its end where it is long; "" where it raised nothing, or only
-            what a tool raises to say something to the model.
+        covered: Whether part of that was covered by a trail or a summary.
+        characters: Characters of the whole result.
+        shown: Characters of the result that the model is first shown.
+        error: The traceback of the tool's error, only the end of a long one; "" if it raised nothing, or only an error
+            that is a message to the model.
     """
 
     run_id: str
@@ -207,27 +207,27 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCalled(msgspec.Struct, frozen=True, kw_only=True):
-    """A request is about to be sent.
+    """A request to the model is about to be sent.
 
-    The request is kept whole without writing it whole each time: it repeats the first ``shared_messages`` messages of
-    call ``base_call`` of the same run, and of the next one the first ``shared_blocks`` blocks; ``body`` holds the rest.
+    The whole request can be restored, but is not written whole each time. It begins with the first ``shared_messages``
+    messages of call ``base_call`` of the same run and the first ``shared_blocks`` blocks of that call's next message;
+    ``body`` holds the rest.
 
     Attributes:
         call: Number of the model call within the run, from 1.
-        server: The address of the model's server; "" where it has none, or does not say.
-        purpose: ``agent`` for the loop's own calls, ``summary`` for the summarizer's, ``compact`` for one
-            message's.
-        position: The length of the ledger that the request was projected from.
+        server: The address of the model's server; "" if there is none, or it is unknown.
+        purpose: ``agent`` for the loop's own calls, ``summary`` for the summarizer's.
+        position: The length of the ledger from which the request was made.
         digest: BLAKE2b-128 of the request's canonical JSON.
-        base_call: An earlier call of this run; None where ``body`` is the whole request.
+        base_call: The earlier call of this run that it builds on; None if ``body`` is the whole request.
         shared_messages: How many leading messages are the same as in ``base_call``.
-        shared_blocks: How many leading blocks of the message after them are; ``body`` begins with the rest of it.
-        body: The request as JSON, without what is shared. Written at once and held by nobody, so it is not frozen:
-            that took longer than all other records of an iteration together.
-        prompt_estimate: Tokens that the prompt was estimated to have, by its characters.
-        expected_tokens: The same, corrected by what earlier prompts were billed for.
-        cost_at_most: US dollars that the call can cost; a limit on money counts it where the reply never came.
-        tokens_at_most: Tokens that it can take, for a limit on tokens.
+        shared_blocks: How many leading blocks of the next message are the same; ``body`` begins with the rest of it.
+        body: The request as JSON, without the shared part. It is not frozen: it is written at once and kept by nobody,
+            and freezing it took longer than all other records of an iteration together.
+        prompt_estimate: Estimated tokens of the prompt, by its characters.
+        expected_tokens: This estimate, corrected by what earlier prompts were billed for.
+        cost_at_most: The most US dollars that the call can cost; a limit on money counts them if no reply came.
+        tokens_at_most: The most tokens that it can take, for a limit on tokens.
     """
 
     run_id: str
@@ -253,22 +253,21 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
     """A model call ended.
 
     Attributes:
-        content: The answer; in the file () where an entry of the run holds it, from which
-            ``Journal.read_model_calls`` reads it.
-        position: Of that entry; None where there is none.
-        raw: What the model answered where ``content`` says something else, as JSON that may be cut short; "" where it
-            is the same.
-        cost: US dollars by the profile's prices; 0.0 where they are unknown.
-        cost_lost: US dollars that attempts of the call can have cost which broke off before their answer was whole:
-            they are billed as a rule, and nobody says how much. A limit on money counts the most that they can cost.
-        tokens_lost: Tokens that they can have taken, for a limit on tokens.
-        error: Why there is no answer; None where there is one.
-        prompt_limit: Tokens that a prompt of this run may have, by what the server refused; 0 where it refused nothing.
-        prompt_counted: Tokens of the refused prompt by the server's count; 0 where it did not say.
-        duration: Seconds.
+        content: The answer. In the file it is () if an entry of the run holds it; ``Journal.read_model_calls`` then
+            reads it from that entry.
+        position: The position of that entry; None if there is none.
+        raw: The model's own answer if ``content`` differs from it, as JSON that may be cut short; "" if it is the same.
+        cost: US dollars by the profile's prices; 0.0 if they are unknown.
+        cost_lost: The most, in US dollars, that attempts of the call can have cost which broke off before their answer
+            was complete. Such attempts are usually billed, but the amount is not reported. A limit on money counts it.
+        tokens_lost: The most tokens that those attempts can have taken, for a limit on tokens.
+        error: Why there is no answer; None if there is one.
+        prompt_limit: Tokens that a prompt of this run may have, learnt from the server's refusal; 0 if it refused none.
+        prompt_counted: Tokens of the refused prompt by the server's count; 0 if it did not say.
+        duration: Seconds that the call took.
         purpose: As in its ``ModelCalled``.
-        plain_tokens: Prompt tokens that a plain loop would have sent in its place; 0 for other purposes than ``agent``.
-        plain_cost: US dollars that this would have cost.
+        plain_tokens: Prompt tokens that a plain loop would have sent instead; 0 for other purposes than ``agent``.
+        plain_cost: US dollars that those would have cost.
     """
 
     run_id: str
@@ -295,19 +294,19 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContentStored(msgspec.Struct, frozen=True, kw_only=True):
-    """The content store took in one whole result.
+    """A whole result was put into the content store.
 
     Attributes:
         content_id: The citation id.
         source_type: ``web``, ``database``, ``file``, ``search``, ``tool``, …
         source: The tool or other origin.
-        url: Where it came from; "" where it has no address.
+        url: Where it came from; "" if it has no address.
         format: ``text``, ``markdown``, ``json``, ``code``, …
-        body: The whole, untouched; "" in listings, once it was cleaned up, and where an entry of the run holds the
-            whole under this id, from which ``Journal.read_content`` reads it.
-        length: Characters of the whole; follows from ``body`` where that is there.
-        expires_at: Seconds since 1970 after which it may be cleaned up; None for no such date.
-        retention: Seconds that it is kept after the end of its run's tree. Where neither of the two is given, it stays
+        body: The whole, unchanged. It is "" in listings, after it was cleaned up, and if an entry of the run holds the
+            whole under this id; ``Journal.read_content`` then reads it from that entry.
+        length: Characters of the whole; computed from ``body`` if that is not "".
+        expires_at: Seconds since 1970 after which it may be cleaned up; None for no such time.
+        retention: Seconds that it is kept after the end of its run's tree. If neither of the two is given, it is kept
             for as long as nothing else holds it.
     """
 
@@ -334,11 +333,11 @@ class SummaryStored(msgspec.Struct, frozen=True, kw_only=True):
     """A summary of a run's entries ``first`` to ``last``, both included.
 
     Attributes:
-        strategy: Who wrote it: ``extractive``, ``model``, ``provider``.
-        content: What stands for the entries: text, or the provider's signed block.
-        tokens: Estimate of its cost in a prompt.
-        replaced_tokens: Estimate of what the covered entries cost.
-        key: What it was made from, as a digest of text, prompt and model; "" where it is not to be used again.
+        strategy: How it was written: ``extractive``, ``model``, ``provider``.
+        content: What replaces the entries: text, or the provider's signed block.
+        tokens: Its estimated tokens in a prompt.
+        replaced_tokens: The estimated tokens of the entries that it covers.
+        key: Digest of the text, prompt and model that it was made from; "" if it must not be reused.
     """
 
     run_id: str
@@ -361,10 +360,10 @@ class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True):
     """A memory scope exists.
 
     Attributes:
-        owner: The run it was opened for.
-        mode: Whose items it sees, and whether it may write: see ``repertory.memory``.
-        parent_id: The scope it sees (``snapshot``) or is (``shared``); None for a root or isolated scope.
-        position: For ``snapshot``: how much of the item log it sees of its parent.
+        owner: The run that it was opened for.
+        mode: Whose items it sees, and whether it may be written to; see ``repertory.memory``.
+        parent_id: The scope that it sees (``snapshot``) or stands for (``shared``); None for a root or isolated scope.
+        position: For ``snapshot``, the position in the item log up to which it sees its parent.
     """
 
     scope_id: str
@@ -376,11 +375,12 @@ class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopeMerged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot scope had changed was brought into its parent.
+    """A snapshot scope's changes were merged into its parent.
 
     Attributes:
-        position: Of the item log behind it: what the scope had changed up to there is settled, but for ``open``.
-        open: Conflicts that were left open, by item id: the position at which both sides still said the same.
+        position: The end of the item log after the merge. All changes of the scope up to there are settled, except
+            those in ``open``.
+        open: Conflicts that were left open: for each item id, the position at which both sides last agreed.
     """
 
     scope_id: str
@@ -393,15 +393,15 @@ class ScopeMerged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a memory item; ``deleted`` ends it.
+    """One version of a memory item; with ``deleted``, the item was deleted.
 
     Attributes:
         position: The version's place in the log of all items of the journal, from 1. A snapshot of memory is
             such a position.
-        content: Text; a value as JSON text; or bytes in base 64, as ``format`` says. "" in listings.
-        media_type: What bytes are, such as ``image/png``.
-        size: Bytes of the content: of bytes themselves, else of the text as UTF-8. Follows from it.
-        digest: BLAKE2b-128 of the content, so that versions are compared without it. Follows from it.
+        content: Depending on ``format``: text, JSON text of a value, or bytes in base 64. "" in listings.
+        media_type: The type of bytes, such as ``image/png``.
+        size: Size of the content in bytes, of text as UTF-8. Computed from the content.
+        digest: BLAKE2b-128 of the content, by which versions are compared. Computed from the content.
     """
 
     scope_id: str
@@ -433,9 +433,9 @@ class PayloadChange(msgspec.Struct, frozen=True, kw_only=True):
     """One change of a payload.
 
     Attributes:
-        path: Where: names of fields and numbers of list items, from 0; () for the whole.
-        op: ``set`` puts the value there, ``append`` adds its items to the list there, ``remove`` takes a name away.
-        value: JSON; None for ``remove``.
+        path: The place: field names, and list indexes from 0; () for the whole.
+        op: ``set`` puts the value there, ``append`` adds its items to the list there, ``remove`` removes a key.
+        value: The value as JSON; None for ``remove``.
     """
 
     path: PathParts
@@ -447,12 +447,12 @@ class PayloadChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PayloadConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that was not made, as somebody else had changed the same place first.
+    """A change that was not made because somebody else had changed the same place first.
 
     Attributes:
-        change: What was wanted; its value stands here alone.
-        version: The version that changed the place; 0 where the change itself does not fit the payload any more.
-        reason: Why, where no version says it.
+        change: The change; its value is recorded only here.
+        version: The version that changed the place; 0 if the change itself no longer fits the payload.
+        reason: Why the change was not made, if ``version`` is 0.
     """
 
     change: PayloadChange
@@ -461,15 +461,15 @@ class PayloadConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PayloadChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The payload of a run went to its next version; the first one is there from the run's beginning.
+    """A new version of a run's payload; the first is written when the run begins.
 
     Attributes:
-        version: From 1, without gaps.
-        author: Whose doing it was.
-        base: The version that the changes were made of; for ``spawn`` that of the parent's payload, 0 for a root.
-        changes: What became part of the payload, in order.
-        conflicts: What did not.
-        call_id: The tool call with whose outcome it was committed; "" for others.
+        version: The number of the version, from 1, without gaps.
+        author: Who made the changes.
+        base: The version that the changes were made to; for ``spawn`` that of the parent's payload, 0 for a root.
+        changes: The changes that were made, in order.
+        conflicts: The changes that were not made.
+        call_id: The tool call with whose outcome it was committed; "" for other authors.
         source: The name of the tool, or the id of the sub-agent's run.
     """
 
@@ -492,7 +492,7 @@ class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         type: The event's type, as ``repertory.agents`` names it.
-        elapsed: Seconds that the run's tree had been going by then, in all processes; 0.0 where nobody noted it.
+        elapsed: Seconds that the run's tree had been active by then, in all processes; 0.0 if it was not noted.
     """
 
     run_id: str
@@ -507,17 +507,17 @@ class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a due time of a schedule.
+    """A due time of a schedule was settled.
 
     Attributes:
-        schedule: Its name.
-        due: The time, in seconds since 1970: everything up to it is settled.
-        outcome: A run was ``started``, or it was ``skipped``; the schedule ``began`` or ``ended`` at this time.
-        run_id: The run that was started; else the one that was started last, "" where there is none.
-        rule: What the due times follow from: cron's five fields and the timezone.
-        reason: Why it was skipped, or began anew.
-        count: How many due times, up to this one.
-        company: The name of the company whose schedule it is; "" where nobody said.
+        schedule: The schedule's name.
+        due: The due time, in seconds since 1970. All due times up to it are settled.
+        outcome: ``started`` (a run was started), ``skipped``, or the schedule ``began`` or ``ended`` at this time.
+        run_id: The run that was started, or otherwise the last one started before; "" if there is none.
+        rule: The rule for the due times: cron's five fields and the timezone.
+        reason: Why it was skipped, or why the schedule began anew.
+        count: How many due times, up to this one, the record settles.
+        company: The name of the company whose schedule it is; "" if there is none.
     """
 
     schedule: str
@@ -532,16 +532,17 @@ class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookTried(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook was told of a change of state, or was to be told.
+    """An attempt to report a change of state to a webhook, or the beginning of a webhook.
 
     Attributes:
-        url: The webhook.
-        run_id: The run; "" where the webhook began.
-        change: The number of the record that is told of; where it began, of the last that is not.
-        outcome: ``delivered``, ``failed``: it is tried again, ``disabled``: nothing more is tried, or ``begun``.
-        attempt: Which, from 1; 0 where the webhook began.
-        status: Of the answer; 0 for none.
-        error: Why there was none.
+        url: The webhook's address.
+        run_id: The run; "" for ``begun``.
+        change: The number of the record that is reported; for ``begun``, of the last record that is not reported.
+        outcome: ``delivered``, ``failed`` (it will be tried again), ``disabled`` (nothing more is tried) or ``begun``
+            (the webhook is new).
+        attempt: The number of the attempt, from 1; 0 for ``begun``.
+        status: The HTTP status of the answer; 0 if there was none.
+        error: Why there was no answer; "" if there was one.
         next_at: When to try again, in seconds since 1970.
     """
 
@@ -577,17 +578,16 @@ Record: TypeAlias = (
 )
 
 
-# --- what is made of them to be read ----------------------------------------------------------------------
+# --- rows that are read from them -------------------------------------------------------------------------
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands now.
+    """The current state of a run.
 
     Attributes:
-        iteration: The one that it is in, or ended in; 0 before its first model call. A run that was killed is in
-            the iteration that it was killed in.
-        cancelled: Whether this very run was ended, rather than together with the run above it.
-        reason: What it waited for when it was ``queued``; "" in other states.
+        iteration: The iteration that it is in, or in which it ended or was killed; 0 before its first model call.
+        cancelled: Whether this run itself was ended, rather than together with the run above it.
+        reason: What it waits for, if ``queued``; "" in other states.
     """
 
     started: RunStarted
@@ -622,7 +622,7 @@ class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A model call: what was sent, and what came back if anything did."""
+    """A model call: the request, and the reply if there is one."""
 
     called: ModelCalled
     replied: ModelReplied | None = None
@@ -632,7 +632,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     """One entry that a full-text search found.
 
     Attributes:
-        score: Higher is better; comparable only within one answer.
+        score: Higher is better; comparable only within the hits of one search.
         excerpt: The words around the best match.
     """
 
