@@ -1,4 +1,4 @@
-"""What the model sent, checked and turned into what the function takes."""
+"""Checking the arguments that the model sent, and converting them for the function."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from repertory.tools.decorator import Tool
 def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
     """Check a call's arguments against the tool's signature.
 
-    Exact values are taken as they are. Where that fails, what models commonly get wrong is put right: ``"5"`` for
-    a number, ``"[1, 2]"`` for a list, null for an argument that may be left out, ``"HIGH"`` for ``"high"``.
+    Exact values are taken as they are. If that fails, common mistakes of models are corrected: ``"5"`` for a number,
+    ``"[1, 2]"`` for a list, null for an argument that may be left out, ``"HIGH"`` for ``"high"``.
 
     Returns:
-        The arguments that were given, by name; the function's own defaults fill the rest.
+        The arguments that were given, by name; the function's own defaults apply to the rest.
 
     Raises:
         ToolRetry: They do not fit; the text says where, and repeats the signature.
@@ -40,7 +40,7 @@ def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
 
 
 def proposed_arguments(tool: Tool, arguments: Json) -> dict[str, Any]:
-    """What a tool would be given for a call, by name, its defaults included.
+    """The arguments that a tool would be given for a call, by name, its defaults included.
 
     Raises:
         ToolRetry: The arguments do not fit.

@@ -1,4 +1,4 @@
-"""Citations in an answer, ``path:line`` or ``path:first-last``, checked against the files themselves."""
+"""Checking the citations in an answer, ``path:line`` or ``path:first-last``, against the files themselves."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Citation:
     """One citation.
 
     Attributes:
-        path: As the answer has it, relative to the root.
+        path: The path as the answer has it, relative to the root.
         first: The first line, from 1.
-        last: The last line; the first where only one was given.
-        quote: What the answer quotes from there; "" where it quotes nothing.
-        problem: Why it does not hold; "" where it does.
+        last: The last line; the same as the first if only one was given.
+        quote: What the answer quotes from there; "" if it quotes nothing.
+        problem: What is wrong with it; "" if nothing is.
     """
 
     path: str
@@ -38,17 +38,17 @@ class Citation:
 
     @property
     def resolved(self) -> bool:
-        """Whether the file has these lines and they contain what is quoted."""
+        """Whether the file has these lines and they contain the quote."""
         return not self.problem
 
 
 def check_citations(answer: str, root: Path) -> list[Citation]:
-    """Find every citation in an answer, each place once, and look it up.
+    """Find every citation in an answer, each place once, and check it.
 
     Args:
         answer: The text.
-        root: The folder that the paths are relative to; nothing outside of it counts, and no file that
-            ``view_file`` would not show.
+        root: The folder that the paths are relative to. Files outside of it do not count, nor files that ``view_file``
+            would not show.
     """
     folder = Folder(root) if root.is_dir() else None
     return [
@@ -71,7 +71,7 @@ def _citations(answer: str) -> Iterator[tuple[str, int, int, str]]:
 
 
 def _quote(before: str) -> str:
-    """The passage that stands quoted before a citation, after the one before it."""
+    """The passage that is quoted before a citation, and after the previous citation."""
     passages = [next(part for part in match.groups() if part is not None) for match in _QUOTE.finditer(before)]
     telling = [passage for passage in passages if len(passage) >= _SHORTEST and " " in passage.strip()]
     return telling[-1] if telling else ""
@@ -92,7 +92,7 @@ def _problem(folder: Folder | None, path: str, first: int, last: int, quote: str
     except ToolFailed as error:
         return str(error)
     lines = split_lines(data)
-    if more and last >= len(lines):  # the last line of what was read may be half of one
+    if more and last >= len(lines):  # the last line that was read may be incomplete
         return f"the file has more than {MAX_VIEW:,} bytes, and is not looked at beyond these"
     if not 1 <= first <= last <= len(lines):
         return f"the file has {len(lines)} lines"

@@ -1,8 +1,8 @@
-"""A folder that cannot be left: walking and opening files below it, whatever the paths and the disk try.
+"""A confined folder: walking and opening files below it, without any path or link leading out of it.
 
-Every step opens one name relative to the folder before it, without following links, so there is no moment
-between looking and opening in which a link could be put in the way. A hard link is a file like any other: whoever
-can make one inside the folder could have copied the file.
+Every step opens one name relative to the folder before it, without following links, so there is no moment between
+checking and opening in which a link could be inserted. A hard link is treated like any other file: whoever can make one
+inside the folder could have copied the file.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ SKIPPED_FOLDERS: Final = frozenset(
     | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"}
 )
 # SQLite's locks on a file are dropped when *anything* in the process closes it, so a database is never opened here,
-# not even to see what it is: https://www.sqlite.org/howtocorrupt.html, section 2.2. It is known by its name, and a
-# journal of ours under any name by the lock file beside it.
+# not even to see what it is: https://www.sqlite.org/howtocorrupt.html, section 2.2. It is recognised by its name, and a
+# journal of ours, whatever its name, by the lock file beside it.
 _DATABASE: Final = re.compile(r"\.(db|db3|sqlite|sqlite3)(-wal|-shm|-journal)?", re.IGNORECASE)
 _SIDE_FILE: Final = re.compile(r"-(wal|shm|journal)$")
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK the open of a FIFO that is swapped in would wait for a writer.
+# Without O_NONBLOCK, opening a FIFO that somebody put in the file's place would wait for a writer.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class FoundFile(msgspec.Struct, frozen=True, eq=False):
-    """A regular file met on a walk; can be opened only until the walk goes on.
+    """A regular file found on a walk; it can be opened only until the walk continues.
 
     Attributes:
         parts: The names on its path from the root.
@@ -63,7 +63,7 @@ class FoundFile(msgspec.Struct, frozen=True, eq=False):
 
 
 class Folder:
-    """A folder, and everything below it that may be read."""
+    """A folder and everything below it that may be read."""
 
     def __init__(
         self,
@@ -72,21 +72,21 @@ class Folder:
         deny: Iterable[str | os.PathLike[str]] = (),
         allow: Iterable[str] = (),
     ) -> None:
-        """Look a folder up.
+        """Look up a folder.
 
         Args:
             root: The folder; a link to it is resolved now and never again.
-            deny: What may not be read: names (``.env``, ``*.pem``) at any depth, paths from the root
-                (``config/keys/``), with the wildcards of ``match_glob`` and whatever their case, and absolute
-                paths, which are recognised by what they are, under any name.
-            allow: What may be read although its name is that of a secret (see ``SECRET_NAMES``), as names or paths
-                from the root. Nothing in ``deny`` is allowed by it.
+            deny: What may not be read: names (``.env``, ``*.pem``) at any depth and paths from the root
+                (``config/keys/``), with the wildcards of ``match_glob`` and ignoring case; and absolute paths, whose
+                files are recognised under any name.
+            allow: Files that may be read although they have the name of a secret (see ``SECRET_NAMES``), as names or
+                paths from the root. It does not allow anything in ``deny``.
 
         Raises:
-            ConfigurationError: There is no such folder, or a rule is no name and no path.
+            ConfigurationError: There is no such folder, or a rule is neither a name nor a path.
         """
         check_type("file tools: the folder", root, str | os.PathLike, "a path")
-        if not os.path.isdir(root):  # unlike Path.is_dir it does not raise for a name that is too long
+        if not os.path.isdir(root):  # unlike Path.is_dir, it does not raise if the name is too long
             raise ConfigurationError(f"file tools need a folder, got {str(root)!r:.500}, which is none")
         self.root = Path(root).resolve()
         rules = _rules("deny", deny)
@@ -95,10 +95,10 @@ class Folder:
         self._allowed = tuple(map(_fold, _rules("allow", allow)))
 
     def parts_of(self, path: str) -> Parts:
-        """Read a path that the model gave.
+        """Split a path that the model gave.
 
         Raises:
-            ToolRetry: It is absolute, leads out of the folder, or is no path.
+            ToolRetry: It is absolute, leads out of the folder, or is not a path.
         """
         if path.startswith("/"):
             raise ToolRetry(f"{path[:200]!r} is absolute; give a path relative to the folder, such as 'src/main.py'")
@@ -126,8 +126,8 @@ class Folder:
         """Open a regular file for reading, as a descriptor.
 
         Raises:
-            ToolRetry: There is none of this name, or it is a folder.
-            ToolFailed: It may not be read, is a link or something that is no file.
+            ToolRetry: There is no such file, or it is a folder.
+            ToolFailed: It may not be read, or is a link or anything else but a file.
         """
         if not parts:
             raise ToolRetry("'.' is a folder; list_files shows what is in it")
@@ -142,14 +142,14 @@ class Folder:
 
     @contextlib.contextmanager
     def open_found(self, found: FoundFile) -> Generator[int]:
-        """Open a file that a walk has met.
+        """Open a file that a walk has found.
 
         Raises:
             OSError: The system refuses.
             ToolFailed: It is not, or is no longer, a regular file that may be read.
         """
         name = found.parts[-1]
-        # Looked at before it is opened: opening a device or a locked database can do harm by itself.
+        # Checked before it is opened: just opening a device or a locked database can do harm.
         self._check_file(found, os.stat(name, dir_fd=found.folder, follow_symlinks=False))
         fd = os.open(name, _FILE_FLAGS, dir_fd=found.folder)
         try:
@@ -159,17 +159,17 @@ class Folder:
             os.close(fd)
 
     def is_guarded(self, parts: Parts) -> bool:
-        """Whether a file is not read because its name is that of a secret. Its name may be shown."""
+        """Whether a file may not be read because it has the name of a secret. The name itself may be shown."""
         folded = tuple(_fold(name) for name in parts)
         return may_hold_secrets(folded) and not any(match_glob(rule, folded) for rule in self._allowed)
 
     def walk(self, parts: Parts, skipped: Counter[str]) -> Iterator[FoundFile]:
-        """Every regular file below a folder that may be read, by path.
+        """Every readable regular file below a folder, by path.
 
-        Version control, environments and caches are left out.
+        The folders of version control, environments and caches are left out.
 
         Args:
-            parts: Where to begin; a file is the only one met then.
+            parts: Where to begin; if it is a file, only that file is found.
             skipped: Counts what was left out, by reason.
 
         Raises:
@@ -178,7 +178,7 @@ class Folder:
         if parts:
             folder = self._open_folder(parts[:-1])
             try:
-                with contextlib.suppress(OSError):  # then opening it as a folder says what is wrong
+                with contextlib.suppress(OSError):  # opening it as a folder will then say what is wrong
                     if stat.S_ISREG(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode):
                         yield FoundFile(parts, folder)
                         return
@@ -256,19 +256,19 @@ class Folder:
         return any(match_glob(pattern.rstrip("/"), folded) for pattern in self._patterns)
 
     def _is_denied_place(self, facts: os.stat_result) -> bool:
-        """Whether this is one of the absolute paths, under whatever name it was reached."""
+        """Whether this is one of the absolute paths in ``deny``, whatever the name by which it was reached."""
         for place in self._places:
             try:
                 denied = os.stat(place)
             except OSError:
-                continue  # what does not exist cannot be reached either
+                continue  # what does not exist cannot be reached
             if os.path.samestat(facts, denied):
                 return True
         return False
 
 
 def _rules(option: str, given: Any) -> list[str]:
-    """Names and paths as texts. One text alone would be taken for its letters, and of these ``*`` is everything."""
+    """Names and paths as texts. A single text would be taken for its characters, and a ``*`` among them matches all."""
     where = f"file tools: {option}"
     if isinstance(given, str | bytes | os.PathLike):
         raise ConfigurationError(f"{where} must be a list of names and paths, got {show(given)}")
@@ -284,7 +284,7 @@ def read_all(fd: int, limit: int) -> tuple[bytes, bool]:
     chunks: list[bytes] = []
     left = limit + 1
     while left > 0 and not is_left_behind():
-        chunk = os.read(fd, min(left, 1 << 20))  # sizes on the disk lie, in /proc for one
+        chunk = os.read(fd, min(left, 1 << 20))  # the size that the system reports may be wrong, as in /proc
         if not chunk:
             break
         chunks.append(chunk)
@@ -294,7 +294,7 @@ def read_all(fd: int, limit: int) -> tuple[bytes, bool]:
 
 
 def printable(parts: Iterable[str]) -> str:
-    """A path for people and models: a name cannot forge a line of output."""
+    """A path to show to people and models; a name in it cannot forge a line of output."""
     path = "/".join(parts)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in path) or "."
 
@@ -311,12 +311,12 @@ def _is_database(found: FoundFile) -> bool:
 
 
 def _fold(name: str) -> str:
-    """The same text for names that some file system takes for the same."""
+    """A text that is the same for all names that some file system treats as the same."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _explain(error: OSError, parts: Parts, folder: int) -> ToolRetry | ToolFailed:
-    """Say why the last name of a path, in this folder, could not be opened."""
+    """Explain why the last name of a path, in this folder, could not be opened."""
     path = printable(parts)
     if isinstance(error, FileNotFoundError):
         return ToolRetry(f"there is no {path!r}; list_files shows what there is")

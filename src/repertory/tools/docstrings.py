@@ -1,4 +1,4 @@
-"""Google-style docstrings, read for a model."""
+"""Reading Google-style docstrings for the model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
     """Split a docstring that is already dedented.
 
     Returns:
-        What it says about the function (notes and examples stay; what only callers in Python need goes), and
-        what it says about each argument.
+        The description of the function (with notes and examples, but without what only callers in Python need), and
+        the description of each argument.
     """
     kept: list[str] = []
     arguments: dict[str, list[str]] = {}
     section, current, margin = "", "", -1
-    # Where the docstring begins with a section, dedenting has taken the section's own indentation away.
+    # If the docstring begins with a section, dedenting has removed the section's own indentation.
     flat = bool(_SECTION.fullmatch(text.partition("\n")[0]))
     for line in text.split("\n"):
         depth = len(line) - len(line.lstrip())

@@ -1,7 +1,7 @@
-"""What went wrong where a tool was written for another event loop than the one it runs on, in a sentence.
+"""Explaining the errors of a tool that was written for another event loop than the one it runs on.
 
 The errors themselves do not say so: asyncio under trio raises ``RuntimeError: no running event loop``, ``TypeError:
-trio.run received unrecognized yield message``, and ``AttributeError`` where it takes None for its loop.
+trio.run received unrecognized yield message``, and ``AttributeError`` when it takes None for its loop.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ import traceback
 from repertory._error_texts import safe_str
 from repertory.tools.threads import run_in_thread
 
-_NO_LOOP = ("no running event loop", "no current event loop")  # asyncio's, wherever nothing of it runs
+_NO_LOOP = ("no running event loop", "no current event loop")  # raised by asyncio outside of its event loop
 _YIELDED_TO_TRIO = "trio.run received unrecognized yield message"
 _YIELDED_TO_ASYNCIO = "Task got bad yield"
 _NO_TRIO = "must be called from async context"
 
 
 def wrong_event_loop(tool: str, error: BaseException) -> tuple[str, str]:
-    """Why a tool's error comes from the event loop that it was written for.
+    """Explain a tool's error if it was caused by the wrong event loop.
+
+    Call this where the error is caught, in the program's own event loop.
 
     Args:
-        tool: Its name.
-        error: What it raised. Called where it was caught, in the event loop of the program.
+        tool: The tool's name.
+        error: The error that it raised.
 
     Returns:
-        What the model is told, and what the developer is told besides; both "" where it is another error.
+        What the model is told, and what the developer is told in addition; both "" if it is another error.
     """
     modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     here, needs = "trio" if _in_trio() else "asyncio", _needed(error, modules[-1] if modules else "")
@@ -40,7 +42,7 @@ def wrong_event_loop(tool: str, error: BaseException) -> tuple[str, str]:
 
 
 def _needed(error: BaseException, raised_in: str) -> str:
-    """The library that an error shows to be needed; "" where it shows none."""
+    """The library that the tool needs, judging by its error; "" if the error does not show one."""
     text = safe_str(error)
     match error:
         case RuntimeError() if any(words in text for words in _NO_LOOP):
@@ -56,5 +58,5 @@ def _needed(error: BaseException, raised_in: str) -> str:
 
 
 def _in_trio() -> bool:
-    trio = sys.modules.get("trio")  # who has not imported it does not run on it
+    trio = sys.modules.get("trio")  # a program that has not imported trio does not run on it
     return trio is not None and bool(trio.lowlevel.in_trio_run())

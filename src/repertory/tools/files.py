@@ -1,4 +1,4 @@
-"""Tools that look at the files of one folder: list, search, view."""
+"""Tools that list, search and view the files of one folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from repertory.tools.patterns import LONGEST_PATTERN, Matches, search_lines
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Glob = Annotated[str, msgspec.Meta(max_length=1_000)]
 
-PAGE: Final = 30_000  # characters of one answer: some 8,000 tokens, what a result may have without being cut
+PAGE: Final = 30_000  # characters of one answer: some 8,000 tokens, the most that a result may have without being cut
 MAX_VIEW: Final = 10_000_000  # bytes
 MAX_SEARCHED: Final = 2_000_000  # bytes of one file
 MAX_LINE: Final = 2_000  # characters of one line in a view
@@ -39,20 +39,20 @@ def file_tools(
     allow: Iterable[str] = (),
     search_timeout: float = SEARCH_SECONDS,
 ) -> list[Tool]:
-    """Make ``list_files``, ``search_files`` and ``view_file`` for one folder.
+    """Make the tools ``list_files``, ``search_files`` and ``view_file`` for one folder.
 
-    They cannot leave it: no ``..``, no absolute path, no link. They open regular files only, and never a SQLite
-    database, because that would drop the locks of a journal that this process keeps open. Files whose name is that of
-    a secret (``.env``, ``*.pem``, ``id_rsa``, ``.aws/``; all are in ``repertory.tools.secret_names``) are listed, but
-    neither viewed nor searched.
+    They cannot leave the folder: ``..``, absolute paths and links are refused. They open only regular files, and never
+    an SQLite database, because that would drop the locks of a journal that this process keeps open. Files with the
+    name of a secret (``.env``, ``*.pem``, ``id_rsa``, ``.aws/``; all are in ``repertory.tools.secret_names``) are
+    listed, but neither viewed nor searched.
 
     Args:
         root: The folder.
-        deny: What in it stays hidden: names (``.env``, ``*.pem``) at any depth, paths from the root
-            (``config/keys/``), absolute paths.
-        allow: What may be read although its name is that of a secret, as names or paths from the root: ``test.pem``,
-            ``certs/``.
-        search_timeout: Seconds after which a search answers with what it has found so far.
+        deny: What to hide: names (``.env``, ``*.pem``) at any depth, paths from the root (``config/keys/``), absolute
+            paths.
+        allow: Files that may be read although they have the name of a secret, as names or paths from the root:
+            ``test.pem``, ``certs/``.
+        search_timeout: Seconds after which a search returns what it has found so far.
 
     Raises:
         ConfigurationError: There is no such folder, or a value is of another type.
@@ -187,7 +187,7 @@ def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int,
     hits: list[_Hit] = []
     total = files = 0
     for hit in _find(folder, wanted, seconds, skipped):
-        if total < limit:  # what will not be shown is only counted
+        if total < limit:  # matches that will not be shown are only counted
             hits.append(hit)
         total += hit.matches.total
         files += 1
@@ -233,7 +233,7 @@ def _find(folder: Folder, wanted: _Wanted, seconds: float, skipped: Counter[str]
 
 
 def _read(folder: Folder, found: FoundFile, skipped: Counter[str]) -> bytes | None:
-    """A text file's bytes; None, counted, for what cannot or need not be searched."""
+    """A text file's bytes; None for a file that cannot or need not be searched, which is counted in ``skipped``."""
     try:
         with folder.open_found(found) as fd:
             data, more = read_all(fd, MAX_SEARCHED)
@@ -258,7 +258,7 @@ def _search_text(wanted: _Wanted, found: FoundFile, data: bytes) -> _Hit | None:
         compared = [line.lower() for line in lines]
     elif pattern.encode("utf-8", "surrogatepass") in data:
         compared = lines = split_lines(data)
-    else:  # most files hold no match, and their bytes tell so without being decoded
+    else:  # most files hold no match, which their bytes show without being decoded
         return None
     places = tuple((index, line.index(pattern)) for index, line in enumerate(compared) if pattern in line)
     return _Hit(found.path, lines, Matches(len(places), places)) if places else None
@@ -275,7 +275,7 @@ def _show(hits: list[_Hit], around: int, limit: int) -> tuple[list[str], int]:
     size = shown = 0
     for hit in hits:
         matches = dict(hit.matches.places)
-        done = -1  # last line of this file that is in the answer
+        done = -1  # the last line of this file that is in the answer
         for index in matches:
             first, last = max(done + 1, index - around), min(len(hit.lines) - 1, index + around)
             group = ["--"] if around and out and (done < 0 or first > done + 1) else []
@@ -293,7 +293,7 @@ def _show(hits: list[_Hit], around: int, limit: int) -> tuple[list[str], int]:
 
 
 def _excerpt(line: str, offset: int) -> str:
-    """A line, or the part of a long one around the match."""
+    """A line, or for a long line the part around the match."""
     if len(line) <= MAX_HIT:
         return line
     first = max(0, min(offset - MAX_HIT // 4, len(line) - MAX_HIT))

@@ -1,8 +1,8 @@
-"""Front matter: the fields, as YAML between two lines of dashes, that stand before the text of a Markdown file.
+"""Front matter: fields as YAML between two lines of dashes, before the text of a Markdown file.
 
-What people write there is often no YAML (``description: Use when: asked``), and what is YAML is often not what they
-meant (``name: on`` is true). So every scalar is read as text, and what YAML refuses is read line by line, with a
-warning. Anchors, aliases, tags and deep nesting have no use here, and are what hostile files are made of: refused.
+What people write there is often not valid YAML (``description: Use when: asked``), and valid YAML is often not what
+they meant (``name: on`` is true). So every scalar is read as text, and what YAML refuses is read line by line, with a
+warning. Anchors, aliases, tags and deep nesting are refused: they have no use here, but hostile files rely on them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, DefinitionError
 
-MAX_FILE: Final = 256_000  # bytes; the longest agent files in the wild have a tenth of it
-_MAX_FIELDS: Final = 32_000  # characters of YAML; its reader needs a quarter of a second for so many
+MAX_FILE: Final = 256_000  # bytes; the longest agent files in the wild are a tenth of this
+_MAX_FIELDS: Final = 32_000  # characters of YAML, for which its reader needs a quarter of a second
 _MAX_DEPTH: Final = 8
 _MOST_WORDS: Final = 200
 
@@ -36,13 +36,13 @@ _ITEM = re.compile(r"\s*-\s(.*)")
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """What a file defines: its fields, where they stand, and the text behind them.
+    """What a file defines: its fields, their lines, and the text after them.
 
     Attributes:
         path: The file.
-        fields: By name; every scalar in them is text where the file is Markdown.
-        lines: In which line of the file a field stands, from 1, as far as known.
-        body: The text.
+        fields: The fields by name; in a Markdown file every scalar in them is text.
+        lines: The line of each field in the file, from 1, as far as known.
+        body: The text after the fields.
     """
 
     path: Path
@@ -54,20 +54,20 @@ class Definition(msgspec.Struct, frozen=True):
         freeze_fields(self, "fields", "lines")
 
     def error(self, field: str, problem: str) -> DefinitionError:
-        """What is wrong with a field; "" for the whole file."""
+        """An error about a field; "" means the whole file."""
         return DefinitionError(str(self.path), problem, field=field, line=self.lines.get(field))
 
     def text(self, field: str, default: str = "") -> str:
-        """A field that is text."""
+        """A field that must be text."""
         value = self.fields.get(field, default)
         if not isinstance(value, str):
             raise self.error(field, f"expected text, got {value!r:.100}")
         return value.strip()
 
     def words(self, field: str) -> list[str] | None:
-        """A field that is a list, or words with commas between them; None where it is missing.
+        """A field that is a list, or words separated by commas; None if it is missing.
 
-        A comma within parentheses parts nothing, also where YAML has split a list there.
+        A comma within parentheses does not separate, even if YAML has split a list there.
         """
         value = self.fields.get(field)
         if value is None:
@@ -84,7 +84,7 @@ class Definition(msgspec.Struct, frozen=True):
         return words
 
     def warn_of(self, known: set[str], without_effect: frozenset[str] = frozenset()) -> None:
-        """Warn of the fields that are not known, and of those that do nothing here."""
+        """Warn about unknown fields, and about those that have no effect here."""
         said = [
             f"{field!r}{f' (line {self.lines[field]})' if field in self.lines else ''} "
             + ("has no effect here" if field in without_effect else "is not known")
@@ -96,7 +96,7 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 def _split(text: str) -> list[str]:
-    """Cut a text at its commas, but for those within parentheses."""
+    """Split a text at its commas, except those within parentheses."""
     pieces, depth, begin = [], 0, 0
     for at, character in enumerate(text):
         depth = max(0, depth + (character == "(") - (character == ")"))
@@ -107,18 +107,18 @@ def _split(text: str) -> list[str]:
 
 
 def warn(path: Path, text: str) -> None:
-    """Say what is odd about a file and does not keep it from being used: a ``UserWarning``."""
+    """Give a ``UserWarning`` about a file that can be used nevertheless."""
     warnings.warn(f"{path}: {text}", UserWarning, stacklevel=2)
 
 
 def read_text(path: Path) -> str:
-    """A small regular file as text; no link is followed.
+    """Read a small regular file as text; no link is followed.
 
     Raises:
-        DefinitionError: It cannot be read, is no text, or is too large.
+        DefinitionError: It cannot be read, is not text, or is too large.
     """
     try:
-        # Without O_NONBLOCK the open of a FIFO would wait for a writer.
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -135,7 +135,7 @@ def read_text(path: Path) -> str:
 
 
 def read_markdown(path: Path) -> Definition | None:
-    """Read a Markdown file with front matter; None where it has none.
+    """Read a Markdown file with front matter; None if it has none.
 
     Raises:
         DefinitionError: It cannot be read, or its front matter does not end, is too large or hostile.
@@ -156,7 +156,7 @@ def read_markdown(path: Path) -> Definition | None:
 
 
 def check_toml(path: Path, text: str) -> None:
-    """Refuse TOML whose reader would need hours, or all memory there is, before it begins.
+    """Refuse, before it is parsed, TOML for which the parser would need hours or all memory.
 
     Raises:
         DefinitionError: There is too much besides texts, or it is nested too deep.
@@ -199,7 +199,7 @@ def _read_fields(path: Path, written: str) -> tuple[dict[str, Any], dict[str, in
 
 
 def _refuse_hostile(yaml: Any, path: Path, written: str) -> None:
-    """Raise ``DefinitionError`` for what could make a small file large or its reader slow, before it does."""
+    """Raise ``DefinitionError`` for YAML that could expand a small file or slow down its reader."""
     begins = tuple(getattr(yaml, f"{kind}StartToken") for kind in _NESTING)
     ends = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
     depth = 0
@@ -237,7 +237,7 @@ def _fields_of(yaml: Any, path: Path, root: Any, lines: list[str]) -> tuple[dict
 
 
 def _read_lines(path: Path, written: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The fields of what is no YAML: ``name: value``, the lines below it that begin no other field, or a list."""
+    """Read fields from invalid YAML: ``name: value`` and the lines below that begin no other field, or a list."""
     fields: dict[str, Any] = {}
     at: dict[str, int] = {}
     name = ""

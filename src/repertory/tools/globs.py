@@ -1,4 +1,4 @@
-"""Glob patterns over paths, in time that a hostile pattern cannot blow up."""
+"""Glob patterns for paths, which match quickly even if the pattern is hostile."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1_000)
 def _component(pattern: str) -> re.Pattern[str]:
-    # fnmatch writes each star as an atomic group, so a name is matched without backtracking.
+    # fnmatch translates each star to an atomic group, so a name is matched without backtracking.
     return re.compile(fnmatch.translate(pattern))
 
 
 def match_glob(pattern: str, parts: Sequence[str]) -> bool:
     """Whether a path fits a pattern.
 
-    ``*`` and ``?`` and ``[…]`` stay within one name, ``**`` stands for any number of folders. A pattern without
-    a slash is about the last name, wherever it is; one that ends in a slash is about everything below.
+    ``*``, ``?`` and ``[…]`` match within one name, ``**`` matches any number of folders. A pattern without a slash is
+    compared with the last name only, at any depth. A pattern that ends in a slash matches everything below.
 
     Args:
         pattern: Such as ``*.py``, ``src/**/test_*.py``, ``docs/``.
@@ -29,7 +29,7 @@ def match_glob(pattern: str, parts: Sequence[str]) -> bool:
     wanted = [piece for piece in pattern.split("/") if piece not in ("", ".")]
     if "/" not in pattern:
         wanted = ["**", *wanted]
-    # fits[i]: the pieces so far can end just before parts[i]. One row per piece, so pieces times names steps.
+    # fits[i]: the pieces so far can end just before parts[i]. One pass per piece: pieces times names steps in all.
     fits = [True] + [False] * len(parts)
     for piece in wanted:
         if piece == "**":

@@ -1,7 +1,7 @@
-"""Images and documents as blocks of a result, held against what the Messages API takes.
+"""Images and documents as blocks of a result, checked against what the Messages API accepts.
 
-A request with one block that the API refuses is refused whole, and so is every later one that shows it. So what does
-not fit is an error where the block is made, or a line of text where it comes from elsewhere.
+If the API refuses one block, it refuses the whole request, and so every later request that shows the block. So a block
+that does not fit is an error when a tool makes it, and is replaced by a line of text if it comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from repertory.llm.messages import Image, RawBlock, Text, is_document, is_media
 
 # The API's limit on an image, which it counts in base64: "image exceeds 5 MB maximum: … bytes > 5242880 bytes".
 MOST_IMAGE: Final = 5 * 1024 * 1024
-# A request may have 32 MB (platform.claude.com/docs, PDF support); a quarter is left for all else in it.
+# A request may have 32 MB (platform.claude.com/docs, PDF support); a quarter is left for everything else in it.
 MOST_DOCUMENT: Final = 24 * 1024 * 1024
-MOST_PAGES: Final = 600  # of a request, for models with a window of a million tokens; 100 for smaller ones
-IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what the API takes as images
+MOST_PAGES: Final = 600  # in a request, for models with a window of a million tokens; 100 for smaller ones
+IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # the types of images that the API accepts
 PDF: Final = "application/pdf"
 
 Media: TypeAlias = Image | RawBlock
 
 
 def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
-    """An image or a PDF document, for a tool to return: alone, or in a list with texts and others.
+    """Make a block of an image or a PDF document. A tool returns it alone, or in a list with texts and other blocks.
 
     Args:
-        data: What the file holds.
+        data: The bytes of the file.
         media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``.
-        title: What the model is told a document is called; "" for nothing. Images have none.
+        title: The document's title, which the model is shown; "" for none. Images have no title.
 
     Raises:
-        ConfigurationError: The data are no bytes, or the title is no text.
+        ConfigurationError: The data are not bytes, or the title is not text.
         ValueError: The API would refuse it: it is of another type, too large, or not what ``media_type`` says.
     """
     check_type("media_block: data", data, bytes | bytearray | memoryview, "bytes")
@@ -58,7 +58,7 @@ def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
 
 
 def too_large(block: Media) -> str:
-    """Why the API would refuse a block for its size; "" where it would not, or nothing is known."""
+    """Why the API would refuse a block because of its size; "" if it would not, or if that is unknown."""
     source = block.source if isinstance(block, Image) else block.raw.get("source")
     data = source.get("data") if isinstance(source, dict) else None
     most = MOST_IMAGE if isinstance(block, Image) else MOST_DOCUMENT
@@ -69,14 +69,14 @@ def too_large(block: Media) -> str:
 
 
 def without_documents(content: str | tuple[Text | Image | RawBlock, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
-    """The same content for a model that takes no documents: a line of text stands for each."""
+    """The content for a model that takes no documents: each is replaced by a line of text."""
     if isinstance(content, str) or not any(map(is_document, content)):
         return content
     return tuple(Text("[a document, which this model cannot be shown]") if is_document(b) else b for b in content)
 
 
 def _type_of(data: bytes) -> str:
-    """The type that the first bytes of a file say; "" for another than those that are shown."""
+    """The media type that the first bytes of a file show; "" if it is not a type that can be shown."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     starts = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"%PDF-": PDF}

@@ -1,8 +1,8 @@
-"""The memory tool of the Messages API (``memory_20250818``) over the agent's memory: its items as files.
+"""The memory tool of the Messages API (``memory_20250818``), which shows the items of the agent's memory as files.
 
 A file is an item whose id is its path, such as ``/memories/notes.md``, so the other memory tools find it too. A
-directory is there as long as a file is in it. What the model is told is what the provider's own implementation tells
-it, in ``anthropic.tools``: models are trained on these very words. The tests run both side by side.
+directory exists as long as it holds a file. The texts for the model are those of the provider's own implementation in
+``anthropic.tools``, because models are trained on these very words. The tests run both side by side.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 ROOT: Final = "/memories"
 PROVIDER_TYPE: Final = "memory_20250818"
 
-_MAX_PATH = 1_000  # characters; paths are ids, which are listed a whole scope at a time
+_MAX_PATH = 1_000  # characters; paths are ids, and a listing has those of a whole scope
 _MAX_LINES = 999_999  # six digits, as wide as line numbers are shown
-_MOST_OCCURRENCES = 100  # that a refused replacement lists; the provider's lists all, a million in a large file
+_MOST_OCCURRENCES = 100  # listed when a replacement is refused; the provider's lists all, a million in a large file
 _SLASHES = dict.fromkeys(map(ord, "\\\N{FRACTION SLASH}\N{DIVISION SLASH}\N{SET MINUS}\N{BIG SOLIDUS}"), "/")
 
 _DESCRIPTION = """\
@@ -61,9 +61,9 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 def memory_files_tool() -> Tool:
     """Make the tool ``memory``: view, create, edit, delete and rename files below ``/memories``.
 
-    They are items of the memory that the run may use, in its scope and within its quotas. To a model whose provider
-    knows the memory tool it is declared by its type alone, and the provider adds the instructions; to another one it is
-    described like any tool.
+    The files are items of the memory that the run may use, in its scope and within its quotas. If a model's provider
+    knows the memory tool, the tool is declared by its type alone, and the provider adds the instructions; for other
+    models it is described like any tool.
     """
 
     async def memory(
@@ -107,32 +107,32 @@ def memory_files_tool() -> Tool:
 
 
 def _told(text: str) -> ToolOutput:
-    """An error in the contract's own words, with nothing of ours around them."""
+    """An error in the contract's own words, without any text of ours."""
     return ToolOutput(text, status="error", source_type="memory", error=ErrorDetail(cause="retry", message=text))
 
 
 class _Refused(Exception):
-    """A command that does nothing; the model is told why."""
+    """A command is refused; the model is told why."""
 
 
 class _Edit(msgspec.Struct, frozen=True):
-    """What becomes of a file: its text, and the line, from 0, that is shown of it."""
+    """An edit of a file: its new text, and the line, from 0, around which it is shown."""
 
     text: str
     line: int = 0
 
 
 class _Files:
-    """The commands, over one scope of memory."""
+    """The tool's commands, for one scope of memory."""
 
     def __init__(self, context: ToolContext) -> None:
         self._memory: Memory = context.need_memory()
-        # Every write says which call made it: one that a crash cut off is made again, and must know its own work.
+        # Every write names its call. A call that a crash cut off is made again, and must recognise its own writes.
         self._call = context.idempotency_key
         self._writer = {"run": context.run_id, "agent": context.agent, "iteration": context.iteration}
 
     async def view(self, path: str, view_range: list[int] | None) -> str:
-        """A file with line numbers, or what is in a directory."""
+        """Show a file with line numbers, or list a directory."""
         place = _resolve(path)
         item = await self._find(place)
         if item is not None:
@@ -151,7 +151,7 @@ class _Files:
         return "\n".join([header, *lines])
 
     async def create(self, path: str, file_text: str) -> str:
-        """A new file."""
+        """Create a file."""
         place = _resolve(path)
         item = await self._find(place)
         if item is None or not self._is_mine(item):
@@ -165,7 +165,7 @@ class _Files:
         return f"File created successfully at: {path}"
 
     async def str_replace(self, path: str, old_str: str, new_str: str) -> str:
-        """Another text for the one place where ``old_str`` stands."""
+        """Replace the only occurrence of ``old_str``."""
 
         def replace(text: str) -> _Edit:
             count = text.count(old_str)
@@ -188,7 +188,7 @@ class _Files:
         )
 
     async def insert(self, path: str, insert_line: int, insert_text: str) -> str:
-        """Text behind a line; the file ends with a newline afterwards."""
+        """Insert text after a line; the file ends with a newline afterwards."""
 
         def insert(text: str) -> _Edit:
             lines = text.split("\n")
@@ -206,9 +206,9 @@ class _Files:
         return f"The file {path} has been edited."
 
     async def delete(self, path: str) -> str:
-        """End a file, or all files below a directory.
+        """Delete a file, or all files below a directory.
 
-        Made again after a crash it may say that there is none: an item that has ended does not say whose doing it was.
+        Repeated after a crash, it may report that there is none: a deleted item does not name the call that deleted it.
         """
         place = _resolve(path)
         if place == ROOT:
@@ -221,7 +221,7 @@ class _Files:
         return f"Successfully deleted {path}"
 
     async def rename(self, old_path: str, new_path: str) -> str:
-        """Move a file, or all files below a directory. Each is written at its new place before it ends at the old."""
+        """Move a file, or all files below a directory. Each is written at its new path before the old is deleted."""
         old, new = _resolve(old_path), _resolve(new_path)
         if old == ROOT:
             raise _Refused("Cannot rename the /memories directory itself")
@@ -241,7 +241,7 @@ class _Files:
         return f"Successfully renamed {old_path} to {new_path}"
 
     async def _move(self, item_id: str, place: str) -> None:
-        """Move a file, with what another agent writes into it meanwhile."""
+        """Move a file, including what another agent writes into it meanwhile."""
         while (item := await self._find(item_id)) is not None:
             copy = await self._find(place)
             if copy is not None and not self._is_mine(copy):
@@ -256,7 +256,7 @@ class _Files:
                 return
 
     async def _edit(self, path: str, change: Callable[[str], _Edit]) -> _Edit:
-        """Change a file, unless this very call has done so already."""
+        """Change a file, unless this call has already done so."""
         place = _resolve(path)
         while True:
             item = await self._find(place)
@@ -274,7 +274,7 @@ class _Files:
             try:
                 await self._write(item, place, edit, if_position=item.position)
             except ItemChanged:
-                continue  # another agent has written it meanwhile, and its edit must not be lost
+                continue  # another agent has written to it meanwhile, and its edit must not be lost
             return edit
 
     async def _write(self, item: Item, place: str, edit: _Edit | None = None, *, if_position: int, **more: Any) -> None:
@@ -297,7 +297,7 @@ class _Files:
         return bool(self._call) and item.metadata.get("call") == self._call
 
     async def _find(self, place: str) -> Item | None:
-        """The file at a path; None where there is none, or a directory."""
+        """The file at a path; None if there is none, or if it is a directory."""
         try:
             return await self._memory.retrieve(place)
         except ItemNotFound:
@@ -317,10 +317,10 @@ class _Files:
 
 
 def _resolve(path: str) -> str:
-    """The one spelling of a path, which is the item's id; raises ``_Refused`` for one that leads out of ``/memories``.
+    """The normal form of a path, which is the item's id. Raises ``_Refused`` for one that leads out of ``/memories``.
 
-    No path leads out of a store of items. But files made of them may stand in a real folder one day, so everything is
-    refused that some reader takes for the way up: encoded once or several times, with other slashes, or look-alikes.
+    No path can lead out of a store of items. But the items may be written to a real folder one day, so everything is
+    refused that some reader could take for the parent folder: encoded once or more, with other slashes, or look-alikes.
     """
     if path != ROOT and not path.startswith(f"{ROOT}/"):
         raise _Refused(f"Path must start with /memories, got: {path}")
@@ -359,7 +359,7 @@ def _numbered(lines: list[str], first: int) -> str:
 
 
 def _lines_of(text: str, words: str) -> str:
-    """The numbers of the lines in which words stand, one for each place, overlapping ones too."""
+    """The line numbers of all occurrences of a text, overlapping ones included."""
     found: list[str] = []
     line, seen, at = 1, 0, text.find(words)
     while at >= 0 and len(found) < _MOST_OCCURRENCES:
@@ -370,7 +370,7 @@ def _lines_of(text: str, words: str) -> str:
 
 
 def _tree_sizes(files: Mapping[str, ItemInfo], place: str) -> dict[tuple[str, ...], int]:
-    """Files and directories below a directory, by the parts of their path, with their sizes; () is the directory."""
+    """The sizes of the files and directories below a directory, by the parts of their paths; () is the directory."""
     sizes: dict[tuple[str, ...], int] = {(): 0}
     for item_id, item in files.items():
         parts = tuple(item_id.removeprefix(f"{place}/").split("/"))

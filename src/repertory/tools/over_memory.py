@@ -1,4 +1,4 @@
-"""Tools over the agent's memory: store what should last, list it, read it again, go back, merge what others changed."""
+"""Tools for the agent's memory: store, list, read and delete items, return to a snapshot, merge sub-agents' changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIDE: Final = 300  # characters of each side of a conflict: enough to choose by
 
 
 def memory_tools(*, read_only: bool = False) -> list[Tool]:
-    """Make the tools over the memory that the run may use.
+    """Make the tools for the memory that the run may use.
 
     ``memory_query`` and ``memory_retrieve`` read. Unless ``read_only``, there are also ``memory_store``,
     ``memory_clear``, ``memory_snapshot`` and ``memory_restore``, and ``memory_merge`` for an agent whose sub-agents
@@ -63,7 +63,7 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
 
 @contextmanager
 def _told() -> Generator[None]:
-    """Tell the model what memory refuses: what it can put right itself, and what it cannot."""
+    """Turn memory errors into errors for the model: those that it can fix itself, and those that it cannot."""
     try:
         yield
     except (ItemNotFound, RecordRefused, ConfigurationError) as error:
@@ -93,7 +93,7 @@ async def _store(
         related_to: Ids of items it belongs to.
     """
     memory = context.need_memory()
-    # The same id for every attempt at this call: made again after a crash, it finds what it wrote before.
+    # The same id for every attempt at this call, so that a repetition after a crash finds what it wrote before.
     item_id = f"item-{context.idempotency_key[:16]}" if context.idempotency_key else ""
     metadata = {"run": context.run_id, "agent": context.agent, "iteration": context.iteration}
     with _told():

@@ -1,4 +1,4 @@
-"""Answers in pages that need no cutting."""
+"""Splitting long answers into pages that need not be cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from repertory.errors import ToolRetry
 
-PAGE: Final = 24_000  # characters: some 6,000 tokens, below what any result may have without being cut
+PAGE: Final = 24_000  # characters: some 6,000 tokens, less than any result may have without being cut
 
 
 def page_bounds(text: str, size: int = PAGE) -> list[tuple[int, int]]:
@@ -33,7 +33,7 @@ def take_page(text: str, page: int) -> tuple[int, int, int]:
 
 
 def page_note(page: int, pages: int) -> str:
-    """What stands below a page that is not the only one; "" below one that is."""
+    """The note below a page; "" if it is the only one."""
     if pages == 1:
         return ""
     if page == pages:

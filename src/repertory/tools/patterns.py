@@ -1,7 +1,8 @@
-"""Regular expressions that a model wrote, searched where they can be stopped.
+"""Searching for a model's regular expressions in a process that can be killed.
 
 ``re`` keeps the interpreter's lock while it matches, so one pattern such as ``(a+)+$`` would freeze the whole
-process, deadline and all. The search runs in a bare Python process (20 ms), which is killed when its time is over.
+process, and no deadline would work. So the search runs in a bare Python process (20 ms), which is killed when its time
+is over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from repertory.errors import ToolFailed, ToolRetry
 
 SECONDS: Final = 5.0
 LONGEST_PATTERN: Final = 1_000  # characters
-_MOST_PLACES: Final = 20_000  # of one text: a pattern that fits everywhere fits a million times
+_MOST_PLACES: Final = 20_000  # in one text: a pattern that matches everywhere matches a million times
 
 _SEARCH: Final = """\
 import itertools, json, re, sys
@@ -41,7 +42,7 @@ print(json.dumps({"found": found}))
 
 
 class Matches(msgspec.Struct, array_like=True):
-    """How often a pattern occurs in a text, and of the first of these places the line and the offset in it, from 0."""
+    """How often a pattern occurs in a text, and the line and the offset in it, from 0, of the first occurrences."""
 
     total: int
     places: tuple[tuple[int, int], ...]
@@ -53,17 +54,17 @@ def search_lines(
     """Find a pattern in the lines of texts. Blocks; call it in a thread.
 
     Args:
-        pattern: In the syntax of ``re``.
-        texts: Their lines are what is between newlines.
-        ignore_case: Whether capital and small letters are the same.
-        every: Whether all places in a line count, or only its first.
-        seconds: Time for all of it.
+        pattern: The pattern, in the syntax of ``re``.
+        texts: The texts; newlines separate their lines.
+        ignore_case: Whether to ignore case.
+        every: Whether to count all matches in a line, or only the first.
+        seconds: Seconds for the whole search.
 
     Returns:
         What was found in each text.
 
     Raises:
-        ToolRetry: The pattern is wrong, too long, or takes too long.
+        ToolRetry: The pattern is invalid, too long, or takes too long.
         ToolFailed: There is no interpreter to run it in.
     """
     if len(pattern) > LONGEST_PATTERN:

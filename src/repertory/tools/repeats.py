@@ -1,4 +1,4 @@
-"""Which tool calls were already made, and whether their results still hold."""
+"""Finding earlier tool calls whose results still hold."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class EarlierCall(msgspec.Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """What the repeated result is marked with."""
+        """The note with which the repeated result is marked."""
         return f"[already called in iteration {self.iteration} with the same arguments; this is that result]"
 
 
 class ToolCallCache:
     """Knows the calls of one run that need not be made again. It holds no results: the ledger does.
 
-    Only calls of ``repeatable`` tools that succeeded are known, and only until a tool that is not pure runs: it
-    may have changed what they saw. A call that ran at the same time as one that is not pure is not known either.
+    It knows only successful calls of ``repeatable`` tools, and forgets them when a tool that is not pure runs, as that
+    may have changed what they saw. It does not know a call that ran at the same time as one that is not pure.
 
-    Usage: ``find`` before a call; if it finds nothing, ``begin`` when it starts and ``finish`` when it ended.
+    Usage: ``find`` before a call; if it finds nothing, ``begin`` when the call starts and ``finish`` when it has ended.
     """
 
     def __init__(self, *, max_calls: int = 1_000) -> None:
-        """Args: max_calls: How many calls are known at most; the longest unused is forgotten first. 0 turns it off."""
+        """Args: max_calls: Maximum number of calls; the least recently used is forgotten first. 0 turns it off."""
         self._max_calls = max_calls
         self._calls: OrderedDict[str, EarlierCall] = OrderedDict()
-        self._changes = 0  # how often something began or finished that may change what pure tools see
+        self._changes = 0  # how often a call began or finished that may change what pure tools see
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -59,7 +59,7 @@ class ToolCallCache:
         return self._max_calls > 0
 
     def find(self, tool: Tool, digest: str) -> EarlierCall | None:
-        """The earlier call that answers this one; None where the tool must run.
+        """The earlier call that answers this one; None if the tool must run.
 
         Args:
             tool: The tool.
@@ -71,17 +71,17 @@ class ToolCallCache:
         return self._calls[digest]
 
     def begin(self, tool: Tool) -> int:
-        """Say that a call of a tool starts.
+        """Note that a call of a tool starts.
 
         Returns:
-            A mark to hand to ``finish``.
+            A mark to pass to ``finish``.
         """
         if tool.effect != "pure":
             self.clear()
         return self._changes
 
     def finish(self, tool: Tool, digest: str, mark: int, *, call_id: str, iteration: int, ok: bool) -> None:
-        """Say that a call ended.
+        """Note that a call has ended.
 
         Args:
             mark: What ``begin`` returned.
@@ -96,6 +96,6 @@ class ToolCallCache:
                 self._calls.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all calls, those under way too."""
+        """Forget all calls, including those in progress."""
         self._calls.clear()
         self._changes += 1

@@ -30,14 +30,14 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def context_tools(*, max_repeats: int = 5) -> list[Tool]:
-    """Make ``context_retrieve`` and ``retrieve_content``. They keep no state and serve any number of runs.
+    """Make the tools ``context_retrieve`` and ``retrieve_content``. They keep no state and serve any number of runs.
 
     Args:
-        max_repeats: How often the very same retrieval is answered again before it is refused; and how often, within 20
-            iterations, the same text is brought back again by other arguments.
+        max_repeats: How often the very same retrieval may be repeated before it is refused. Also how often, within 20
+            iterations, the same text may be brought back again by other arguments.
 
     Raises:
-        ConfigurationError: That is no whole number of at least 0.
+        ConfigurationError: ``max_repeats`` is not a whole number of at least 0.
     """
     check_number("context_tools: max_repeats", max_repeats, int, least=0)
 
@@ -86,7 +86,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             and (position is None or entry.position == position)
             and (not tool_call_id or _is_about_call(entry, tool_call_id))
             and (not tool_name or entry.tool == tool_name)
-            # what a retrieval brought back stands in the record once more, where it came from
+            # what a retrieval brought back is also in the record at the place where it came from
             and (entry.tool not in RETRIEVALS or entry.tool == tool_name or bool(tool_call_id) or position is not None)
         ]
         lines = (start_line, end_line) if start_line > 1 or end_line else None
@@ -107,7 +107,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         chosen = sorted(matching[:limit], key=lambda entry: entry.position)
         show = hint_of if hint else partial(render, lines=lines)
         shown = [await show(entry, context.contents) for entry in chosen]
-        if run:  # positions are those of its ledger
+        if run:  # the positions are those of that run's ledger
             shown = [
                 piece if piece.source == entry.content_id else piece._replace(source=f"{run} {piece.source}")
                 for piece, entry in zip(shown, chosen, strict=True)
@@ -166,7 +166,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             text, parts, facts = await _passages(stored, search, regex, limit, repeated)
         else:
             text, parts, facts = _lines(stored, start_line, end_line, page, repeated)
-        # searches that share a common word also share the passages behind the best one
+        # searches that share a common word also share the passages after the best one
         check_parts(context, parts[:1] if search and not regex else parts, max_repeats)
         return ToolOutput(
             text,
@@ -182,7 +182,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
 
 
 async def _record_of(context: ToolContext, run_id: str) -> RunRecord:
-    """The record to look into: the run's own, or that of a run which it may read."""
+    """The record to search: the run's own, or that of another run which it may read."""
     record = context.need_record()
     found = await record.of_run(run_id) if run_id else record
     if found is None:
@@ -192,7 +192,7 @@ async def _record_of(context: ToolContext, run_id: str) -> RunRecord:
 
 
 def _earlier(context: ToolContext) -> Sequence[Entry]:
-    """The record without the turn that is asking."""
+    """The record without the turn that makes this call."""
     entries = context.need_record().snapshot()
     end = len(entries)
     while end and entries[end - 1].iteration >= context.iteration > 0:
@@ -201,7 +201,7 @@ def _earlier(context: ToolContext) -> Sequence[Entry]:
 
 
 def _only_asks(entry: Entry, topic: str) -> bool:
-    """Whether a turn is about a topic only because it looks that up."""
+    """Whether a turn mentions a topic only because it looks it up."""
     calls = [block for block in entry.content if isinstance(block, ToolUse) and block.name in RETRIEVALS]
     others = [block for block in entry.content if block not in calls]
     return bool(calls) and not find_words("\n".join(words_in(others)), topic, limit=1)
@@ -214,7 +214,7 @@ def _is_about_call(entry: Entry, call_id: str) -> bool:
 
 
 def _contents_of(entries: Sequence[Entry]) -> str:
-    """What could be asked for instead."""
+    """A list of what could be asked for instead."""
     if not entries:
         return "There is none yet."
     tools = Counter(entry.tool for entry in entries if entry.tool)
@@ -246,7 +246,7 @@ async def _passages(stored: ContentStored, search: str, regex: bool, limit: int,
     shown = f"{repeated}{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
     parts: list[Part] = []
     for piece in found:
-        # a pattern matches or does not: only words can be there in part
+        # a pattern matches or does not; only of words can some be missing
         how = f"matches {piece.matches} of {total}" if regex else _relevance(piece)
         shown += f"\n\n--- {piece.location} · {how}\n"
         parts.append(Part(stored.content_id, piece.start, piece.start + len(piece.text), len(shown)))

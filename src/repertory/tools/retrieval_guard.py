@@ -1,6 +1,6 @@
-"""What keeps an agent from retrieving the same thing for ever, however it asks for it.
+"""Checks that keep an agent from retrieving the same thing for ever, however it asks for it.
 
-The record itself is asked what was brought back before, so that the answer is right after a restart too.
+Earlier retrievals are read from the record itself, so that the check is also right after a restart.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from repertory.tools.context import ToolContext
 from repertory.tools.repeats import arguments_digest
 
 RETRIEVALS: Final = frozenset({"context_retrieve", "retrieve_content"})
-WINDOW: Final = 20  # iterations within which the same text may be brought back only so often
+WINDOW: Final = 20  # iterations within which repeated retrievals of the same text are counted
 
 
 def check_calls(context: ToolContext, max_repeats: int) -> str:
-    """Say how often the very same retrieval was made before; "" for never.
+    """A note that says how often the very same retrieval was made before; "" for never.
 
     Raises:
         ToolFailed: More than ``max_repeats`` times.
@@ -42,10 +42,10 @@ def check_calls(context: ToolContext, max_repeats: int) -> str:
 
 
 def check_parts(context: ToolContext, parts: Sequence[Part], max_repeats: int) -> None:
-    """See that what is about to be brought back has not come too often, by whatever arguments.
+    """Check that the same text has not been brought back too often, by whatever arguments.
 
-    An earlier retrieval counts that brought back more than half of it. Pages that follow one another have nothing in
-    common, so a long result may be read to its end.
+    An earlier retrieval counts if it brought back more than half of the text. Successive pages have no text in common,
+    so a long result can be read to its end.
 
     Raises:
         ToolFailed: More than ``max_repeats`` times within the last ``WINDOW`` iterations.
@@ -66,7 +66,7 @@ def check_parts(context: ToolContext, parts: Sequence[Part], max_repeats: int) -
 
 
 def _common(some: Iterable[Part], others: Sequence[Part]) -> int:
-    """How many characters of some parts are in others."""
+    """How many characters of some parts are also in others."""
     return sum(
         max(0, min(part.end, other.end) - max(part.start, other.start))
         for part in some

@@ -1,4 +1,4 @@
-"""Messages as retrieval shows them: a line that says which, then their words, or some of their lines, or a hint."""
+"""Messages as retrieval shows them: a heading, then their words, some of their lines, or a hint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HINT_CHARS: Final = 200
 
 
 class Piece(NamedTuple):
-    """A message as it is shown: a line that says which, then its words, beginning at ``start`` of their source."""
+    """A message as it is shown: a heading, then its words, which begin at offset ``start`` of their source."""
 
     head: str
     words: str
@@ -26,12 +26,12 @@ class Piece(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Both."""
+        """The heading and the words."""
         return f"{self.head}\n{self.words}"
 
 
 def parts_of(pieces: Sequence[Piece], start: int, end: int, at: int) -> list[Part]:
-    """What a page of pieces, an empty line between them, brings back; the page stands at ``at`` of its text."""
+    """The parts that a page of pieces, joined by empty lines, brings back; the page begins at ``at`` of its text."""
     found: list[Part] = []
     offset = 0
     for piece in pieces:
@@ -45,7 +45,7 @@ def parts_of(pieces: Sequence[Piece], start: int, end: int, at: int) -> list[Par
 
 
 async def render(entry: Entry, contents: ContentReader | None, *, lines: tuple[int, int] | None = None) -> Piece:
-    """One message, or some of its lines, from 1; 0 for the last."""
+    """One message, or a range of its lines, from 1; a last line of 0 means the end."""
     body, note, source = await _body(entry, contents)
     if lines is None:
         return Piece(_head(entry, f"{len(body):,} characters{note}"), body, source)
@@ -64,7 +64,7 @@ async def hint_of(entry: Entry, contents: ContentReader | None) -> Piece:
 
 
 async def _body(entry: Entry, contents: ContentReader | None) -> tuple[str, str, str]:
-    """The whole of a message, what is missing of it, and what to call it."""
+    """The whole of a message, a note of what is missing, and the name of its source."""
     body, here = "\n".join(words_in(entry.content)), f"position {entry.position}"
     if entry.content_id is not None and not entry.original_length and not entry.deduplicated_from:
         return body, "", entry.content_id
@@ -78,10 +78,10 @@ async def _body(entry: Entry, contents: ContentReader | None) -> tuple[str, str,
 
 
 def line_range(what: str, count: int, first: int, last: int) -> tuple[int, int]:
-    """Lines, from 1 and both included, of so many; 0 for the last.
+    """The first and last line of a range, from 1, both included, in a text of ``count`` lines; 0 means the end.
 
     Raises:
-        ToolRetry: There are none.
+        ToolRetry: The range is empty.
     """
     if last and first > last:
         raise ToolRetry(f"start_line {first} comes after end_line {last}; {what} has {count} lines")
@@ -97,14 +97,14 @@ def _head(entry: Entry, *lengths: str) -> str:
 
 
 def media_of(entry: Entry) -> list[Image | RawBlock]:
-    """The images and documents of a result, to be shown once more."""
+    """The images and documents of a result, to be shown again."""
     inside = [block.content for block in entry.content if isinstance(block, ToolResult)]
     parts = [part for content in inside if not isinstance(content, str) for part in content]
     return [part for part in parts if not isinstance(part, Text) and is_media(part)]
 
 
 def words_in(content: Iterable[Block]) -> list[str]:
-    """The words of a message, its calls spelled out; reasoning is not among them."""
+    """The words of a message, its calls spelled out, without its reasoning."""
     lines: list[str] = []
     for block in content:
         if isinstance(block, ToolUse):

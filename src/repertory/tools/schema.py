@@ -1,4 +1,4 @@
-"""From a function's signature and docstring to what the model is told, and what its arguments are checked against."""
+"""Turning a function's signature and docstring into the description and the schema of a tool."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from repertory.tools.context import ToolContext
 from repertory.tools.docstrings import read_docstring
 
 LONGEST_NAME: Final = 128
-NAME: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST_NAME}}}")  # what the Messages API takes
+NAME: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST_NAME}}}")  # names that the Messages API accepts
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What a function's signature says.
+    """What a function's signature and docstring say.
 
     Attributes:
         description: The docstring without its ``Args``, ``Returns``, ``Raises`` and ``Yields`` sections.
         input_schema: JSON schema of the arguments.
-        arguments: Struct type with one field per argument; fields that were not given are ``UNSET``. None where
-            somebody else wrote the schema and checks by it: the function takes them all as one, ``arguments``.
-        context_parameter: The parameter that receives the ``ToolContext``; None where there is none.
-        signature: ``name(argument: type = default, …)`` in the words of JSON schema.
+        arguments: Struct type with one field per argument; fields that were not given are ``UNSET``. None if somebody
+            else wrote the schema and checks by it: the function then takes all of them as one, ``arguments``.
+        context_parameter: The parameter that receives the ``ToolContext``; None if there is none.
+        signature: ``name(argument: type = default, …)`` with the types of JSON schema.
     """
 
     description: str
@@ -51,12 +51,12 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
     """Read a function's parameters and docstring.
 
     Args:
-        function: Plain or async; a method must be bound.
+        function: A plain or async function; a method must be bound.
         name: The tool's name.
         scope: Names visible where the function was decorated, to resolve annotations that are strings.
 
     Raises:
-        ConfigurationError: Something in it cannot become a tool; the message names function and parameter.
+        ConfigurationError: The function cannot become a tool; the message names it and the parameter.
     """
     check_pattern("a tool's name", name, NAME, "be 1 to 128 of the characters a-z A-Z 0-9 _ -")
     if not callable(function):
@@ -76,7 +76,7 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
         _check(name, parameter, kind)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, kind, msgspec.NODEFAULT))
-        else:  # the function keeps its own default: only whether it was given is recorded
+        else:  # the function applies its own default; the field only shows whether the argument was given
             fields.append((parameter.name, kind | msgspec.UnsetType, msgspec.UNSET))
             defaults[parameter.name] = parameter.default
     arguments = msgspec.defstruct("Arguments", fields, kw_only=True, frozen=True, forbid_unknown_fields=True, eq=False)
@@ -93,15 +93,14 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
 
 
 def foreign_definition(name: str, description: str, input_schema: Json) -> Definition:
-    """The definition of a tool whose schema somebody else wrote, such as a server.
+    """The definition of a tool whose schema somebody else wrote, such as an MCP server.
 
-    Its function takes ``arguments``, all of them as they came, and ``context``.
+    Its function takes ``arguments``, unchanged and all as one, and ``context``.
 
     Raises:
-        ConfigurationError: The schema is none of draft 2020-12. A request with it may be refused, whatever else is in
-            it.
+        ConfigurationError: The schema is not valid by draft 2020-12. The API may refuse a whole request because of it.
     """
-    _checker(input_schema, f"tool {name!r}", formats=False)  # its patterns are JavaScript's as often as Python's
+    _checker(input_schema, f"tool {name!r}", formats=False)  # its patterns may be JavaScript's, not Python's
     schema = {"properties": {}, "required": [], **input_schema, "type": "object"}
     return Definition(
         description=description,
@@ -113,7 +112,7 @@ def foreign_definition(name: str, description: str, input_schema: Json) -> Defin
 
 
 def _checker(schema: Json, where: str, *, formats: bool) -> Any:
-    """What checks values by a JSON schema; ``formats``: whether texts in the schema must be of their format too."""
+    """A validator for a JSON schema; ``formats`` says whether texts in the schema must fit their formats too."""
     try:
         from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
         from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
@@ -131,10 +130,10 @@ def _checker(schema: Json, where: str, *, formats: bool) -> Any:
 
 
 def check_by_schema(value: Any, schema: Json, *, where: str) -> None:
-    """See that a value fits a JSON schema.
+    """Check that a value fits a JSON schema.
 
     Raises:
-        ConfigurationError: It does not, the schema is none, or the library that checks it is not installed.
+        ConfigurationError: It does not fit, the schema is invalid, or the library that checks it is not installed.
     """
     checker = _checker(schema, where, formats=True)
     from jsonschema.exceptions import best_match
@@ -145,24 +144,24 @@ def check_by_schema(value: Any, schema: Json, *, where: str) -> None:
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
-    """The parameters that a call may give; what a ``functools.partial`` has set is not for the model to change."""
+    """The parameters that a call may give; the model cannot change what a ``functools.partial`` has set."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError as error:  # some functions written in C have none
+    except ValueError as error:  # some functions written in C have no signature
         raise ConfigurationError(f"tool {name!r}: {error}; write a function around it") from error
     bound = function.keywords if isinstance(function, functools.partial) else {}
     return [parameter for parameter in parameters if parameter.name not in bound]
 
 
 def _globals(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The names that a function's own module gives it."""
+    """The global names of the function's module."""
     inner: Any = function.func if isinstance(function, functools.partial) else function
     inner = inspect.unwrap(inner)
     return getattr(inner, "__globals__", None) or getattr(type(inner).__call__, "__globals__", {})
 
 
 def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) -> Any:
-    """The parameter's type."""
+    """Resolve the parameter's type."""
     where = f"tool {name!r}: parameter {parameter.name!r}"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
         raise ConfigurationError(f"{where} is {parameter.kind.description}; the model names every argument")
@@ -171,7 +170,7 @@ def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) 
         raise ConfigurationError(f"{where} has no annotation{hint}")
 
     def probe() -> None:
-        """Stands in for the function, so that one annotation is resolved at a time."""
+        """A stand-in for the function, so that one annotation is resolved at a time."""
 
     probe.__annotations__ = {parameter.name: parameter.annotation}
     try:
@@ -186,7 +185,7 @@ def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) 
 def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
     """Refuse a type that JSON schema or the converter does not know."""
     where = f"tool {name!r}: parameter {parameter.name!r}"
-    if type(parameter.default).__name__ == "FieldInfo":  # pydantic's, which the function itself would be given
+    if type(parameter.default).__name__ == "FieldInfo":  # pydantic's, which the function would get as a value
         raise ConfigurationError(
             f"{where} has pydantic's Field as its default; write Annotated[type, Field(…)] instead"
         )
@@ -207,7 +206,7 @@ def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object
         if name in notes and "description" not in entry:
             entry["description"] = notes[name]
         if defaults.get(name) is not None:
-            # A default that JSON cannot say is the function's own affair; the argument stays optional.
+            # A default that JSON cannot express is left out; the argument stays optional.
             with contextlib.suppress(TypeError, ValueError):
                 entry["default"] = msgspec.to_builtins(defaults[name], enc_hook=encode_other, str_keys=True)
         properties[name] = entry
@@ -217,7 +216,7 @@ def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object
 
 
 def render_signature(name: str, schema: Json) -> str:
-    """``name(argument: type = default, …)``, of a schema of an object."""
+    """``name(argument: type = default, …)``, made from the schema of an object."""
     parts: list[str] = []
     for argument, described in schema["properties"].items():
         text = f"{argument}: {_kind(described, schema)}"
@@ -230,7 +229,7 @@ def render_signature(name: str, schema: Json) -> str:
 
 
 def _kind(described: Any, root: Json) -> str:
-    """A JSON schema in a few words."""
+    """A JSON schema as a short type."""
     if not isinstance(described, dict):
         return "any"
     described = cast("Json", described)

@@ -1,4 +1,4 @@
-"""Names of files that are there to hold a password, a token or a private key."""
+"""Names of files whose purpose is to hold a password, a token or a private key."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fnmatch import translate
 from typing import Final
 
-# In small letters. What programs themselves document as the place of a credential; a name that more often holds
-# something else (``token.json``, ``config.yaml``) is not here, because who is refused too often turns it all off.
+# In lower case. These are names that programs document as the place of a credential. A name that more often holds
+# something else (``token.json``, ``config.yaml``) is left out: users who are refused too often would turn all this off.
 SECRET_NAMES: Final = (
     *(
         ".env*",
@@ -39,7 +39,7 @@ _PUBLIC: Final = re.compile("|".join(map(translate, PUBLIC_NAMES)))
 
 
 def may_hold_secrets(parts: Sequence[str]) -> bool:
-    """Whether a file's path, in small letters, is the place of a secret by its name."""
+    """Whether a file's path, in lower case, has the name of a secret."""
     name = parts[-1]
     if _PUBLIC.match(name):
         return False

@@ -1,8 +1,8 @@
 """Skills: folders with a SKILL.md, whose instructions a model reads when it needs them.
 
-The format is that of agentskills.io. What a skill is for stands in the description of the tool ``skill``, its
-instructions are the tool's answer, and further files of its folder are had one at a time. Nothing in a skill is ever
-run, and no tool is granted by it.
+The format is that of agentskills.io. The description of the tool ``skill`` says what each skill is for. The tool
+returns a skill's instructions, or one of the other files in its folder. Nothing in a skill is ever run, and a skill
+grants no tools.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from repertory.tools.front_matter import MAX_FILE, read_markdown, warn
 from repertory.tools.output import ToolOutput
 
 _MANUAL: Final = "SKILL.md"
-# The bounds of agentskills.io/specification.
+# The limits of agentskills.io/specification.
 _NAME = re.compile(r"(?=.{1,64}$)[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST_DESCRIPTION: Final = 1_024
 _KNOWN = {"name", "description", "license", "compatibility", "metadata", "allowed-tools", "disable-model-invocation"}
@@ -52,11 +52,11 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 def read_skills(folder: str | PathLike[str]) -> dict[str, Skill]:
-    """The skills in a folder, by name: one in each folder of it that has a SKILL.md.
+    """Read the skills in a folder, by name. Each of its folders with a SKILL.md is a skill.
 
     Raises:
         ConfigurationError: There is no such folder, or it holds more than 100 skills.
-        DefinitionError: A SKILL.md cannot be read, or says no name or description that the format allows.
+        DefinitionError: A SKILL.md cannot be read, or lacks a name or description that the format allows.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -69,7 +69,7 @@ def read_skills(folder: str | PathLike[str]) -> dict[str, Skill]:
 
 
 def _read_skill(manual: Path) -> Skill | None:
-    """One skill; None where its author keeps models from using it by themselves."""
+    """Read one skill; None if its author does not allow models to use it by themselves."""
     read = read_markdown(manual)
     if read is None:
         warn(manual, "has no front matter with name and description, and is left out")
@@ -88,16 +88,16 @@ def _read_skill(manual: Path) -> Skill | None:
 
 
 def skill_text(skill: Skill) -> str:
-    """The instructions of a skill, as they stand now. Raises ``DefinitionError``."""
+    """Read the current instructions of a skill. Raises ``DefinitionError``."""
     read = read_markdown(skill.folder / _MANUAL)
     return "" if read is None else read.body
 
 
 def skill_tool(skills: str | PathLike[str] | Mapping[str, Skill]) -> Tool:
-    """Make the tool ``skill``, which lists skills and gives out the instructions of one.
+    """Make the tool ``skill``, which lists skills and returns the instructions of one.
 
     Args:
-        skills: A folder of folders that hold a SKILL.md, or what ``read_skills`` found in some.
+        skills: A folder whose folders each hold a SKILL.md, or the result of ``read_skills``.
 
     Raises:
         ConfigurationError: There is no such folder, or no skill in it.
@@ -117,7 +117,7 @@ def skill_tool(skills: str | PathLike[str] | Mapping[str, Skill]) -> Tool:
             except DefinitionError as error:
                 raise ToolFailed(str(error)) from error
             note = f"\n\n[Files of this skill: {', '.join(files)}]" if files else ""
-            text = f"{text}{note}"  # as it is: instructions that are cut are not followed
+            text = f"{text}{note}"  # shown as it is: instructions that are cut are not followed
             return ToolOutput(text, source_type="skill", format="markdown", facts={"skill": name}, as_is=True)
         try:
             with folder.open_file(folder.parts_of(file)) as fd:

@@ -1,7 +1,7 @@
-"""Plain functions in threads that may be left behind.
+"""Running plain functions in threads that can be abandoned.
 
-anyio's own worker threads will not do: under asyncio they are joined when the interpreter exits, so one tool that
-blocks for ever would keep the whole process alive. These are daemon threads, the same on both backends.
+anyio's own worker threads do not work for this: under asyncio they are joined when the interpreter exits, so one tool
+that blocks for ever would keep the whole process alive. These are daemon threads, the same on both backends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from anyio.lowlevel import EventLoopToken, RunVar, current_token
 
 T = TypeVar("T")
 
-MAX_THREADS = 64  # a tool left behind holds its place until it really ends, so a broken one cannot eat all threads
-# How many compute at once. Python runs one thread at a time, and the event loop's takes its turn with those that
-# compute: each one more makes every answer of the loop some 5 ms later (sys.getswitchinterval()), and none faster.
+MAX_THREADS = 64  # an abandoned tool keeps its place until it really ends, so a broken one cannot use up all threads
+# How many compute at once. Python runs one thread at a time, and the event loop's thread takes turns with those that
+# compute: each one more delays every response of the loop by some 5 ms (sys.getswitchinterval()), and speeds up none.
 MOST_COMPUTING = (os.cpu_count() or 1) + 1
 
 MAX_ON_LOOP = 1_000_000  # characters
@@ -34,9 +34,9 @@ _loop: ContextVar[EventLoopToken | None] = ContextVar("repertory.tools.loop", de
 
 
 def is_left_behind() -> bool:
-    """Whether nobody waits for the plain function that asks, because its call was cancelled or timed out.
+    """Whether nobody waits any more for the plain function that calls this: its call was cancelled or timed out.
 
-    Long loops in plain tools look here now and then, and return.
+    Call it now and then in a long loop of a plain tool, and return if it is True.
     """
     event = _left_behind.get()
     return event is not None and event.is_set()
@@ -49,15 +49,15 @@ def current_time() -> float:
 
 
 def turn_to_compute() -> anyio.CapacityLimiter:
-    """A turn for what computes rather than waits, to be held by ``async with``; there are ``MOST_COMPUTING``."""
+    """The limiter for work that computes rather than waits, for ``async with``; it has ``MOST_COMPUTING`` places."""
     return _limiter(_computing, MOST_COMPUTING)
 
 
 async def compute(function: Callable[[], T], *, size: int) -> T:
-    """Do what follows a tool's work: in a thread where it is about ``size`` characters, more than a million of them.
+    """Process a tool's result of about ``size`` characters; in a thread if there are more than a million.
 
-    To look through a million takes a millisecond or two, as long as the event loop may be held up. The wait cannot be
-    cancelled, so that what a tool has done is recorded in any case; the function must come to an end by itself.
+    Scanning a million takes a millisecond or two, the longest that the event loop may be blocked. The wait cannot be
+    cancelled, so that what a tool has done is always recorded; the function must end by itself.
     """
     if size <= MAX_ON_LOOP:
         return function()
@@ -79,7 +79,7 @@ def _limiter(variable: RunVar[anyio.CapacityLimiter], places: int) -> anyio.Capa
 async def run_in_thread(function: Callable[[], T], *, name: str = "repertory tool") -> T:
     """Run a plain function in a daemon thread and wait for it.
 
-    A cancelled wait returns at once and leaves the function running; it may still have its effect.
+    If the wait is cancelled, it returns at once and leaves the function running, which may still have its effect.
 
     Raises:
         BaseException: Whatever the function raised.
@@ -102,12 +102,12 @@ async def run_in_thread(function: Callable[[], T], *, name: str = "repertory too
             results.append(context.run(function))
         except BaseException as error:  # noqa: BLE001 - carried over to the waiting task, which raises it
             errors.append(error)
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits
             anyio.from_thread.run_sync(finish, token=loop)
 
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
-        # Beside the loop: to start a thread is to wait until it has run, which takes its turn with all that compute.
+        # Not on the loop: starting a thread waits until it runs, and it takes turns with all threads that compute.
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(thread.start)
     except RuntimeError:  # the system gives no more threads
