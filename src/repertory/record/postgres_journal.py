@@ -1,6 +1,6 @@
-"""The journal on a PostgreSQL server: one connection that writes, a few that read, each in a thread.
+"""The journal on a PostgreSQL server: one connection that writes and a few that read, each used in a thread.
 
-psycopg's own asynchronous connections need an asyncio loop; threads serve trio as well.
+psycopg's own asynchronous connections need an asyncio loop; threads also work under trio.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_READERS: Final = 4  # connections that read at once, in one event loop
-_READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away for somebody who looks
+_READERS: Final = 4  # connections that read at once, for one event loop
+_READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away if the journal is read-only
 _RETRY: Final = 0.1  # seconds between attempts to connect
 _FOLLOWING: Final = 2.0  # seconds that a read of the whole journal waits for transactions of other processes
-_LOOK: Final = 0.005  # seconds between two looks at them
+_LOOK: Final = 0.005  # seconds between two checks of these transactions
 _limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("repertory-postgres-readers")
 
 
 def open_postgres(
     address: PostgresAddress, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
 ) -> PostgresJournal:
-    """Connect, make or migrate the tables, and start the writer; blocks. See ``open_journal``."""
+    """Connect, create or migrate the tables, and start the writer; blocks. See ``open_journal``."""
     try:
         connection = connect(address, durability=durability, readonly=readonly)
     except driver().Error as error:
@@ -67,7 +67,7 @@ def open_postgres(
 
 
 def has_writer(address: PostgresAddress) -> bool:
-    """Whether any process has a journal open to write to it; blocks. False where the server cannot be asked."""
+    """Whether any process has a journal open for writing; blocks. False if the server cannot be reached."""
     try:
         with connect(address, readonly=True) as connection:
             found = connection.execute(
@@ -81,10 +81,10 @@ def has_writer(address: PostgresAddress) -> bool:
 
 
 class PostgresJournal(OwnedJournal):
-    """A journal in a database of a PostgreSQL server. Opened by ``open_journal``; several processes may write to it.
+    """A journal in a PostgreSQL database. ``open_journal`` opens it; several processes may write to it.
 
-    Numbers of records ascend, with gaps. A read of the whole journal (the events of every run) shows everything below
-    a number that nothing can be written below any more, so that who goes on from the last number misses nothing.
+    Record numbers ascend, with gaps. A read of the whole journal (the events of every run) shows everything below a
+    number below which nothing can be written any more, so a reader that continues from the last number misses nothing.
     """
 
     _full_text = PostgresFullText()
@@ -104,18 +104,18 @@ class PostgresJournal(OwnedJournal):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write to it as well."""
+        """Whether other processes may write to it too."""
         return self._writer is not None
 
     @property
     def postgres_writer(self) -> PostgresWriter:
-        """What writes, where something does."""
+        """The writer. Raises ``JournalReadOnly`` if there is none."""
         if not isinstance(self._writer, PostgresWriter):
             raise self._not_writable()
         return self._writer
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something else over a connection to its database, in a thread; see ``PostgresReader.use``."""
+        """Do other work over a connection to its database, in a thread; see ``PostgresReader.use``."""
         return await self._reader.use(doing, work)
 
     def _not_writable(self) -> JournalReadOnly:
@@ -153,8 +153,8 @@ class PostgresJournal(OwnedJournal):
             await anyio.sleep(_LOOK)
 
     async def take_item_positions(self) -> int:
-        """From where on this process alone gives out positions, above all that were given out before."""
-        newest = await super().last_item_position()  # also of what was moved here from a file
+        """The position after which only this process assigns positions, above all that were assigned before."""
+        newest = await super().last_item_position()  # includes items that were moved here from a file
 
         def take(connection: Connection) -> int:
             while True:
@@ -165,7 +165,7 @@ class PostgresJournal(OwnedJournal):
         return await self._reader.use("number items in", take)
 
     async def last_item_position(self) -> int:
-        """At least how far the log of items goes."""
+        """A position at or after the last one in the item log."""
         sql = f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions"
         return max(await self._fetch("items", sql, (), number_of), await super().last_item_position())
 
@@ -197,13 +197,13 @@ class PostgresReader:
         leave_behind_in_forks(self)
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something over a connection, in a thread; once more where the server went away meanwhile.
+        """Do something over a connection, in a thread; once more if the server went away meanwhile.
 
-        A cancelled call stops waiting; the query itself runs to its end in the background.
+        If the call is cancelled, it stops waiting; the query itself runs to its end in the background.
 
         Raises:
             JournalClosed: After ``aclose``.
-            JournalUnreadable: The server refuses, or stays away.
+            JournalUnreadable: The server refuses the query, or stays away.
         """
         self._check()
         limiter = _limiter.get(None)
@@ -234,7 +234,7 @@ class PostgresReader:
             except error_of_driver as error:
                 if not is_away(error) or self._closed or time.monotonic() - since > self._patience:
                     raise explain(error, self._address, doing) from None
-            self._drop_idle()  # they were lost with it
+            self._drop_idle()  # the idle connections were lost with it
             time.sleep(_RETRY)
 
     def _borrow(self) -> Connection:
@@ -266,13 +266,13 @@ class PostgresReader:
             connection.close()
 
     def abandon(self) -> None:
-        """In a fork, where the threads are not: refuse everything, and never close a connection."""
+        """In a forked child, which has no such threads: refuse everything, and never close a connection."""
         keep_for_ever((self._idle, self._lent))
         self._changed = threading.Condition()  # another thread of the parent may have held it
         self._closed = self._forked = True
 
     def close(self) -> None:
-        """End the queries that run, and close the connections; blocks. Safe to call twice."""
+        """End the running queries and close the connections; blocks. Safe to call twice."""
         with self._changed:
             self._closed = True
             for connection in self._lent:

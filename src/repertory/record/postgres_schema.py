@@ -1,6 +1,6 @@
-"""The journal's tables on PostgreSQL: those of ``repertory.record.schema``, and what SQLite has and it has not.
+"""The journal's tables on PostgreSQL: those of ``repertory.record.schema``, and functions that only SQLite has.
 
-The functions do for a text in JSON what SQLite's of the same names do, so that queries and views are written once.
+The functions do for JSON text what SQLite's functions of the same names do, so that queries and views are written once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ITEM_POSITIONS: Final = 1 << 24
 """Positions of memory items that a machine takes at once: more than it writes between two runs that it takes over, and
 2**53 have room for 536 million times."""
 
-_LOCK: Final = 0x72707472  # "rptr", the same as in a file; whoever makes or changes the tables holds this lock
+_LOCK: Final = 0x72707472  # "rptr", the same as in a file; a process that creates or changes the tables holds this lock
 
-# JSON can say what PostgreSQL's text cannot hold, NUL and halves of a character, and then cannot be looked into at all.
-# Functions and views show the character for what is unknown in their place; the record has them.
-_UNESCAPED: Final = r"(?<!\\)((?:\\\\)*)"  # behind an even number of backslashes, so that the next one begins an escape
+# JSON can hold what PostgreSQL's text cannot, NUL and lone surrogates, and then cannot be parsed there at all.
+# Functions and views show the replacement character instead; the record has the original.
+_UNESCAPED: Final = r"(?<!\\)((?:\\\\)*)"  # after an even number of backslashes, so that the next one begins an escape
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _NO_TEXT: Final = rf"{_UNESCAPED}(?:\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
 
@@ -58,10 +58,10 @@ _FUNCTIONS: Final = (
 
 _NUMBERS: Final = (
     f"CREATE SEQUENCE record_seq AS bigint MINVALUE 0 START 0 INCREMENT {BLOCK}",
-    "SELECT nextval('record_seq')",  # or its first number would look the same whether it was taken or not
-    # Below which number nothing can be written any more: what a transaction takes next is above the floor that it holds
-    # a lock on, and what nobody has taken yet is above the last value. Both are looked at outside of any snapshot; so
-    # the floors first would miss a transaction that takes its number in between.
+    "SELECT nextval('record_seq')",  # otherwise its first number would look the same whether it was taken or not
+    # The number below which nothing can be written any more. The number that a transaction takes next is above the
+    # floor that it holds a lock on, and numbers that nobody has taken yet are above the last value. Both are read
+    # outside of any snapshot, so reading the floors first would miss a transaction that takes its number in between.
     f"""CREATE OR REPLACE FUNCTION followed_up_to() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
         DECLARE newest bigint; lowest bigint;
         BEGIN
@@ -71,21 +71,21 @@ _NUMBERS: Final = (
               AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
             RETURN coalesce(least(newest, lowest), newest) + {BLOCK};
         END $$""",
-    # The last batch of each process that writes, so that it can tell after a lost connection whether it is there.
+    # The last batch of each writing process, by which it finds out after a lost connection whether it was written.
     """CREATE TABLE writers (id uuid PRIMARY KEY, batch bigint NOT NULL, at timestamptz NOT NULL)
        WITH (fillfactor = 50)""",
 )
 
 # Several machines (processes with a supervisor) share a journal; see ``repertory.machines``.
 _MACHINES: Final = (
-    # Renewed all the time: no index on what changes, and room for the next version of a row beside it.
+    # Updated all the time: so there is no index on what changes, and room for the next version of a row beside it.
     """CREATE TABLE machines (machine_id uuid PRIMARY KEY, name text NOT NULL, labels text[] NOT NULL,
        host text NOT NULL, pid integer NOT NULL, kernel text NOT NULL, version text NOT NULL,
        lease double precision NOT NULL, started_at timestamptz NOT NULL, until timestamptz NOT NULL,
        draining boolean NOT NULL DEFAULT false, lost_at timestamptz)
        WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
-    # The trees of runs that have not ended; NULL for an owner says that one waits for a machine. `home` is where it was
-    # last, or was queued: what is not portable, as it needs something of that process, goes on nowhere else.
+    # The trees of runs that have not ended; an owner of NULL means that the tree waits for a machine. `home` is where
+    # it was last, or was queued: a tree that is not portable needs something of that process, and runs nowhere else.
     """CREATE TABLE ownership (run_id text COLLATE "C" PRIMARY KEY, machine_id uuid, fence bigint NOT NULL,
        why text NOT NULL, agent text COLLATE "C" NOT NULL, client text COLLATE "C" NOT NULL,
        agent_ref text NOT NULL, agent_digest text NOT NULL, labels text[] NOT NULL,
@@ -95,16 +95,16 @@ _MACHINES: Final = (
     "CREATE INDEX ownership_queue ON ownership (place) WHERE machine_id IS NULL",
     # Which machine wrote the records from a number on, up to the next number here.
     "CREATE TABLE batches (first bigint PRIMARY KEY, machine_id uuid NOT NULL)",
-    # What is asked of runs that other machines own; `root_id` is the tree that has an owner, `taken_by` the machine
-    # that has begun to carry it out; `result` is what came of it, or what the `error` says.
+    # Requests to runs that other machines own. `root_id` is the tree that has an owner, `taken_by` the machine that has
+    # begun to carry the request out, `result` is its result, or the message of the `error`.
     """CREATE TABLE commands (command_id text COLLATE "C" PRIMARY KEY, root_id text COLLATE "C" NOT NULL,
        run_id text COLLATE "C" NOT NULL, verb text NOT NULL, body text NOT NULL, at timestamptz NOT NULL,
        taken_by uuid, answered_at timestamptz, error text, result text)""",
     "CREATE INDEX commands_open ON commands (root_id, at) WHERE answered_at IS NULL",
-    # What one machine at a time does for all of them. A duty is free where its machine is lost or has left.
+    # The tasks that one machine at a time does for all. A duty is free if its machine is lost or has left.
     """CREATE TABLE duties (name text COLLATE "C" PRIMARY KEY, machine_id uuid NOT NULL)""",
-    # Whoever takes a machine over locks its row FOR UPDATE, so that it waits for a transaction that has passed here;
-    # and those that come later find it lost. A renewal changes no key, so that neither waits for the other.
+    # Taking over a machine locks its row FOR UPDATE, and so waits for a transaction that has passed here; later
+    # transactions find the machine lost. A renewal changes no key, so it and this do not wait for each other.
     """CREATE OR REPLACE FUNCTION guard_machine(machine uuid, written text[]) RETURNS void LANGUAGE plpgsql AS $$
         DECLARE others text[];
         BEGIN
@@ -118,11 +118,11 @@ _MACHINES: Final = (
                 RAISE EXCEPTION 'other machines own %', others USING ERRCODE = '23RPF';
             END IF;
         END $$""",
-    # Positions of memory items are given out by each process by itself, each from a number of its own on.
+    # Each process assigns positions of memory items by itself, from its own starting number.
     f"CREATE SEQUENCE item_positions AS bigint MINVALUE 0 START 0 INCREMENT {ITEM_POSITIONS}",
 )
 
-# Words are given in lower case, without accents and signs; no word is left out, as FTS5 leaves none out.
+# Words come in lower case, without accents and punctuation; no word is left out, as with FTS5.
 _WORDS: Final = (
     "CREATE TEXT SEARCH DICTIONARY repertory_stem (TEMPLATE = pg_catalog.snowball, LANGUAGE = english)",
     """CREATE TEXT SEARCH CONFIGURATION repertory_words (PARSER = pg_catalog."default")""",
@@ -174,7 +174,7 @@ _LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
            to_char(to_timestamp(c.at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') AS created_at
     FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
 
-# Sorted and compared by their bytes, as SQLite does, whatever the language of the database.
+# Texts are sorted and compared by their bytes, as in SQLite, whatever the locale of the database.
 _KINDS: Final = {"INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION", "TEXT": 'TEXT COLLATE "C"'}
 _KIND: Final = re.compile(rf"\b({'|'.join(_KINDS)})\b")
 
@@ -197,10 +197,10 @@ _DECLARED: Final = (*_FUNCTIONS, *SHARED, *_TRIGGERS, *_NUMBERS, *_WORDS, *_MACH
 
 
 def schema_version(connection: Connection, address: PostgresAddress, *, latest: int = VERSION) -> int:
-    """Read which version a database is at; 0 for one without a journal.
+    """Read the schema version of a database; 0 for one without a journal.
 
     Raises:
-        JournalUnreadable: It holds tables of somebody else under our names.
+        JournalUnreadable: It holds another program's tables under our names.
         JournalSchemaTooNew: A newer repertory wrote it.
     """
     found = connection.execute("SELECT to_regclass('migrations') IS NOT NULL, to_regclass('record_seq') IS NOT NULL")
@@ -217,9 +217,9 @@ def schema_version(connection: Connection, address: PostgresAddress, *, latest: 
 
 
 def migrate(connection: Connection, address: PostgresAddress, *, version: int = VERSION) -> None:
-    """Make the tables of a new journal, or bring an older one up to date; one process at a time."""
+    """Create the tables of a new journal, or bring an older one up to date; one process at a time."""
     if schema_version(connection, address, latest=version) == version:
-        return  # without the lock: who opens waits for nobody
+        return  # without the lock, so that opening waits for nobody
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [_LOCK])
         if schema_version(connection, address, latest=version) == version:
@@ -236,7 +236,7 @@ def migrate(connection: Connection, address: PostgresAddress, *, version: int = 
 
 
 def check_readable(connection: Connection, address: PostgresAddress) -> None:
-    """Prove that a journal can be read.
+    """Check that a journal can be read.
 
     Raises:
         JournalUnreadable: There is no journal, or one of an older schema.

@@ -1,4 +1,4 @@
-"""Full-text search by PostgreSQL: the same words and stems as in a file, ranked by much the same figures."""
+"""Full-text search by PostgreSQL: the same words and stems as in a file, ranked in much the same way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from repertory.record.search import (
 )
 from repertory.record.tables import Tables
 
-# A tsvector holds at most 1 MB of words and places up to 16,383; beyond both a phrase could not be found any more.
+# A tsvector holds at most 1 MB of words, and positions up to 16,383; beyond these, a phrase would not be found.
 # https://www.postgresql.org/docs/current/textsearch-limitations.html
 _PIECE_WORDS: Final = 12_000
 _PIECE_CHARACTERS: Final = 120_000
@@ -34,12 +34,12 @@ _SAID: Final = "phraseto_tsquery('repertory_words', ?)"
 
 
 def words_of_text(text: str) -> list[str]:
-    """The words of a text as the index knows them: lower case and without accents, in their order."""
+    """The words of a text as in the index: lower case and without accents, in their order."""
     return [word[:_LONGEST] for word in find_all_words(fold(unicodedata.normalize("NFC", text)))]
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """The words of a text, in pieces that the index takes."""
+    """The words of a text, in pieces that fit into the index."""
     piece: list[str] = []
     characters = 0
     for word in words_of_text(text):
@@ -56,16 +56,16 @@ def _phrases(query: str) -> list[Value]:
 
 
 class PostgresFullText(FullText):
-    """By GIN indexes of ``tsvector`` columns.
+    """Search with GIN indexes of ``tsvector`` columns.
 
-    ``ts_rank`` knows how often a word is there and how long the text is. How rare a word is among the entries of the
-    run is weighed in as BM25 does: https://en.wikipedia.org/wiki/Okapi_BM25.
+    ``ts_rank`` considers how often a word occurs and how long the text is. The rarity of a word among the run's entries
+    is added as in BM25: https://en.wikipedia.org/wiki/Okapi_BM25.
     """
 
     by_score = "ORDER BY f.score"
 
     def entries(self, run_id: str, query: str, columns: str) -> Question | None:
-        """SELECT a score, the better the higher, and ``columns`` of entries ``t`` that have any of the words."""
+        """SELECT a score (higher is better) and ``columns`` of entries ``t`` that have any of the words."""
         phrases = _phrases(query)
         if not phrases:
             return None
@@ -84,7 +84,7 @@ class PostgresFullText(FullText):
         return sql, [*phrases, label("run", run_id), *[run_id] * len(phrases), run_id]
 
     def items(self, labels: Labels, text: str, upto: int, most: int) -> Question:
-        """SELECT the ``place`` of items up to a position that have labels and all words, newest first."""
+        """SELECT the ``place`` of items up to a position that have the labels and all words, newest first."""
         wanted = " & ".join(f"({' | '.join(group)})" for group in labels)
         phrases = _phrases(text)
         if not phrases:
@@ -104,11 +104,11 @@ class PostgresTables(Tables):
     for_update = " FOR UPDATE"
 
     def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
-        """Ask for rows."""
+        """Query rows."""
         return [*restore(self._connection.execute(translate(sql), values).fetchall())]
 
     def stream(self, sql: str, *values: Value, at_once: int) -> Generator[Row]:
-        """Ask for rows, of which no more than so many are in memory."""
+        """Query rows, of which at most ``at_once`` are in memory."""
         with driver().RawServerCursor(self._connection, "stream") as cursor:
             cursor.execute(translate(sql), values)
             while rows := cursor.fetchmany(at_once):
@@ -127,22 +127,22 @@ class PostgresTables(Tables):
                 copy.write_row([to_column(value) for value in row])
 
     def lock_run(self, run_id: str) -> None:
-        """Let nobody else remove a run, or go on with it, before the end of the transaction; see ``Tables``."""
+        """Prevent others from removing or continuing a run until the end of the transaction; see ``Tables``."""
         self._connection.execute(_REMOVING, [run_id])
-        # Whoever goes on with a run that has ended locks this row as well.
+        # A machine that continues a run that has ended locks this row too.
         self._connection.execute("SELECT 1 FROM runs WHERE run_id = $1 FOR UPDATE", [run_id])
-        # '/' comes right after '.', so this is every run of the tree that has an owner of its own.
+        # '/' comes right after '.', so this matches every run of the tree that has its own owner.
         tree = "SELECT run_id FROM ownership WHERE run_id = $1 OR (run_id > $1 || '.' AND run_id < $1 || '/')"
         if (found := self._connection.execute(tree, [run_id]).fetchone()) is not None:
             raise RunError(f"run {found[0]} goes on at another machine; stop it before run {run_id} is removed")
 
     def complete_below(self) -> int:
-        """Below which number nothing can be written any more."""
+        """The number below which nothing can be written any more."""
         ((bound,),) = self.ask("SELECT followed_up_to()")
         return int(bound)
 
     def number_above(self, newest: int) -> None:
-        """Have later records numbered above a number."""
+        """Number later records above a number."""
         self.tell("SELECT setval('record_seq', ?::bigint)", newest // BLOCK * BLOCK)
 
     def index(self, index: SearchIndex, rows: Iterable[IndexRow]) -> None:
@@ -158,7 +158,7 @@ class PostgresTables(Tables):
             cursor.executemany(sql, pieces)
 
     def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
-        """Forget the words of records that are about to be deleted."""
+        """Remove the words of records that are about to be deleted."""
         these = "SELECT CAST(value AS BIGINT) FROM json_each(?)"
         if index is ENTRIES:
             sql = f"DELETE FROM entry_search WHERE seq IN ({these})"

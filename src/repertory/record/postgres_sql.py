@@ -1,9 +1,9 @@
-"""What lies between the journal's SQL, which is SQLite's, and PostgreSQL's: marks, values, connections and errors.
+"""Translating between the journal's SQL, which is SQLite's, and PostgreSQL: placeholders, values, connections, errors.
 
-Text that PostgreSQL does not take is written with an escape character, U+001A. After it, ``0`` stands for NUL, ``1``
-for U+001A itself, and four hexadecimal digits for a lone surrogate. So equal texts stay equal, different ones
-different, and the beginning of a text is the beginning of what is written for it. JSON escapes all three by itself.
-Checksums are over what was meant.
+Text that PostgreSQL does not accept is written with an escape character, U+001A. After it, ``0`` stands for NUL, ``1``
+for U+001A itself, and four hexadecimal digits for a lone surrogate. So equal texts stay equal, different ones stay
+different, and a prefix of a text is written as a prefix. JSON escapes all three by itself. Checksums are over the
+unescaped text.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from repertory.errors import ConfigurationError, JournalError, JournalUnreadable
 from repertory.record.journal import Durability
 from repertory.record.rows import Value
 
-# A ``psycopg.Connection``. Its own types take literal SQL alone, and ours is put together of the names of tables.
+# A ``psycopg.Connection``. Its own types accept only literal SQL, and ours is built from the names of tables.
 Connection: TypeAlias = Any
 
 Statement: TypeAlias = tuple[str, Sequence[Value]]
 """SQL with marks ``$1``, ``$2``, …, and their values."""
 
 FENCED: Final = "RPF01"
-"""What the server says to a machine that was taken over."""
+"""The SQLSTATE that the server returns to a machine that was taken over."""
 _OLDEST: Final = 150000  # the oldest major version that is tested
 NOTICE: Final = 10.0
-"""Seconds until a connection counts as lost whose other end is silent: a third of a machine's usual lease."""
-# What the server's end takes for lost, so that a computer that is gone does not keep its places among the connections.
+"""Seconds of silence until a connection counts as lost: a third of a machine's usual lease."""
+# When the server considers a connection lost, so that a computer that is gone does not keep its connections.
 _SERVERS_NETWORK: Final = """SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
     SET tcp_user_timeout = 10000"""
 
@@ -42,7 +42,7 @@ _MARK: Final = re.compile(r"\?(\d*)|'[^']*'|INDEXED BY \w+")
 
 @lru_cache(maxsize=512)
 def translate(sql: str) -> str:
-    """The journal's SQL as PostgreSQL takes it: with numbered marks, and without hints about indexes."""
+    """The journal's SQL for PostgreSQL: with numbered placeholders, and without hints about indexes."""
     count = 0
 
     def replace(match: re.Match[str]) -> str:
@@ -67,7 +67,7 @@ _ESCAPED: Final = re.compile("\x1a([01]|[d-f][0-9a-f]{3})")
 
 
 def escape(text: str) -> str:
-    """A text as PostgreSQL takes it."""
+    """A text, escaped for PostgreSQL."""
     return _TO_ESCAPE.sub(_escaped, text)
 
 
@@ -76,16 +76,16 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def to_column(value: Value) -> Value:
-    """A value of a row, as it stands in its column."""
+    """A value of a row, as it is stored in its column."""
     if type(value) is str:
         return escape(value) if "\0" in value or _ESCAPE in value else value
-    if type(value) is bytes:  # text that is no UTF-8
+    if type(value) is bytes:  # text that is not valid UTF-8
         return escape(value.decode("utf-8", "surrogatepass"))
     return value
 
 
 def from_column(text: str) -> Value:
-    """What ``to_column`` was given, of a text with an escape character."""
+    """The value that ``to_column`` has written as a text with an escape character."""
     found = _ESCAPED.sub(_meant, text)
     try:
         found.encode()
@@ -112,7 +112,7 @@ def restore(rows: Iterable[Sequence[Any]]) -> list[Sequence[Value]]:
 
 
 def driver() -> Any:
-    """The module ``psycopg``, imported when a server is first spoken to.
+    """The module ``psycopg``, imported when it is first needed.
 
     Raises:
         ConfigurationError: It is not installed.
@@ -127,9 +127,9 @@ def driver() -> Any:
 
 
 def _network(notice: float) -> dict[str, str]:
-    """Settings of libpq, where the address says nothing else; without them a lost network hangs the client for ever."""
+    """Settings of libpq unless the address has others. Without them a lost network blocks the client for ever."""
     return {
-        "connect_timeout": str(max(2, round(notice))),  # libpq's least
+        "connect_timeout": str(max(2, round(notice))),  # libpq's minimum
         "keepalives_idle": str(max(1, round(notice / 2))),
         "keepalives_interval": str(max(1, round(notice / 5))),
         "keepalives_count": "3",
@@ -140,17 +140,17 @@ def _network(notice: float) -> dict[str, str]:
 def connect(
     address: PostgresAddress, *, durability: Durability = "power", readonly: bool = False, notice: float = NOTICE
 ) -> Connection:
-    """Open a connection, each of whose statements is a transaction unless it says otherwise.
+    """Open a connection. Each statement is its own transaction unless it says otherwise.
 
     Args:
-        address: Of the server.
-        durability: Of what is written over it.
-        readonly: Whether it can write nothing.
-        notice: Seconds until it counts as lost when the server is silent, about.
+        address: The address of the server.
+        durability: The durability of what is written over it.
+        readonly: Whether the connection is read-only.
+        notice: About how many seconds the server may be silent until the connection counts as lost.
 
     Raises:
-        psycopg.Error: The server cannot be reached, or refuses.
-        ConfigurationError: psycopg is not installed, or the address makes no sense to it.
+        psycopg.Error: The server cannot be reached, or refuses the connection.
+        ConfigurationError: psycopg is not installed, or does not understand the address.
     """
     psycopg = driver()
     try:
@@ -179,7 +179,7 @@ def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -
     elif durability != "power":
         settings.append("SET synchronous_commit = off")
     else:
-        # What is stronger (remote_apply) stays.
+        # A stronger setting (remote_apply) is kept.
         settings.append(
             """SELECT set_config('synchronous_commit', 'on', false)
                WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"""
@@ -194,10 +194,10 @@ _adapters: list[Any] = []
 
 
 def _adapt(connection: Connection) -> None:
-    """Send every number as the type of its place, and read sums of whole numbers as whole numbers.
+    """Send every number as the type of its column, and read sums of whole numbers as whole numbers.
 
-    psycopg would send an int as the smallest type that holds it, and each combination of types is a prepared statement
-    of its own.
+    psycopg would send an int as the smallest type that holds it, and each combination of types would be another
+    prepared statement.
     """
     if not _adapters:
         from psycopg.adapt import Loader
@@ -222,11 +222,11 @@ def _adapt(connection: Connection) -> None:
 
 
 def check_server(connection: Connection, address: PostgresAddress) -> None:
-    """See whether a server can keep a journal.
+    """Check that a server can keep a journal.
 
     Raises:
         JournalUnreadable: It is too old, or its database has another encoding than UTF-8.
-        JournalWriteFailed: It would lose what it acknowledged.
+        JournalWriteFailed: It could lose what it has acknowledged.
     """
     version = connection.info.server_version
     if version < _OLDEST:
@@ -251,13 +251,13 @@ def check_server(connection: Connection, address: PostgresAddress) -> None:
 
 # --- errors -----------------------------------------------------------------------------------------------
 
-# https://www.postgresql.org/docs/current/errcodes-appendix.html: the server goes away or is not there yet. 25006 is
-# what a server says that has become a standby; 57P05 and 25P03/25P04 that a connection was idle or open for too long.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html: the server goes away or is not ready yet. A server
+# that has become a standby returns 25006; 57P05 and 25P03/25P04 mean that a connection was idle or open for too long.
 _AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "25006"})
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error is about the connection or a server that comes and goes, and not about what was asked."""
+    """Whether an error is about the connection or the server's availability, and not about the statement."""
     psycopg = driver()
     state = getattr(error, "sqlstate", None)
     if state is None:
@@ -266,7 +266,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, address: PostgresAddress, doing: str) -> JournalError:
-    """Say what an error of the server or the driver means for the journal; the one place where they are mapped."""
+    """Map an error of the server or the driver to the journal's error; the only place where this is done."""
     fact = f"cannot {doing} {address}: {' '.join(address.without_secrets(error).split())}"
     state = getattr(error, "sqlstate", None) or ""
     if state == FENCED:

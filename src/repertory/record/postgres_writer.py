@@ -1,8 +1,8 @@
-"""The writer of a journal on PostgreSQL: one round trip for a group of batches, and the truth about a lost one.
+"""The writer of a journal on PostgreSQL: one round trip for a group of batches, and recovery of a lost one.
 
-A transaction goes out in one piece: BEGIN, the guard, its numbers, the mark of the batch, the rows, COMMIT. Where the
-connection is lost meanwhile nobody can tell whether it was written. Then the old connection is ended for certain, and
-the mark says: it was, or it is sent again.
+A transaction is sent in one piece: BEGIN, the guard, its numbers, the mark of the batch, the rows, COMMIT. If the
+connection is lost meanwhile, it is unknown whether it was written. Then the writer makes sure that the old connection
+has ended and looks for the mark: if it is not there, the transaction is sent again.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 log = Log("repertory.journal")
 
 Guard: TypeAlias = Callable[[Sequence[Batch]], Sequence[Statement]]
-"""What a group's transaction begins with; a statement that raises SQLSTATE ``FENCED`` stops the journal."""
+"""The statements at the start of a group's transaction; one that raises SQLSTATE ``FENCED`` stops the journal."""
 
-WRITING: Final = "repertory writer "  # how the name of a connection that writes begins
+WRITING: Final = "repertory writer "  # the prefix of the name of a writer's connection
 PATIENCE: Final = 60.0  # seconds for which a server may be away, as long as a restart or a failover takes
-_RETRY: Final = 0.05  # seconds until the first new attempt to connect; then twice as long each, up to
+_RETRY: Final = 0.05  # seconds until the first attempt to reconnect; doubled for each further one, up to the next
 _LONGEST_RETRY: Final = 2.0
-_NOTICE: Final = 5.0  # seconds until the log says once more that the server is away
-_IDLE: Final = 10.0  # seconds that the server lets a transaction of ours wait for us, and
+_NOTICE: Final = 5.0  # seconds until it is logged again that the server is away
+_IDLE: Final = 10.0  # seconds for which the server lets one of our transactions be idle
 _TRANSACTION: Final = (
-    20.0  # that one may take: a process that was stopped must not hold up whoever goes on in its place
+    20.0  # seconds that one may take in all: a process that was stopped must not block the one that replaces it
 )
-_OTHERS: Final = frozenset({"40001", "40P01"})  # two transactions were in each other's way
-_HELD_UP: Final = "57014"  # a statement took longer than it may: somebody holds a lock
+_OTHERS: Final = frozenset({"40001", "40P01"})  # two transactions blocked each other
+_HELD_UP: Final = "57014"  # a statement took too long: somebody else holds a lock
 _ATTEMPTS: Final = 5
-_FORGOTTEN: Final = "30 days"  # after which the mark of a process that was killed goes
+_FORGOTTEN: Final = "30 days"  # after which the mark of a process that was killed is deleted
 
 _UNIQUE: Final = re.compile(r"CREATE UNIQUE INDEX (\w+) ON (\w+) \((.*)\)")
-# What SQLite says where a value is there already, by the name of the index that PostgreSQL names.
+# SQLite's message for a value that already exists, by the name of the index in PostgreSQL's error.
 _TWICE: Final = {
     name: "UNIQUE constraint failed: " + ", ".join(f"{table}.{column}" for column in columns.split(", "))
     for sql in SHARED
@@ -71,7 +71,7 @@ _EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS B
 
 
 def application_name(writer_id: str) -> str:
-    """What the server lists the connection of a writer as."""
+    """The name under which the server lists a writer's connection."""
     return f"{WRITING}{writer_id}"
 
 
@@ -89,7 +89,7 @@ _MOST: Final = 32  # rows of one statement; with one for each row the server too
 
 @cache
 def _insert(table: str, rows: int) -> str:
-    """INSERT rows of records by their places in the block that the transaction took last."""
+    """The INSERT for rows of records, by their places in the block of numbers that the transaction took last."""
     columns = _COLUMNS[table]
     values: list[str] = []
     for row in range(rows):
@@ -100,7 +100,7 @@ def _insert(table: str, rows: int) -> str:
 
 
 def _inserts(records: Sequence[EncodedRecord]) -> Iterator[Statement]:
-    """What writes the records of a block."""
+    """The statements that write the records of a block."""
     rows: dict[str, list[Value]] = {}
     for place, record in enumerate(records):
         for table, row, checksum in record:
@@ -108,24 +108,24 @@ def _inserts(records: Sequence[EncodedRecord]) -> Iterator[Statement]:
     for table, values in rows.items():
         width, start = len(_COLUMNS[table]), 0
         while left := (len(values) - start) // width:
-            # The server prepares a statement for each number of rows, so there are few: powers of two.
+            # The server prepares a statement for each number of rows, so only powers of two are used.
             some = min(_MOST, 1 << left.bit_length() - 1)
             yield _insert(table, some), values[start : start + some * width]
             start += some * width
 
 
 class PostgresWriter(Writer):
-    """Owns the writing connection, and opens another one when it is lost.
+    """Owns the writing connection, and opens another one if it is lost.
 
     Args:
-        address: The server.
-        connection: To it; the tables are there.
-        durability: Of the journal, for later connections.
+        address: The address of the server.
+        connection: A connection to the server, on which the tables exist.
+        durability: The journal's durability, for later connections.
         patience: Seconds for which the server may be away.
 
     Attributes:
-        id: New for each writer; that of the machine, where several share the journal.
-        guard: Makes what every transaction begins with; None for nothing. To be set before the first write.
+        id: The writer's id, new for each writer; also that of the machine, if several share the journal.
+        guard: Makes the statements at the start of every transaction; None for none. Set it before the first write.
     """
 
     def __init__(
@@ -142,34 +142,34 @@ class PostgresWriter(Writer):
         self.guard: Guard | None = None
         self._idle, self._longest = _IDLE, _TRANSACTION
         self._patience = patience
-        self._hurried = threading.Event()  # it may wait no longer
+        self._hurried = threading.Event()  # it must not wait any longer
         self._away = False  # waiting for the server
         self.id = str(uuid4())
-        self.commits = 0  # so far; the number of the last one that is there
+        self.commits = 0  # so far; the number of the last transaction that was written
         self.newest = 0  # above every number that was written
         self._use(connection)
         connection.execute(f"DELETE FROM writers WHERE at < clock_timestamp() - interval '{_FORGOTTEN}'")
         self._start()
 
     def hold_at_most(self, seconds: float) -> None:
-        """Have the server end a transaction that waits for us half of that, or takes that long; blocks.
+        """Have the server end a transaction that takes that many seconds, or is idle for half of them; blocks.
 
-        To be called before the first write.
+        Call it before the first write.
         """
         self._idle, self._longest = seconds / 2, seconds
         try:
             self._use(self._connection)
         except driver().Error as error:
-            if not is_away(error):  # else the first write opens another one, which is told the same
+            if not is_away(error):  # otherwise the first write opens another connection with the same settings
                 raise explain(error, self._address, "open") from None
 
     def _use(self, connection: Connection) -> None:
         version = connection.info.server_version
         for setting in (
             f"idle_in_transaction_session_timeout = {self._idle * 1000:.0f}",
-            # An older server knows no bound for a whole transaction.
+            # An older server has no time limit for a whole transaction.
             f"{'transaction_timeout' if version >= 170000 else 'statement_timeout'} = {self._longest * 1000:.0f}",
-            # By which whoever takes this machine over finds the transaction that is in its way.
+            # By this name a machine that takes this one over finds the transaction that blocks it.
             f"application_name = '{application_name(self.id)}'",
         ):
             connection.execute(f"SET {setting}")
@@ -179,8 +179,8 @@ class PostgresWriter(Writer):
         assert row is not None
         self._server = Server(*row)
         connection.prepared_max = _PREPARED
-        # At once: what psycopg has counted before it prepares it, it takes for prepared also where the server did not
-        # come to it, as a statement before it in the pipeline had failed.
+        # Prepare at once. With a count, psycopg would also consider a statement prepared if the server never reached
+        # it because an earlier statement in the pipeline had failed.
         connection.prepare_threshold = 0
         self._connection = connection
 
@@ -252,7 +252,7 @@ class PostgresWriter(Writer):
             self.newest = first + BLOCK
 
     def _rollback(self) -> None:
-        # If that fails too, it adds nothing.
+        # If that fails too, the error is ignored.
         with contextlib.suppress(driver().Error):
             if self._connection.info.transaction_status != driver().pq.TransactionStatus.IDLE:
                 self._connection.execute("ROLLBACK")
@@ -266,10 +266,10 @@ class PostgresWriter(Writer):
     # --- a lost connection --------------------------------------------------------------------------------
 
     def _recover(self, number: int, error: BaseException) -> bool:
-        """Connect again, and find out whether a transaction was written; nothing of it can be written afterwards.
+        """Reconnect, and find out whether a transaction was written; nothing of it can be written afterwards.
 
         Raises:
-            JournalWriteFailed: The server stays away. Whether the batch was written is not known then.
+            JournalWriteFailed: The server stays away. It is then unknown whether the batch was written.
         """
         self._connection.close()
         self._away = True
@@ -307,8 +307,8 @@ class PostgresWriter(Writer):
             check_server(connection, self._address)
             self._end_old(connection)
             written = self._was_written(connection, number)
-            # A standby that has not confirmed the commit that was found has done so once it confirms this one. And a
-            # server that has become a standby itself refuses it.
+            # When a standby confirms this commit, it has also confirmed the one that was found. And a server that has
+            # itself become a standby refuses this.
             connection.execute(_MARK, (self.id, number if written else number - 1))
             self._use(connection)
         except BaseException:
@@ -317,7 +317,7 @@ class PostgresWriter(Writer):
         return written
 
     def _end_old(self, connection: Connection) -> None:
-        """End the server's end of the lost connection: it may be in the middle of COMMIT."""
+        """End the lost connection on the server, where it may be in the middle of COMMIT."""
         old = "FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2"
         connection.execute(f"SELECT pg_terminate_backend(pid) {old}", self._server)
         while connection.execute(f"SELECT 1 {old}", self._server).fetchone() is not None:
@@ -350,6 +350,6 @@ class PostgresWriter(Writer):
         return str(cause) if isinstance(cause, JournalError) else super()._explain(cause)
 
     def abandon(self) -> None:
-        """In a fork, where the thread is not: refuse everything, and never close the connection."""
+        """In a forked child, which has no writer thread: refuse everything, and never close the connection."""
         super().abandon()
         keep_for_ever(self._connection)

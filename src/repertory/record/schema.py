@@ -1,7 +1,8 @@
-"""The journal's tables, indexes and views, and how a file comes to have them.
+"""The journal's tables, indexes and views, and how they are created in a file.
 
-They are declared once, as they are now. A file of an older version gets what it lacks of them, in one transaction with
-the version, so that it is always at exactly one: records are never rewritten, and new columns are empty in old rows.
+They are declared once, in their current form. A file of an older version gets what it lacks, in one transaction with
+the new version number, so that it always has exactly one version. Records are never rewritten, and new columns are
+empty in old rows.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from repertory.record.statistics import RESULT_SUMMARIZED, SUMMARY_REFUSED, SUMM
 
 APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
 VERSION: Final = 1
-"""Of what follows; whoever changes it once there is a release counts it up."""
+"""The version of this schema. After the first release, every change of the schema must increase it."""
 
-# Of the newest call of a run's loop; calls are numbered, so this is one look into an index.
+# The iteration of the newest call of a run's loop. Calls are numbered, so this is one index lookup.
 LATEST_ITERATION: Final = """(SELECT iteration FROM model_calls WHERE run_id = r.run_id AND purpose = 'agent'
                                    ORDER BY call DESC, seq DESC LIMIT 1)"""
 
 # Every record has one number, `seq`, that counts all records of the journal: commits always write at the right
-# edge of a table, which measures three times faster than keys scattered by run. Large bodies stand in tables of
-# their own, so that listing calls and contents never reads them.
+# edge of a table, which was measured to be three times faster than keys scattered by run. Large bodies are in tables
+# of their own, so that listing calls and contents never reads them.
 _KINDS: Final = {str: "TEXT", int: "INTEGER", float: "REAL"}
 
 
@@ -41,30 +42,30 @@ def _definitions(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
 
 _COLUMNS: Final = {name: columns for table in TABLES.values() for name, columns in _definitions(table)}
 
-# In the SQL that SQLite and PostgreSQL share, with SQLite's types of columns.
+# In the SQL that SQLite and PostgreSQL share, with SQLite's column types.
 SHARED: Final = (
     "CREATE TABLE migrations (version INTEGER PRIMARY KEY, at REAL, repertory TEXT)",
     *(f"CREATE TABLE {name} ({', '.join(columns.values())})" for name, columns in _COLUMNS.items()),
     "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
     "CREATE INDEX runs_of_roots ON runs (seq) WHERE parent_id IS NULL",
-    # Unique, so that two ledgers of one run can never both be believed.
+    # Unique, so that two ledgers of one run can never both be written.
     "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
-    # Few entries bring something back; who cleans up looks whether a run has any.
+    # Few entries bring something back; cleaning up checks whether a run has any.
     "CREATE INDEX retrievals_by_run ON entries (run_id) WHERE retrieved IS NOT NULL",
-    # With the number, or PostgreSQL looks for the newest of a run among those of all runs, from the end.
+    # With the number; otherwise PostgreSQL searches for a run's newest among those of all runs, from the end.
     "CREATE INDEX run_states_by_run ON run_states (run_id, seq)",
     "CREATE INDEX decisions_by_run ON decisions (run_id)",
     "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
     "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
     "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
     "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
-    # What was used since midnight is asked for whenever a quota is looked at.
+    # Every check of a quota asks what was used since midnight.
     "CREATE INDEX model_calls_by_time ON model_calls (at)",
     "CREATE INDEX model_replies_by_time ON model_replies (at)",
     "CREATE INDEX contents_by_id ON contents (content_id)",
     "CREATE INDEX contents_by_run ON contents (run_id)",
     "CREATE INDEX summaries_by_run ON summaries (run_id)",
-    # What was summarized once in a tree is not paid for again.
+    # To find a summary of the same text, so that a tree pays for it only once.
     "CREATE INDEX summaries_by_key ON summaries (key)",
     f"""CREATE INDEX events_by_key ON events (json_extract(body, '$.key')) WHERE type = '{RESULT_SUMMARIZED}'""",
     "CREATE INDEX scopes_by_id ON scopes (scope_id)",
@@ -72,33 +73,33 @@ SHARED: Final = (
     "CREATE INDEX scopes_by_owner ON scopes (owner)",
     "CREATE INDEX scope_merges_by_scope ON scope_merges (scope_id)",
     "CREATE INDEX items_by_scope ON items (scope_id, position)",
-    # With what a scope's size is counted from, so that counting reads nothing but the index.
+    # With the columns from which a scope's size is counted, so that counting reads only the index.
     "CREATE INDEX items_by_id ON items (scope_id, item_id, position, deleted, size)",
-    # Unique, as entries are.
+    # Unique, like the positions of entries.
     "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
     "CREATE INDEX events_by_run ON events (run_id)",
     "CREATE INDEX schedules_by_name ON schedules (schedule)",
     "CREATE INDEX webhook_attempts_by_run ON webhook_attempts (run_id)",
     "CREATE INDEX webhook_attempts_by_url ON webhook_attempts (url, change)",
     f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
-    # What left the journal: how many records, and how far their numbers and the positions of items had gone, as
-    # neither is given out again.
+    # The trees that were removed: how many records, and the highest number and item position until then, as neither
+    # is ever reused.
     """CREATE TABLE removals (run_id TEXT PRIMARY KEY, at REAL, finished INTEGER, records INTEGER, newest INTEGER,
                                  position INTEGER)""",
     "CREATE TABLE search_progress (entries INTEGER, items INTEGER)",
-    # Of a journal that came from elsewhere: up to which number, and how many records those were.
+    # For a journal that was moved here: the last number, and how many records there were up to it.
     "CREATE TABLE moved (upto INTEGER, records INTEGER)",
     "INSERT INTO search_progress VALUES (0, 0)",
     "CREATE TABLE current_states (seq INTEGER PRIMARY KEY, root INTEGER, state TEXT, changed INTEGER)",
     "CREATE INDEX current_states_by_state ON current_states (state, root, seq)",
 )
 
-# How each run stands now, by the numbers of its beginning and of its last change of state, beside the records that say
-# it: so those in a state are found among however many there are.
+# The current state of each run, with the numbers of its beginning and of its last state change. It repeats what the
+# records say, so that runs in a state are found quickly among any number of runs.
 CURRENT_STATES: Final = """SELECT r.seq, CASE WHEN r.parent_id IS NULL THEN 1 ELSE 0 END AS root,
                coalesce(s.state, 'running') AS state, coalesce(s.seq, 0) AS changed
            FROM runs r LEFT JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)"""
-# What keeps it so, by the table and what is done to a row there. The rows of a batch come in any order of the tables.
+# The triggers that keep it up to date, by table and event. The rows of a batch may come in any order of the tables.
 TRIGGERS: Final = (
     ("runs", "INSERT", f"INSERT INTO current_states {CURRENT_STATES} WHERE r.seq = new.seq"),
     (
@@ -135,7 +136,7 @@ VIEWS: Final = (
            ORDER BY c.seq""",
     f"""CREATE VIEW run_statistics AS
            SELECT r.parent_id, r.agent, r.model, s.* FROM ({statistics_sql()}) s JOIN runs r ON r.run_id = s.run_id""",
-    # The last call of an iteration counts for what was expected: a refused prompt is planned again, smaller.
+    # The last call of an iteration says what was expected: a refused prompt is planned again, smaller.
     """CREATE VIEW tokens_by_iteration AS
            SELECT run_id, iteration, count(*) AS model_calls, sum(prompt_tokens) AS prompt_tokens,
                   max(CASE WHEN call = newest THEN expected_tokens ELSE 0 END) AS expected_tokens,
@@ -170,7 +171,7 @@ VIEWS: Final = (
                   json_extract(c.value, '$.change.op'), json_extract(c.value, '$.change.value'),
                   CAST(json_extract(c.value, '$.version') AS NUMERIC)
            FROM payloads p, json_each(p.conflicts) c""",
-    # What waits still has neither a decision nor an outcome: the run was ended, or goes on waiting.
+    # A call that waits has neither a decision nor an outcome: its run has ended, or it is still waiting.
     """CREATE VIEW approvals AS
            SELECT q.run_id, json_extract(q.body, '$.call_id') AS call_id, json_extract(q.body, '$.tool') AS tool,
                   json_extract(q.body, '$.arguments') AS arguments, json_extract(q.body, '$.reason') AS asked_because,
@@ -202,9 +203,9 @@ VIEWS: Final = (
            FROM context_growth GROUP BY run_id, purpose""",
 )
 
-# A block's place in a request is one number: a million for each message before its own, and its place there. What a
-# request has of a call that it builds on, directly or by others, lies before the place where each of them went its own
-# way. See ``repertory.record.requests`` for what may stand in place of a block.
+# A block's place in a request is one number: a million for each message before its own, plus its place there. What a
+# request takes from a call that it builds on, directly or through others, is before the place where each of them
+# diverged. See ``repertory.record.requests`` for the references that may replace a block.
 _LLM_CALLS: Final = """CREATE VIEW llm_calls AS
            SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
                   (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
@@ -239,14 +240,14 @@ _LLM_CALLS: Final = """CREATE VIEW llm_calls AS
                   strftime('%Y-%m-%d %H:%M:%f', c.at, 'unixepoch') AS created_at
            FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
 
-# What SQLite alone is told; for PostgreSQL see ``repertory.record.postgres_schema``.
+# Only for SQLite; for PostgreSQL see ``repertory.record.postgres_schema``.
 _SQLITE: Final = (
-    # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
-    # is brought up to date, in slices, when somebody searches; `search_progress` says how far it is.
+    # Indexing words in the append's own transaction makes appends five times slower. So the index lags, and a search
+    # first brings it up to date, in slices; `search_progress` says how far it is.
     """CREATE VIRTUAL TABLE entry_search
            USING fts5(run, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
-    # By position in the item log. Runs, scopes and labels (tags, types, …) stand in an index as numbers, so that one
-    # look finds the entries of a run, or the newest items of a scope with given labels and words, among however many.
+    # By position in the item log. Runs, scopes and labels (tags, types, …) are numbers in an index, so that one lookup
+    # finds the entries of a run, or the newest items of a scope with given labels and words, among any number.
     """CREATE VIRTUAL TABLE item_search
            USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
     *(
@@ -260,11 +261,11 @@ _NAMED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|VIEW|SEQ
 
 
 def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """What makes of a journal one that has all that is declared; views and functions are made anew.
+    """The SQL that adds to a journal whatever is declared and missing; views and functions are always recreated.
 
     Args:
-        declared: In order. What names neither a relation nor a function is for a new journal alone.
-        there: The relations that there are, with each of their columns.
+        declared: The statements, in order. One that names neither a relation nor a function is only for a new journal.
+        there: The existing relations, with each of their columns.
     """
     columns: dict[str, set[str | None]] = {}
     for relation, column in there:
@@ -285,7 +286,7 @@ def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) ->
 
 
 def not_too_new(version: int, where: object, latest: int) -> int:
-    """The version of a journal. Raises ``JournalSchemaTooNew`` where a newer repertory wrote it."""
+    """Return the version of a journal. Raises ``JournalSchemaTooNew`` if a newer repertory wrote it."""
     if version > latest:
         raise JournalSchemaTooNew(
             f"{where} has schema {version} and repertory {__version__} reads up to {latest}; "
@@ -295,7 +296,7 @@ def not_too_new(version: int, where: object, latest: int) -> int:
 
 
 def check_current(version: int, where: object) -> None:
-    """Raise ``JournalUnreadable`` where a journal has to be brought up to date before it can be read."""
+    """Raise ``JournalUnreadable`` if a journal must be brought up to date before it can be read."""
     if version < VERSION:
         raise JournalUnreadable(
             f"{where} has schema {version or 'none'} and {VERSION} is expected; open it once to write, which brings it "
@@ -304,10 +305,10 @@ def check_current(version: int, where: object) -> None:
 
 
 def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = VERSION) -> int:
-    """Read which version a file is at; 0 for an empty one.
+    """Read the schema version of a file; 0 for an empty one.
 
     Raises:
-        JournalUnreadable: It is an SQLite file of somebody else.
+        JournalUnreadable: It is another program's SQLite file.
         JournalSchemaTooNew: A newer repertory wrote it.
     """
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
@@ -324,7 +325,7 @@ def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = V
 
 
 def migrate(connection: sqlite3.Connection, path: str, *, version: int = VERSION) -> None:
-    """Make the tables of a new file, or bring an older one up to date."""
+    """Create the tables of a new file, or bring an older one up to date."""
     if schema_version(connection, path, latest=version) == version:
         return
     connection.execute("BEGIN IMMEDIATE")

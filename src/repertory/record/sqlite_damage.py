@@ -1,4 +1,4 @@
-"""What is wrong in a file of SQLite: what SQLite says of it, and what the checksums and numbers of its records say."""
+"""Finding damage in an SQLite file, by SQLite's own checks and by the checksums and numbers of the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
 
 
 def find_damage(path: str, deep: bool) -> list[str]:
-    """Everything that is wrong in a file; see ``SqliteJournal.check``."""
+    """Find all damage in a file; see ``SqliteJournal.check``."""
     with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=30.0)) as connection:
         connection.execute("PRAGMA query_only = 1")
         connection.text_factory = lenient_text
@@ -40,7 +40,7 @@ def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[s
 
 def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterator[str]:
     try:
-        # In the order of the table itself: an index may be damaged, too.
+        # In the order of the table itself, because an index may be damaged too.
         for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
             try:
                 table.read(row)
@@ -51,7 +51,7 @@ def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterat
 
 
 def _misplaced(connection: sqlite3.Connection, path: str) -> list[str]:
-    """Whether lists of runs by state find those that the records say."""
+    """Check that the table of current states agrees with the records."""
     kept = "SELECT seq, root, state, changed FROM current_states"
     lacking = f"SELECT * FROM ({CURRENT_STATES} EXCEPT {kept})"
     sql = f"SELECT count(*) FROM ({lacking} UNION ALL SELECT * FROM ({kept} EXCEPT {CURRENT_STATES}))"
@@ -63,21 +63,21 @@ def _misplaced(connection: sqlite3.Connection, path: str) -> list[str]:
 
 
 def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
-    """Whole records that are not there: numbers are dense over all tables."""
+    """Find missing records: over all tables together, numbers have no gaps."""
     try:
         counts = [
             connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
             for table in TABLES.values()
         ]
-        # These two tables have no checksums, and a number that rotted may be a text now.
+        # These two tables have no checksums, and a damaged number may be a text now.
         removed = (
             "SELECT coalesce(sum(CAST(records AS INTEGER)), 0), coalesce(max(CAST(newest AS INTEGER)), 0) FROM removals"
         )
         counts.append(connection.execute(removed).fetchone())
-        moved = "SELECT coalesce(sum(CAST(records - upto AS INTEGER)), 0) FROM moved"  # of numbers with gaps
+        moved = "SELECT coalesce(sum(CAST(records - upto AS INTEGER)), 0) FROM moved"  # numbers that have gaps
         (gaps,) = connection.execute(moved).fetchone()
     except sqlite3.Error as error:
         return [str(explain(error, path, "count what is in"))]
-    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # with what was removed
+    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # removed records included
     written = newest + gaps
     return [] if there == written else [f"{written} records were written, and {there} are there"]

@@ -1,6 +1,6 @@
 """The journal's file: how it is opened, what an SQLite error means, and who owns it.
 
-One process at a time does, none of its forks, and only while it is the same file.
+One process at a time owns it, but none of its forks, and only while the file is not replaced by another one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from repertory.record.forks import leave_behind_in_forks
 from repertory.record.journal import Durability
 from repertory.record.schema import check_current, migrate, schema_version
 
-# In WAL mode FULL syncs at every commit; NORMAL only at checkpoints, which loses acknowledged commits with the
-# power (958 of 1,500 simulated power cuts, where FULL lost none) but none with the process.
+# In WAL mode FULL syncs at every commit, NORMAL only at checkpoints. NORMAL loses acknowledged commits in a power
+# failure (in 958 of 1,500 simulated power cuts; FULL lost none), but none when only the process dies.
 _SYNCHRONOUS: Final[dict[Durability, str]] = {"power": "FULL", "process": "NORMAL", "memory": "OFF"}
 _BUSY_TIMEOUT: Final = 30.0  # seconds; only a foreign program can hold the file against the owner
 _OF_THE_DISK: Final = frozenset(
@@ -41,20 +41,20 @@ _OF_THE_DISK: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-_READERS_TIMEOUT: Final = 1000  # milliseconds to wait at opening for those who read
-_MOST_WORDS: Final = 10_000  # bytes of a lock file: two paths of the longest kind, and room
-_PIECE: Final = 2**20  # bytes of the log that are copied at once
+_READERS_TIMEOUT: Final = 1000  # milliseconds to wait for readers when opening
+_MOST_WORDS: Final = 10_000  # bytes of a lock file: two paths of the greatest length, and some room
+_PIECE: Final = 2**20  # bytes of the log that are copied at a time
 WAL_LIMIT: Final = 64 * 2**20  # bytes that the write-ahead log keeps on disk between checkpoints
 
 
 def has_wal_reset_bug(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> bool:
-    """Whether an SQLite can damage a database that several connections write to; see sqlite.org/wal.html."""
+    """Whether this SQLite version can damage a database that several connections write to; see sqlite.org/wal.html."""
     patched = {50: 7, 44: 6}.get(version[1]) if version[0] == 3 else None
     return version < (3, 51, 3) and (patched is None or version[2] < patched)
 
 
 def _primary_code(error: BaseException) -> int:
-    """SQLite's code of an error without its detail; 0 where it comes from elsewhere."""
+    """SQLite's primary error code; 0 if the error is not from SQLite."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -64,12 +64,12 @@ def is_busy(error: BaseException) -> bool:
 
 
 def is_of_the_disk(error: BaseException) -> bool:
-    """Whether the file cannot be written, whoever asks."""
+    """Whether the error is that of the disk: nobody could write the file."""
     return _primary_code(error) in _OF_THE_DISK
 
 
 def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
-    """Say what an SQLite error means for the journal; the one place where they are mapped."""
+    """Map an SQLite error to the journal's error; the only place where this is done."""
     fact = f"cannot {doing} {path}: {error}"
     match _primary_code(error):
         case sqlite3.SQLITE_NOTADB:
@@ -91,7 +91,7 @@ def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
 
 
 def make_folder(path: str) -> None:
-    """Make the folder that a journal is to stand in, for this user alone, if there is none."""
+    """Create the folder for a journal, accessible to this user only, if it does not exist."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     except OSError as error:
@@ -99,13 +99,13 @@ def make_folder(path: str) -> None:
 
 
 def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
-    """Open the file as its owner, making and migrating it as needed. The caller holds the ``FileLock``.
+    """Open the file as its owner, creating and migrating it as needed. The caller holds the ``FileLock``.
 
     Unless ``durability`` is ``"memory"``, everything that the file shows is durable when this returns.
     """
     try:
-        # Made here so that nobody else can read it from its first byte on; the log files take its mode. Only
-        # where there was none: see FileLock for why an existing file must not be opened.
+        # Created here so that nobody else can ever read it; the log files get the same mode. Only if there is no
+        # file: see FileLock for why an existing file must not be opened.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         pass
@@ -116,18 +116,18 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=512
         )
-        version = schema_version(connection, path)  # before anything is changed: it may be somebody else's
+        version = schema_version(connection, path)  # before any change: it may be somebody else's file
         if durability == "memory":
             connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
         if version == 0:
-            # So that what removed runs leave can be given back a few pages at a time, beside everything else.
+            # So that the space of removed runs can be returned a few pages at a time while the journal is in use.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise JournalUnreadable(f"{path} is on a file system without write-ahead logs; choose a local disk")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
         if version == 0:
-            _sync_names(path, upwards=True)  # with "memory" too: a later opening takes the folders as they are
+            _sync_names(path, upwards=True)  # with "memory" too: a later opening does not sync the folders again
         if durability == "memory":
             migrate(connection, path)
         else:
@@ -153,14 +153,13 @@ def _sync_log(connection: sqlite3.Connection, path: str) -> None:
     """Make durable what the write-ahead log shows, before anything is built on it.
 
     A process that was killed, or whose sync failed, leaves commits in the system's memory that may not be on the
-    disk: acknowledged appends behind them would be lost with the power, as reading a log ends at its first hole.
-    A sync by itself does not help, since Linux takes a page for clean once its sync has failed. So the log is
-    written over with what is in it. A checkpoint may only come afterwards: it could move half of such a commit into
-    the file.
+    disk. A power failure would then lose acknowledged appends after them, as reading a log ends at its first hole.
+    A sync alone does not help, since Linux considers a page clean once its sync has failed. So the log is overwritten
+    with its own contents. A checkpoint may only come afterwards: it could move half of such a commit into the file.
     """
     connection.execute("BEGIN IMMEDIATE")  # for its lock: until it ends, no other program writes to the log
     try:
-        # Other than for the file itself (see FileLock), SQLite has no locks on the log that closing it would drop.
+        # Unlike on the file itself (see FileLock), SQLite has no locks on the log that closing it would drop.
         descriptor = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
         try:
             start = 0
@@ -175,7 +174,7 @@ def _sync_log(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _sync_names(path: str, *, upwards: bool) -> None:
-    """Make the names of the journal's files durable; ``upwards`` also those of the folders that lead to them."""
+    """Make the names of the journal's files durable; with ``upwards`` also those of the folders above them."""
     folder = os.path.dirname(path)
     while True:
         try:
@@ -185,7 +184,7 @@ def _sync_names(path: str, *, upwards: bool) -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EROFS):  # a file system that cannot, or need not
+            if error.errno not in (errno.EINVAL, errno.EROFS):  # a file system that cannot, or need not, sync folders
                 raise
         finally:
             os.close(descriptor)
@@ -195,15 +194,15 @@ def _sync_names(path: str, *, upwards: bool) -> None:
 
 
 def _sync_file(connection: sqlite3.Connection, path: str) -> None:
-    """Make durable what is in the file itself, say after a time with durability ``"memory"``."""
-    # A checkpoint syncs the file if it moves anything into it, so there must be something to move.
+    """Make durable what is in the file itself, for instance after it was open with durability ``"memory"``."""
+    # A checkpoint syncs the file only if it moves anything into it, so there must be something to move.
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     connection.execute(f"PRAGMA user_version = {version}")
     connection.execute(f"PRAGMA busy_timeout = {_READERS_TIMEOUT:.0f}")
     (blocked, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if blocked:
-        # Somebody who reads at this moment keeps the log from being emptied, perhaps anything from being moved, and
-        # so the file from being synced. The descriptor stays open as long as this process: see FileLock.
+        # A reader at this moment can prevent the checkpoint from emptying the log, or from moving anything, and so the
+        # file from being synced. The descriptor stays open until this process ends: see FileLock.
         os.fsync(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT * 1000:.0f}")
 
@@ -222,7 +221,7 @@ def _leave(connection: sqlite3.Connection | None, path: str) -> None:
 
 
 def check_readable(path: str) -> None:
-    """Prove that a journal can be read, without becoming its owner and without changing it.
+    """Check that a journal can be read, without owning or changing it.
 
     Raises:
         JournalUnreadable: No file, no permission, not a journal, damaged, or of an older schema.
@@ -243,7 +242,7 @@ def check_readable(path: str) -> None:
 
 
 def file_space(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The bytes of the file behind a connection, and how many of them hold nothing any more."""
+    """The size in bytes of a connection's file, and how many of these bytes are unused."""
     found: list[int] = [
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count", "freelist_count")
     ]
@@ -252,7 +251,7 @@ def file_space(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def read_uri(path: str) -> str:
-    """The address under which SQLite opens a file without the right to write it."""
+    """The URI with which SQLite opens a file read-only."""
     return f"{Path(path).as_uri()}?mode=ro"
 
 
@@ -263,9 +262,9 @@ class FileLock:
     """The right to write a journal, held by one process until it ends, however it ends.
 
     It is a lock on ``<path>.lock``, not on the journal: closing any descriptor of a file drops all POSIX locks
-    of the process on it, SQLite's own among them. So nothing in the owning process may open the journal's file
-    other than through SQLite, not even to look at it. The lock file stays behind; unlinking it would let two
-    processes lock two files of one name.
+    of the process on it, including SQLite's own. So nothing in the owning process may open the journal's file
+    except through SQLite, not even to look at it. The lock file is never deleted: that would let two processes lock
+    two files of the same name.
     """
 
     def __init__(self, path: str) -> None:
@@ -273,7 +272,7 @@ class FileLock:
 
         Raises:
             JournalLocked: Another process, or another journal in this one, owns the file.
-            JournalUnreadable: The lock file cannot be made or written.
+            JournalUnreadable: The lock file cannot be created or written.
         """
         lock_path = f"{path}.lock"
         try:
@@ -300,22 +299,22 @@ class FileLock:
             raise JournalUnreadable(f"cannot lock {path}: {error.strerror} ({lock_path})") from error
 
     def release(self) -> None:
-        """Give the right up. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
     def abandon(self) -> None:
-        """In a fork: the lock belongs to the open file, which parent and child share, so only close it."""
+        """In a forked child: the lock belongs to the open file, which parent and child share, so only close it."""
         self.release()
 
 
 def is_owned(path: str | os.PathLike[str]) -> bool:
-    """Whether a living process may write to a journal: it holds the lock on the file beside it."""
+    """Whether a running process may write to a journal, that is, holds the lock on its lock file."""
     try:
         with open(f"{os.path.realpath(path)}.lock", "rb") as lock:
-            # Only where the owner seems alive is the lock tried, so that looking never gets in an opener's way.
-            with contextlib.suppress(PermissionError):  # alive, and another user's
+            # The lock is tried only if the owner seems alive, so that this never blocks a process that is opening it.
+            with contextlib.suppress(PermissionError):  # alive, and owned by another user
                 os.kill(int(lock.readline(32)), 0)
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -326,11 +325,11 @@ def is_owned(path: str | os.PathLike[str]) -> bool:
 
 
 class Owner(NamedTuple):
-    """Who owns a journal.
+    """The owner of a journal.
 
     Attributes:
-        pid: The process; 0 where it has not said so yet.
-        words: What it has left for others; b"" where it left nothing, or somebody else may have written it.
+        pid: The process id; 0 if it has not been written yet.
+        words: The line that it has left for others; b"" if there is none, or if somebody else may have written it.
     """
 
     pid: int
@@ -338,12 +337,12 @@ class Owner(NamedTuple):
 
 
 def announce(path: str | os.PathLike[str], words: bytes) -> None:
-    """Leave a line for others beside a journal that this process owns. It counts for as long as the lock is held.
+    """Leave a line for other processes in the lock file of a journal that this process owns; valid while it is locked.
 
     Raises:
-        JournalClosed: Another process owns the journal by now.
+        JournalClosed: This process does not own the journal any more.
     """
-    # The lock belongs to its own descriptor: closing another one of the same file leaves it.
+    # The lock belongs to its own descriptor: closing another one of the same file does not release it.
     with open(f"{os.path.realpath(path)}.lock", "r+b", buffering=0) as lock:
         first = b"%d\n" % os.getpid()
         if lock.read(len(first)) != first:
@@ -352,9 +351,9 @@ def announce(path: str | os.PathLike[str], words: bytes) -> None:
 
 
 def owner_of(path: str | os.PathLike[str]) -> Owner | None:
-    """The living process that owns a journal; None where there is none.
+    """The running process that owns a journal; None if there is none.
 
-    That the lock is held says that it lives, so neither a file that was left behind nor a reused number is believed.
+    The held lock proves that the process is running, so a leftover file or a reused process id does no harm.
     """
     if not is_owned(path):
         return None
@@ -367,24 +366,24 @@ def owner_of(path: str | os.PathLike[str]) -> Owner | None:
 
 
 class OpenedFile:
-    """Which file and which log the owner has open, to notice that they are not what stands there any more."""
+    """Remembers which file and log the owner has open, to notice when another file is at their path."""
 
     def __init__(self, path: str) -> None:
-        """Remember what stands there now."""
+        """Remember the files that are there now."""
         self._path = path
         self._log = f"{path}-wal"
         self._seen = self._look()
 
     def _look(self) -> tuple[int, ...]:
-        # Looking at names opens nothing; see FileLock for why that matters.
+        # os.stat opens nothing; see FileLock for why that matters.
         file, log = os.stat(self._path), os.stat(self._log)
         return file.st_dev, file.st_ino, log.st_dev, log.st_ino
 
     def check(self) -> None:
-        """See whether it is still there.
+        """Check that they are still there.
 
         Raises:
-            JournalWriteFailed: It was deleted, moved or replaced. What was written since is in a file without a name.
+            JournalWriteFailed: One was deleted, moved or replaced. What was written since is in a file without a name.
         """
         try:
             if self._look() == self._seen:

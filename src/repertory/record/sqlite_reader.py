@@ -1,7 +1,7 @@
-"""Reads a file of SQLite over aiosqlite, read-only, from the first read on.
+"""Reading an SQLite file through aiosqlite, read-only. The file is opened at the first read.
 
-aiosqlite needs an asyncio loop. So the reader owns a thread with one, under trio and asyncio alike, and a read crosses
-over to it; results are decoded there too, so that a large read does not stall the caller's loop.
+aiosqlite needs an asyncio loop. So the reader owns a thread with such a loop, under trio and asyncio alike, and every
+read runs there. Results are decoded there too, so that a large read does not block the caller's loop.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class SqliteReader:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the next three
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None  # the loop's
         self._closed = False
-        self._turn = anyio.Lock()  # on the loop: one query at a time, and closing behind them
+        self._turn = anyio.Lock()  # on the loop: one query at a time, and closing after them
         self._connection: aiosqlite.Connection | None = None
         self._forked = False
         leave_behind_in_forks(self)
@@ -49,12 +49,12 @@ class SqliteReader:
     async def fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         """Run one query and decode its rows.
 
-        A cancelled call stops waiting; the query itself runs to its end in the background.
+        If the call is cancelled, it stops waiting; the query itself runs to its end in the background.
 
         Raises:
             JournalClosed: After ``aclose``.
             JournalUnreadable: SQLite cannot read the file.
-            JournalDamaged: Something in it is not what was written; ``what`` is named in the error.
+            JournalDamaged: Something in it is not what was written; the error names ``what``.
         """
         if self._loop is None and not self._closed:
             await anyio.to_thread.run_sync(self._start)
@@ -91,7 +91,7 @@ class SqliteReader:
                 except sqlite3.OperationalError as error:
                     if "Could not decode to UTF-8" not in str(error):
                         raise
-                    # Once more, so that it can be said which record it is. Always so would be much slower.
+                    # Read again in a way that can tell which record is damaged. Always reading so would be much slower.
                     connection.text_factory = lenient_text
                     rows = await connection.execute_fetchall(sql, values)
                 return decode(rows)
@@ -114,14 +114,14 @@ class SqliteReader:
                 await self._connection.close()
 
     def abandon(self) -> None:
-        """In a fork, where the thread is not: refuse everything, and never close the connection."""
+        """In a forked child, which has no such thread: refuse everything, and never close the connection."""
         keep_for_ever((self._loop, self._thread, self._connection))
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._closed = self._forked = True
         self._loop = self._thread = self._connection = None
 
     def close(self) -> None:
-        """Close the connection and end the thread; blocks until the query that runs is done. Safe to call twice."""
+        """Close the connection and end the thread; blocks until the current query is done. Safe to call twice."""
         with self._lock:
             self._closed = True
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
@@ -136,10 +136,10 @@ class SqliteReader:
 
 
 def _ask(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Have a loop of another thread do something, behind what it was asked before."""
+    """Run a coroutine on the loop of another thread, after what it was asked to run before."""
     import asyncio
 
-    # In a context of its own: the caller's says that this is trio, where it is.
+    # In a context of its own, because the caller's context may say that this is trio.
     return Context().run(asyncio.run_coroutine_threadsafe, work, loop)
 
 

@@ -1,4 +1,4 @@
-"""The writer of a journal in a file: its statements, its transactions, and whoever else holds the file."""
+"""The writer of a journal in a file: its statements, its transactions, and waiting for other users of the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 log = Log("repertory.journal")
 
-# The batch is at fault and not the disk: the others can be written without it.
+# Errors caused by a batch and not by the disk: the other batches can be written without it.
 REFUSED: Final = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -31,19 +31,19 @@ REFUSED: Final = (
     TypeError,
     ValueError,
 )
-_BUSY_STEP: Final = 0.25  # seconds that SQLite waits for a program that holds the file, before we look around
-_BUSY_NOTICE: Final = 5.0  # seconds until the log says that we wait; then after each doubling
+_BUSY_STEP: Final = 0.25  # seconds that SQLite waits for a program that holds the file, before we check for closing
+_BUSY_NOTICE: Final = 5.0  # seconds of waiting until it is logged; then again each time that they double
 
-# How many rows one statement has. SQLite3 keeps each length that occurs as a prepared statement, of some kB a row: with
-# every length up to 64 they came to 50 MB over the weeks. So up to 64 rows take one statement or two.
+# How many rows one statement may have. sqlite3 keeps a prepared statement for each length, of some kB a row: with every
+# length up to 64 they grew to 50 MB over weeks. With these lengths, up to 64 rows take one or two statements.
 _LENGTHS: Final = (*range(64, 16, -8), *range(16, 0, -1))
 
 
 class Inserter:
     """Writes the rows of batches over a connection, and numbers the records.
 
-    One INSERT has many rows. ``executemany`` would give the GIL away at every row: with a busy event loop each time can
-    cost the 5 ms of a thread switch (195,800 rows/s became 6,300).
+    One INSERT has many rows. ``executemany`` would release the GIL at every row, and with a busy event loop each
+    release can cost the 5 ms of a thread switch (195,800 rows/s became 6,300).
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -51,7 +51,7 @@ class Inserter:
         newest.append("SELECT coalesce(max(newest), 0) AS seq FROM removals")
         (self.sequence,) = connection.execute(f"SELECT max(seq) FROM ({' UNION ALL '.join(newest)})").fetchone()
         most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
-        self._tables: dict[str, tuple[int, list[tuple[int, str]]]] = {}  # the columns; what writes so many rows
+        self._tables: dict[str, tuple[int, list[tuple[int, str]]]] = {}  # columns; the SQL for each number of rows
         for table in TABLES.values():
             for name, columns in table.layout.items():
                 head = f"INSERT INTO {name} ({', '.join(columns)}) VALUES "
@@ -61,10 +61,10 @@ class Inserter:
                 self._tables[name] = width, [(length, head + ", ".join([row] * length)) for length in lengths]
 
     def statements(self, batches: Sequence[Batch]) -> tuple[list[tuple[str, Sequence[Value]]], int]:
-        """Give every record its number.
+        """Assign every record its number.
 
         Returns:
-            The statements, with their values, that write them all; and what ``sequence`` is once they have.
+            The statements that write them all, with their values; and the value of ``sequence`` afterwards.
         """
         values: dict[str, list[Value]] = {}
         emptied: list[int] = []
@@ -94,7 +94,7 @@ class Inserter:
 
 
 class Job(Answer[T]):
-    """Other work for the writer's connection: one transaction of its own."""
+    """Other work for the writer's connection, in its own transaction."""
 
     __slots__ = ("work",)
 
@@ -114,7 +114,7 @@ class SqliteWriter(Writer):
         self.commits = 0  # so far
         self._busy_notice = busy_notice
         self._busy = False  # waiting for another program that holds the file
-        self._hurried = False  # it may wait no longer
+        self._hurried = False  # it must not wait any longer
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_STEP * 1000:.0f}")
         self._start()
 
@@ -131,7 +131,7 @@ class SqliteWriter(Writer):
             self._thread.join(2 * _BUSY_STEP)
 
     def abandon(self) -> None:
-        """In a fork, where the thread is not: refuse everything, and never close the connection."""
+        """In a forked child, which has no writer thread: refuse everything, and never close the connection."""
         super().abandon()
         keep_for_ever(self._connection)
 
@@ -142,8 +142,8 @@ class SqliteWriter(Writer):
             self._commit_job(item)
 
     def _last_words(self) -> None:
-        # An empty log, so that the file can be copied as one. Somebody reading, or a disk that failed, may prevent it,
-        # and nothing is lost then.
+        # Empty the log, so that the file can be copied alone. A reader, or a disk that failed, may prevent this;
+        # nothing is lost then.
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -160,7 +160,7 @@ class SqliteWriter(Writer):
                 self._patiently("BEGIN IMMEDIATE")
                 job.give(job.work(self._connection))
                 self._commit()
-            except BaseException as error:  # noqa: BLE001 - a job's own mistake is its asker's; the journal goes on
+            except BaseException as error:  # noqa: BLE001 - a job's own error goes to its caller; the journal continues
                 mistake = error
                 if isinstance(error, JournalWriteFailed) or is_of_the_disk(error):
                     self._fail(error)
@@ -176,8 +176,8 @@ class SqliteWriter(Writer):
                 self._connection.execute(sql, values)
             self._commit()
         elif statements:
-            # A statement by itself is a transaction. Two calls into SQLite less are four times less that this
-            # thread gives the GIL away and must win it back from a busy event loop.
+            # A single statement is its own transaction. That saves two calls into SQLite, and so four times that this
+            # thread releases the GIL and must win it back from a busy event loop.
             self._patiently(*statements[0])
             self._committed()
         self._inserter.sequence = sequence
@@ -187,7 +187,7 @@ class SqliteWriter(Writer):
         self._committed()
 
     def _patiently(self, sql: str, values: Sequence[Value] = ()) -> None:
-        """Execute what takes SQLite's lock for writing, and wait for another program that holds it, however long."""
+        """Execute SQL that needs SQLite's write lock, and wait as long as another program holds it."""
         since, notice = time.monotonic(), self._busy_notice
         while True:
             try:
@@ -215,7 +215,7 @@ class SqliteWriter(Writer):
         self.commits += 1
 
     def _rollback(self) -> None:
-        # What could not be written must not linger in an open transaction. If that fails too, it adds nothing.
+        # What could not be written must not stay in an open transaction. If that fails too, the error is ignored.
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
