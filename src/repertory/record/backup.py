@@ -1,7 +1,7 @@
-"""Copies of a journal's file: made while a process writes to it, read back before they count, whole or not there.
+"""Copies of a journal's file: made while a process may be writing to it, and read back before they are kept.
 
-A copy is a snapshot: SQLite lets a reader see the file as it was when it began, however long it takes and whoever
-writes meanwhile. So nobody has to be asked, and nobody waits.
+A copy is a snapshot: SQLite lets a reader see the file as it was when the reader began, however long it takes and
+whoever writes meanwhile. So the writer need not cooperate, and nobody waits.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from repertory.record.sqlite_file import (
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many bytes of how many are copied."""
 
-_PAGES: Final = 2048  # that are copied between two words about the progress: 8 MiB
+_PAGES: Final = 2048  # copied between two reports of the progress: 8 MiB
 _TIMEOUT: Final = 30.0  # seconds to wait for a program that holds the file
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that was read back whole.
+    """A copy that was read back completely.
 
     Attributes:
-        path: Where it is.
-        size: Its bytes.
-        records: How many records it has.
+        path: The path of the copy.
+        size: Its size in bytes.
+        records: The number of its records.
         seq: The number of its newest record.
     """
 
@@ -53,29 +53,29 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
-    """Copy a journal's file, also while a process owns it. The copy is one file, of mode 0600.
+    """Copy a journal's file, also while a process owns it. The copy is one file with mode 0600.
 
     Raises:
-        ConfigurationError: ``target`` is there, or it cannot be made.
-        JournalUnreadable: ``source`` is no journal.
-        JournalDamaged: ``source``, and so its copy, is damaged; there is no ``target`` then.
-        JournalWriteFailed: The disk does not take the copy.
+        ConfigurationError: ``target`` exists, or it cannot be created.
+        JournalUnreadable: ``source`` is not a journal.
+        JournalDamaged: ``source``, and so its copy, is damaged; no ``target`` is left then.
+        JournalWriteFailed: The copy cannot be written to the disk.
     """
     check_readable(os.path.realpath(source))
     return _copy(source, target, progress)
 
 
 def restore(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
-    """Make a journal of a backup, where there is none yet. It is read whole before it is there.
+    """Make a journal from a backup, at a path where there is none yet. It appears there only after it was read whole.
 
     Raises:
-        ConfigurationError: ``target`` is there: nothing is ever written over.
-        JournalLocked: A process is about to make a journal of that name.
+        ConfigurationError: ``target`` exists: nothing is ever overwritten.
+        JournalLocked: A process is about to create a journal with that name.
         JournalUnreadable, JournalDamaged, JournalWriteFailed: As ``back_up``.
     """
     check_readable(os.path.realpath(source))
     _check_free(target)
-    lock = FileLock(os.path.realpath(target))  # so that nobody makes it meanwhile
+    lock = FileLock(os.path.realpath(target))  # so that nobody creates it meanwhile
     try:
         return _copy(source, target, progress)
     finally:
@@ -89,7 +89,7 @@ def _check_free(target: Path) -> None:
 
 
 def _read_back(copy: Path, source: Path) -> tuple[int, int]:
-    """How many records a copy has, and the number of the newest, once every one of them was read and compared."""
+    """Read and check every record of a copy; return how many there are, and the number of the newest."""
     damage = find_damage(os.path.realpath(copy), True)
     if damage:
         raise JournalDamaged(f"{source} is damaged: {'; '.join(damage[:5])}")
@@ -112,7 +112,7 @@ def _copy(source: Path, target: Path, progress: Progress) -> Copied:
         size = part.stat().st_size
         _sync(part)
         try:
-            os.link(part, target)  # unlike a renaming, it never takes the place of another file
+            os.link(part, target)  # unlike renaming, this never replaces another file
         except FileExistsError:
             raise ConfigurationError(f"{target} is there by now; nothing is written over") from None
         except OSError:  # a file system without links
@@ -126,7 +126,7 @@ def _copy_pages(source: str, target: str, progress: Progress) -> None:
         closing(sqlite3.connect(read_uri(source), uri=True, timeout=_TIMEOUT)) as reading,
         closing(sqlite3.connect(target, isolation_level=None)) as writing,
     ):
-        # One snapshot from the first page to the last. Without it each write of another process begins the copy anew.
+        # One snapshot from the first page to the last. Without it, each write of another process restarts the copy.
         reading.execute("BEGIN")
         (pages,) = reading.execute("PRAGMA page_count").fetchone()
         (page,) = reading.execute("PRAGMA page_size").fetchone()
@@ -137,7 +137,7 @@ def _copy_pages(source: str, target: str, progress: Progress) -> None:
             progress((total - remaining) * page, total * page)
 
         reading.backup(writing, pages=_PAGES, progress=step)
-        # One file, that can be read from anywhere: the next who opens it to write gives it its log again.
+        # One file, which can be read anywhere; opening it for writing gives it a write-ahead log again.
         writing.execute("PRAGMA journal_mode = DELETE").fetchone()
 
 
@@ -152,7 +152,7 @@ def _check_room(path: str, size: int) -> None:
 
 @contextmanager
 def _beside(target: Path) -> Generator[Path]:
-    """A file of its own in the folder of another, which is gone at the end."""
+    """A temporary file in the folder of another file."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -180,14 +180,14 @@ def _sync(path: Path) -> None:
 
 
 def vacuum_file(path: Path) -> tuple[int, int]:
-    """Write a journal's file anew, without what holds nothing any more, while no process owns it.
+    """Rewrite a journal's file without its unused space, while no process owns it.
 
     Returns:
-        Its bytes before, and after.
+        Its size in bytes before and after.
 
     Raises:
         JournalLocked: A process owns it.
-        JournalWriteFailed: There is no room: it takes as much again meanwhile.
+        JournalWriteFailed: There is not enough room: it needs as much again while it runs.
     """
     real = os.path.realpath(path)
     if not os.path.exists(real):
@@ -199,7 +199,7 @@ def vacuum_file(path: Path) -> tuple[int, int]:
             before, free = file_space(connection)
             _check_room(real, before - free)
             try:
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a file that was made without it
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for a file that was made without it
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 return before, file_space(connection)[0]

@@ -1,7 +1,7 @@
-"""Stored contents: whose they are, when their time is over, and how the ledger gives back what was cleaned up.
+"""Stored contents: which tree they belong to, when they are due, and how the ledger restores those cleaned up.
 
-What an entry holds whole is read from there; of a result that was cut on arrival the content store has the body. Once
-the agent has had all of it brought back, page by page, the ledger holds it too, and the store may let its copy go.
+What an entry holds whole is read from the entry; the content store has the body of a result that was cut on arrival.
+Once the agent has retrieved all of it, page by page, the ledger holds it too, and the store may delete its copy.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from repertory.record.entries import Entry
 from repertory.record.records import FINAL_STATES, ContentStored
 
 OF_TREE: Final = "(run_id = ? OR (run_id > ? || '.' AND run_id < ? || '/'))"
-"""A run and all below it, whose ids begin with its own and a dot; '/' comes right after '.'."""
+"""Matches a run and all runs below it, whose ids begin with its own and a dot; '/' comes right after '.'."""
 
 
 def of_tree(table: str) -> str:
-    """The same where several tables have a ``run_id``."""
+    """``OF_TREE`` for a query in which several tables have a ``run_id``."""
     return OF_TREE.replace("run_id", f"{table}.run_id")
 
 
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A content whose body stands in the content store.
+    """A content whose body is in the content store.
 
     Attributes:
-        number: Of its record.
-        content: The content, its body left empty.
+        number: The number of its record.
+        content: The content without its body.
     """
 
     number: int
@@ -37,7 +37,7 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_time(self) -> bool:
-        """Whether whoever stored it gave it a time, and so let it go although nothing else may hold it."""
+        """Whether it was stored with a time, and so may be deleted even if nothing else holds it."""
         return self.content.expires_at is not None or self.content.retention is not None
 
 
@@ -47,9 +47,9 @@ FINAL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
 
 
 def due(whose: str) -> str:
-    """What reads the bodies whose time is over, of the runs that ``whose`` names; "" for all."""
-    # The end that counts is that of the tree: until then any of its runs may read what another one stored. Not by the
-    # view run_status: SQLite would make a table of the states of all runs first, at every run's end.
+    """SQL for the bodies that are due, of the runs that match ``whose``; "" for all."""
+    # The end of the tree counts: until then any of its runs may read what another one stored. This does not use the
+    # view run_status, for which SQLite would first make a table of the states of all runs, at every run's end.
     return f"""{STORED}
         LEFT JOIN run_states s ON s.seq = (
             SELECT max(seq) FROM run_states WHERE run_id = substr(t.run_id, 1, instr(t.run_id || '.', '.') - 1))
@@ -64,14 +64,14 @@ HOLDING: Final = "(t.content_id = ? OR (t.retrieved IS NOT NULL AND instr(t.retr
 
 
 def put_together(stored: ContentStored, entries: Iterable[Entry]) -> str:
-    """The whole of a content by what entries of its run hold of it; "" where they do not hold all of it."""
+    """The whole of a content, put together from entries of its run; "" if they do not hold all of it."""
     pieces: list[tuple[int, str]] = []
     for entry in entries:
         text = text_of(entry.content)
         if entry.content_id == stored.content_id and not entry.deduplicated_from:
             if not entry.original_length:
                 return text[: stored.length]  # the runtime may have added a note
-            # Head and tail of what was cut, or its excerpt.
+            # The head and tail of a result that was cut, or its excerpt.
             for (start, end), where in zip(entry.spans, ("head", "tail"), strict=False):
                 pieces.append((0 if where == "head" else stored.length - (end - start), text[start:end]))
         for part in entry.retrieved.parts if entry.retrieved is not None else ():

@@ -1,4 +1,4 @@
-"""What a forked child must not touch of its parent's journal."""
+"""Making a journal unusable in forked children, which must not touch their parent's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from repertory.errors import JournalClosed
 
 
 class Forkable(Protocol):
-    """What must not be used in a forked child."""
+    """Something that must not be used in a forked child."""
 
     def abandon(self) -> None:
-        """Become unusable, in the child, without touching what the parent goes on using."""
+        """Become unusable in the child, without touching what the parent still uses."""
         ...
 
 
@@ -23,7 +23,7 @@ _hooked: Final[list[bool]] = []
 
 
 def leave_behind_in_forks(one: Forkable) -> None:
-    """Have something abandoned in every child that this process forks from now on."""
+    """Call ``abandon`` in every child that this process forks from now on."""
     if not _hooked:
         _hooked.append(True)
         os.register_at_fork(after_in_child=_abandon_all)
@@ -36,16 +36,16 @@ def _abandon_all() -> None:
 
 
 def keep_for_ever(thing: object) -> None:
-    """Never let Python free something.
+    """Prevent Python from ever freeing an object.
 
-    A forked child must not even close an SQLite connection of its parent: it would take back the parent's running
-    transaction, in memory that both share.
+    A forked child must not even close an SQLite connection of its parent: that would roll back the parent's open
+    transaction in their shared memory.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def in_a_fork(path: str) -> JournalClosed:
-    """The error of every use of a journal in a forked child."""
+    """The error for every use of a journal in a forked child."""
     return JournalClosed(
         f"{path} belongs to the process that this one was forked from; open it here with readonly=True, or start "
         "processes by spawning them"

@@ -1,8 +1,8 @@
-"""A journal moved from one engine to the other: all of it, row by row as it is, or nothing.
+"""Moving a journal from one engine to the other: every row unchanged, or nothing at all.
 
-Numbers, checksums and times stay, so that whoever followed the old one goes on with the new one. Every row is checked
-against its checksum when it is read, and read again from where it was written, in the transaction that wrote it: only
-if all of them are there, and as they were, is that transaction committed. The index for full-text search is made again
+Numbers, checksums and times stay the same, so a reader that followed the old journal can continue with the new one.
+Every row is checked against its checksum when it is read, and read again from the target in the transaction that wrote
+it. Only if all rows are there, unchanged, is that transaction committed. The index for full-text search is built again
 by the first search.
 """
 
@@ -26,13 +26,13 @@ from repertory.record.tables import Tables
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many rows it has been done to, and how many there are."""
 
-_PATIENCE: Final = "5s"  # for tables that somebody else holds; PostgreSQL's own cleaning lets go of them within one
-_PIECE: Final = 2_000  # rows that are read or written at once
+_PATIENCE: Final = "5s"  # for tables that somebody else has locked; PostgreSQL's autovacuum releases them within one
+_PIECE: Final = 2_000  # rows that are read or written at a time
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Part(NamedTuple):
-    """A table that is moved; ``table`` says how its rows are checked, None where they have no checksums."""
+    """A table that is moved; ``table`` says how its rows are checked, None if they have no checksums."""
 
     name: str
     columns: tuple[str, ...]
@@ -54,9 +54,9 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     """What was moved.
 
     Attributes:
-        tables: How many rows of each table, and of the side tables that hold large bodies.
-        rows: All of them.
-        newest: The number of the newest record; 0 where there is none.
+        tables: The number of rows in each table, including the side tables for large bodies.
+        rows: The number of all rows.
+        newest: The number of the newest record; 0 if there is none.
     """
 
     tables: dict[str, int]
@@ -65,19 +65,19 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def move_journal(source: Place, target: Place, *, progress: Progress = lambda _doing, _done, _rows: None) -> Moved:
-    """Move everything into a journal that is empty, or not there yet; blocks. The old one stays as it is.
+    """Copy everything into a journal that is empty or does not exist yet; blocks. The source stays unchanged.
 
-    Nobody may write to either meanwhile. Ended before it returns, however, it leaves an empty target: begin again.
+    Nobody may write to either meanwhile. If it ends before it returns, the target is left empty: start again.
 
     Args:
         source: A file, or the address of a PostgreSQL database.
-        target: The same.
-        progress: Told how far it is.
+        target: A file, or the address of a PostgreSQL database.
+        progress: Called with the progress.
 
     Raises:
-        JournalLocked: A process has one of them open to write to it.
-        JournalDamaged: A row of the source is not what was written, or one of the target is not the same.
-        ConfigurationError: The target holds records already.
+        JournalLocked: A process has one of them open for writing.
+        JournalDamaged: A row of the source is not what was written, or a row of the target differs from it.
+        ConfigurationError: The target already holds records.
         JournalUnreadable: One of them cannot be opened, or is not a journal.
     """
     here, there = _place(source), _place(target)
@@ -118,16 +118,16 @@ def _count(tables: Tables, part: _Part) -> int:
 
 
 def _place(place: Place) -> PostgresAddress | str:
-    """A server's address, or the one name that a file has whatever links and dots lead to it."""
+    """A server's address, or the real path of a file."""
     return postgres_address(place) or os.path.realpath(cast("str | os.PathLike[str]", place))
 
 
 class _Checked:
-    """Rows on their way: each is compared with its checksum, and all go into one digest.
+    """An iterator over rows that compares each with its checksum and adds it to a digest of all.
 
     Attributes:
-        newest: The highest number that was given out for them.
-        records: How many records they stand for: those that are there, and those that were removed.
+        newest: The highest number that was assigned to them.
+        records: How many records they account for: those that exist and those that were removed.
     """
 
     def __init__(self, rows: Iterator[Row], part: _Part, where: object) -> None:
@@ -213,7 +213,7 @@ def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[Tables]
             if has_writer(address):
                 raise JournalLocked(f"{address} is open in a process that may write to it; end that first")
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            # Nobody may write meanwhile. Reading goes on.
+            # Nobody may write meanwhile; reading is still possible.
             connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
             connection.execute(f"LOCK TABLE {', '.join(part.name for part in _PARTS)} IN SHARE ROW EXCLUSIVE MODE")
             yield PostgresTables(connection)

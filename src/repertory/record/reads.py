@@ -1,4 +1,4 @@
-"""How a journal is read: questions become SQL, and rows become records again, wherever the rows are."""
+"""The base of all parts of a journal that read: it runs SQL and turns rows into records, on any engine."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
 
 
 def number_of(rows: Rows) -> int:
-    """The one number that was asked for; 0 where there is none."""
+    """The number in a result of one row; 0 if it is NULL."""
     return int(next(iter(rows))[0] or 0)
 
 
 def ids_of(rows: Rows) -> list[str]:
-    """The ids that were asked for."""
+    """The ids in the first column of the rows."""
     return [decode_text(row[0]) for row in rows]
 
 
 def marks(values: Collection[Value]) -> str:
-    """The marks of values in an IN; of none, what nothing is in."""
+    """The placeholders of values in an ``IN (…)``; ``NULL`` for no values, which matches nothing."""
     return ", ".join("?" * len(values)) or "NULL"
 
 
 class Reads:
-    """What every part of a journal that reads it stands on."""
+    """The base class of every part of a journal that reads."""
 
     _full_text: FullText = FullText()
 
@@ -44,14 +44,14 @@ class Reads:
         raise NotImplementedError
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
-        """Ask for rows, of ``what`` as an error names it, and decode them."""
+        """Run a query and decode its rows; ``what`` names them in errors."""
         raise NotImplementedError
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
-        """Do something in a transaction of its own, behind what is queued; ``doing`` is its name for an error."""
+        """Do something in its own transaction, after what is queued; ``doing`` names it in errors."""
         raise NotImplementedError
 
-    # --- what is made of them -----------------------------------------------------------------------------
+    # --- reading records ----------------------------------------------------------------------------------
 
     async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         await self._settle()
@@ -60,7 +60,7 @@ class Reads:
         )
 
     def _text(self, text: str) -> Value:
-        """A text as it stands in a column."""
+        """A text as it is stored in a column."""
         return encode_text(text)
 
     def _list(self, values: Iterable[object]) -> str:
@@ -68,7 +68,10 @@ class Reads:
         return encode_json(list(values))
 
     async def _read(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> Numbered:
-        """Records of one kind: SELECT their columns FROM their table ``rest``; with the large field if ``side``."""
+        """Read records of one kind with their numbers.
+
+        ``rest`` follows SELECT … FROM their table; ``side`` says whether to read the large field too.
+        """
         table = TABLES[kind]
         whose = "".join(f" of {value!r:.60}" for value in values[:1] if isinstance(value, str))
         sql = f"{table.select_from(side=side)} {rest}"
@@ -78,16 +81,16 @@ class Reads:
         return [record for _, record in await self._read(kind, rest, *values, side=side)]
 
     async def _catch_up(self, index: SearchIndex) -> None:
-        """Index the words of everything that was written before this call, below what is still being written."""
+        """Index the words of all records that were written before this call, up to the first still being written."""
         await self._complete_below()
         indexed, upto = 0, NO_LIMIT
         while indexed < upto:
             indexed, last = await self._change("index", partial(index_slice, index=index))
-            upto = min(upto, last)  # the last ones may have been removed meanwhile
+            upto = min(upto, last)  # the last records may have been removed meanwhile
 
     async def _of_run(self, kind: type[Any], run_id: str) -> list[Any]:
         return await self._records(kind, OF_RUN, run_id)
 
     async def _complete_below(self) -> int:
-        """Below which number everything that will ever be written can be read now, for whoever goes on from there."""
+        """The number below which nothing more will be written, so that a reader can continue from there later."""
         return NO_LIMIT  # there is one writer

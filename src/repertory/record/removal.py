@@ -1,7 +1,7 @@
-"""How the records of a tree of runs leave a journal: slice by slice, so that writers never wait long, and to the end.
+"""Removing the records of a tree of runs from a journal: slice by slice, so that writers never wait long.
 
-The first slice takes the runs themselves, so nobody finds the tree from then on. What a kill leaves is taken by whoever
-opens the journal next. Numbers are never given out again: ``removals`` remembers how far they went.
+The first slice deletes the runs themselves, so nobody finds the tree from then on. If the process is killed, the next
+one that opens the journal continues. Numbers are never reused: ``removals`` remembers the highest ones.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from repertory.record.rows import TABLES, Table, Value, encode_json
 from repertory.record.search import ENTRIES
 from repertory.record.tables import Tables
 
-_SLICE: Final = 500  # records that one transaction takes; some 10 ms
-# What became of the due times of a schedule is none of a run's, though it names one: else they would come again.
+_SLICE: Final = 500  # records that one transaction deletes; some 10 ms
+# The settled due times of a schedule stay, though they name a run: otherwise they would become due again.
 _OF_RUNS: Final = [
     table for table in TABLES.values() if "run_id" in table.columns and table.record is not ScheduleSettled
 ]
@@ -25,18 +25,18 @@ _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 
 
 def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
-    """Take the next records of a run and of all below it.
+    """Delete the next records of a run and of all runs below it.
 
     Args:
-        tables: Where they are.
-        run_id: A root.
-        at: Seconds since 1970.
+        tables: The journal's tables.
+        run_id: The id of a root run.
+        at: The current time, in seconds since 1970.
 
     Returns:
         Whether it was the last slice.
 
     Raises:
-        RunError: Another machine goes on with the run.
+        RunError: Another machine is continuing the run.
     """
     tables.lock_run(run_id)
     tree = (run_id, run_id, run_id)
@@ -52,7 +52,7 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
     for table in _OF_RUNS:
         if _take(tables, table, run_id, f"SELECT seq FROM {table.name} WHERE {OF_TREE} LIMIT {_SLICE}", *tree):
             return False
-    # A snapshot that another tree has of this one's memory, such as a fork's, needs what stands below it.
+    # A snapshot of this tree's memory in another tree, such as a fork's, needs the scopes that it is based on.
     for scope_id in _scopes_of_nobody(tables):
         for table in (ITEMS.table, TABLES[ScopeMerged], TABLES[ScopeOpened]):
             sql = f"SELECT seq FROM {table.name} WHERE scope_id = ? LIMIT {_SLICE}"
@@ -63,7 +63,7 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
 
 
 def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -> bool:
-    """Take the records whose numbers a question gives; whether there were any."""
+    """Delete the records whose numbers a query returns; return whether there were any."""
     numbers = [int(number) for (number,) in tables.ask(sql, *values)]
     if not numbers:
         return False
@@ -84,7 +84,7 @@ def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -
 
 
 def _scopes_of_nobody(tables: Tables) -> list[str]:
-    """The memory scopes of trees that were removed, without those that a scope of another tree stands on."""
+    """The memory scopes of removed trees, except those that a scope of another tree is based on."""
     removed = {run_id for (run_id,) in tables.ask("SELECT run_id FROM removals")}
     above: dict[str, str | None] = {}
     needed: set[str] = set()

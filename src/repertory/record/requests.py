@@ -1,12 +1,12 @@
-"""Requests on record: written without repeating what the record has already, and put together again to be read.
+"""Recorded requests: written without repeating what is already on record, and put together again when read.
 
-A recorded request leaves out what the call before it sent (see ``ModelCalled``), and of the rest what the ledger holds:
-in the ``content`` of a message
+A recorded request leaves out what the call before it sent (see ``ModelCalled``), and blocks that the ledger holds. In
+the ``content`` of a message
 
 - ``{"type": "entry", "position": 7, "block": 0}`` stands for the first block of the entry at position 7 of the run,
-- ``{"type": "entry", "literal": {…}}`` stands for the block in it, which is itself of a type named ``entry``.
+- ``{"type": "entry", "literal": {…}}`` stands for the block in it, whose own type is named ``entry``.
 
-The Messages API has no such type today. If it gets one, the second form keeps its blocks apart from references.
+The Messages API has no such type today. If it gets one, the second form distinguishes its blocks from references.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from repertory.record.entries import Entry
 from repertory.record.records import ModelCalled
 
 _ENTRY: Final = "entry"
-_MARKERS: Final = "prompt_cache"  # sorts after "messages": what changes at every call stays behind the hashed prefix
+_MARKERS: Final = "prompt_cache"  # sorts after "messages", so what changes in every call comes after the hashed prefix
 
 
 def request_digest(request: Json) -> str:
@@ -36,21 +36,21 @@ def request_digest(request: Json) -> str:
 
 
 def entry_reference(position: int, block: int) -> Json:
-    """What stands in a recorded request for block ``block`` of the run's entry at ``position``, both from 0."""
+    """The reference to block ``block`` of the run's entry at ``position``, both from 0, in a recorded request."""
     return {"type": _ENTRY, "position": position, "block": block}
 
 
 class EntryBlocks:
-    """Knows the blocks of a ledger, so that a recorded request names them instead of repeating them.
+    """Knows the blocks of a ledger, so that a recorded request refers to them instead of repeating them.
 
-    A block is known by its identity: one that is equal and not the same is written whole, which is never wrong.
+    A block is recognised by identity. An equal but different object is written whole, which is always correct.
     """
 
     def __init__(self) -> None:
-        self._places: dict[int, tuple[Block, Json]] = {}  # holds the block, so that its id stays its own
+        self._places: dict[int, tuple[Block, Json]] = {}  # keeps the block alive, so that its id is not reused
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Know the blocks of further entries."""
+        """Add the blocks of further entries."""
         for entry in entries:
             for index, block in enumerate(entry.content):
                 self._places[id(block)] = block, entry_reference(entry.position, index)
@@ -67,17 +67,17 @@ class EntryBlocks:
 
 
 class RequestRecorder:
-    """Writes requests, one after another: each without what the last one said, and without what the ledger holds.
+    """Records successive requests, each without what the last one said and without what the ledger holds.
 
-    It keeps the last one, and the hash in front of each of its messages: what an edit left alone is neither recorded
-    nor hashed again.
+    It keeps the last request and a hash of everything before each of its messages, so what an edit left alone is
+    neither recorded nor hashed again.
     """
 
     def __init__(self) -> None:
-        """Begin with a request that repeats nothing."""
+        """Start with no earlier request, so that the first one repeats nothing."""
         self._frame: ModelRequest | None = None
         self._outer: Json = {}  # everything around the messages
-        self._after: Json = {}  # of it, what follows them
+        self._after: Json = {}  # the part of it that follows the messages
         self._hashes = [blake2b(digest_size=16)]
         self._base: int | None = None
         self._messages: tuple[Message, ...] = ()
@@ -85,14 +85,14 @@ class RequestRecorder:
         self._known = 0  # entries below have their blocks in ``_blocks``
 
     def record(self, request: ModelRequest, entries: Sequence[Entry], *, call: int, **fields: Any) -> ModelCalled:
-        """Write a request that is about to be sent as a record.
+        """Make a record of a request that is about to be sent.
 
-        The record's body has no cache markers in it; where they stood is listed under ``prompt_cache``. ``sent_body``
+        The record's body has no cache markers in it; their places are listed under ``prompt_cache``, and ``sent_body``
         puts them back.
 
         Args:
-            request: What is sent.
-            entries: The ledger; there are more each time.
+            request: The request.
+            entries: The ledger, which only grows from call to call.
             call: Number of the model call within the run; the next record refers to it.
             fields: The other fields of the record, such as ``run_id``.
         """
@@ -142,21 +142,21 @@ class RequestRecorder:
 
 
 class RecordedRequest:
-    """One request, put together from its parts; what it names of the ledger is still to be filled in.
+    """One request, put together from its parts; its references to the ledger are not filled in yet.
 
     Attributes:
-        positions: The entries that it names.
+        positions: The positions of the entries that it refers to.
     """
 
     def __init__(self, calls: Mapping[int, ModelCalled], call: int) -> None:
-        """Put the request of one call together.
+        """Put together the request of one call.
 
         Args:
             calls: The run's calls by number; those between ``call`` and its first base suffice.
-            call: Which request.
+            call: The number of the call.
 
         Raises:
-            JournalUnreadable: A part is missing, or the parts do not fit.
+            JournalUnreadable: A part is missing, or the parts do not fit together.
         """
         called = calls.get(call)
         if called is None:
@@ -179,7 +179,7 @@ class RecordedRequest:
             raise JournalUnreadable(f"the parts of {self._name} do not fit: {error}") from error
 
     def _build_on(self, record: ModelCalled) -> None:
-        """Make the messages of a request out of those of its base."""
+        """Make the messages of a request from those of its base."""
         own: Sequence[Json] = record.body.get("messages", [])
         shared = record.shared_messages if record.base_call is not None else 0
         if record.base_call is not None and record.shared_blocks:
@@ -192,10 +192,10 @@ class RecordedRequest:
         """The request as it was sent.
 
         Args:
-            entries: Those of the run at ``positions``.
+            entries: The run's entries at ``positions``.
 
         Raises:
-            JournalUnreadable: An entry or a block that it names is missing, or what comes out does not have the
+            JournalUnreadable: An entry or a block that it refers to is missing, or the result does not have the
                 recorded digest.
         """
         known = {entry.position: entry.content for entry in entries}
@@ -208,7 +208,7 @@ class RecordedRequest:
         return body
 
     def _fill_in(self, message: Json, entries: Mapping[int, Sequence[Block]]) -> Json:
-        if isinstance(message["content"], str):  # which the API takes for one block of text
+        if isinstance(message["content"], str):  # the API treats it as one block of text
             return message
         content: list[Any] = []
         for item in message["content"]:
@@ -225,10 +225,10 @@ class RecordedRequest:
 
 
 def sent_body(recorded: Json) -> Json:
-    """Make the body of ``POST /v1/messages`` out of a recorded request, its cache markers put back.
+    """Make the body of ``POST /v1/messages`` from a recorded request, with its cache markers put back.
 
     Args:
-        recorded: The whole request, as ``Journal.read_request`` gives it.
+        recorded: The whole request, as ``Journal.read_request`` returns it.
     """
     body = {name: value for name, value in recorded.items() if name not in (_MARKERS, "betas")}
     body.update((name, list(body[name])) for name in ("system", "tools") if name in body)

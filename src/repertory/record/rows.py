@@ -1,6 +1,6 @@
-"""Records as rows: the one mapping that every journal stores by.
+"""Records as rows: the mapping that every journal uses.
 
-A row holds nothing that SQLite could refuse later: what cannot be kept exactly is refused here, in the caller's
+A row holds nothing that SQLite could refuse later. What cannot be kept exactly is refused here, in the caller's
 own call, so that one bad value never stops the journal for everybody else.
 """
 
@@ -49,7 +49,7 @@ EncodedRecord = tuple[EncodedRow, ...]  # a record's row, then that of its side 
 
 MAX_TEXT: Final = 225_000_000  # characters of a row; SQLite's own limit is a thousand million bytes
 _INT64: Final = 2**63
-NO_LIMIT: Final = _INT64 - 1  # the largest number that a LIMIT takes, and above that of every record
+NO_LIMIT: Final = _INT64 - 1  # the largest number that LIMIT accepts; it is above the number of every record
 _SHORT: Final = 1_000_000
 
 
@@ -61,14 +61,14 @@ def encode_json(value: Any) -> str:
 
     Raises:
         ValueError: It holds a number that JSON does not have.
-        TypeError: It holds something that is no JSON at all.
+        TypeError: It holds something that is not JSON at all.
     """
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
         # A lone surrogate, say from a tool that decoded bytes with surrogateescape: escaped it is plain ASCII.
         return json.dumps(msgspec.to_builtins(value), allow_nan=False, separators=(",", ":"))
-    if "null" in text:  # which is also what msgspec writes for the numbers that JSON lacks
+    if "null" in text:  # msgspec also writes null for the numbers that JSON lacks
         _check_finite(value)
     return text
 
@@ -90,14 +90,14 @@ def decode_json(text: Value) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return json.loads(text)  # the standard library's reader takes escaped lone surrogates
+        return json.loads(text)  # the standard library's reader accepts escaped lone surrogates
 
 
 def encode_text(text: str) -> Value:
-    """Write text that SQLite takes; what is no UTF-8 becomes a blob, which tells it from text when read."""
+    """Encode text for SQLite. Text that is not valid UTF-8 becomes a blob, by which it is recognised when read."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"a text of {len(text)} characters is longer than {MAX_TEXT}")
-    text = str(text)  # of a subclass, say an enumeration
+    text = str(text)  # it may be of a subclass, such as an enumeration
     if text.isascii():
         return text
     try:
@@ -108,7 +108,7 @@ def encode_text(text: str) -> Value:
 
 
 def _encode_column(value: object, kind: type[Any]) -> Value:
-    """Write one plain column as the kind that SQLite keeps there, so that it is read as it was written."""
+    """Encode one plain column as the type that SQLite keeps there, so that it is read as it was written."""
     if kind is str and isinstance(value, str):
         return encode_text(value)
     if kind is int and isinstance(value, int):
@@ -138,7 +138,7 @@ _Codec: TypeAlias = tuple[Callable[[Any], Value], Callable[[Value], Any]]
 
 
 def _column(hint: Any) -> tuple[type[Any], _Codec | None]:
-    """What the column of a field holds, and how it is written there and read where that is another type."""
+    """The type of a field's column, and how to encode and decode the field if its own type differs."""
     if get_origin(hint) is Literal:
         return str, None
     if hint in (str, int, float):
@@ -158,26 +158,26 @@ def decode_text(value: Value) -> str:
 
 
 def lenient_text(raw: bytes) -> str:
-    """Read text that may not be UTF-8, so that it can be told apart from what was written."""
+    """Decode text that may not be UTF-8, so that a difference from what was written is detected."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 # --- checksums ---------------------------------------------------------------------------------------------
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-# What reading something that is not as it was written may raise.
+# What decoding a damaged value may raise.
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def _sum(row: Sequence[Value], seed: int) -> int:
     end = len(row)
-    while end and row[end - 1] is None:  # such as the columns of fields that there were none of when it was written
+    while end and row[end - 1] is None:  # such as the columns of fields that did not exist when it was written
         end -= 1
     return zlib.crc32(_pack(row if end == len(row) else row[:end]), seed)
 
 
 def _checksum(row: Sequence[Value], seed: int, number: Value) -> int | None:
-    """The checksum that a row with this number has in the file, or None for what was never written so."""
+    """The checksum that a row with this number has in the file; None for a row that cannot have been written."""
     try:
         return _sum(row, seed) ^ number if isinstance(number, int) else None
     except UnicodeEncodeError:
@@ -188,17 +188,18 @@ def _checksum(row: Sequence[Value], seed: int, number: Value) -> int | None:
 
 
 class Table:
-    """How one type of record is kept: each of its fields has a column, in their order. The schema is made of it.
+    """How one type of record is stored: a column for each of its fields, in their order. The schema is made from it.
 
-    A file's checksums are over the columns in this order, so a field that comes after a release has to have its column
-    behind the others (see ``last``), where older rows have nothing; that is read as the field's default.
+    A file's checksums are over the columns in this order. So a field that is added after a release must have its column
+    after the others (see ``last``); older rows have nothing there, which is read as the field's default.
 
     Attributes:
-        columns: Those after ``seq``.
-        kinds: What each of them holds: text, whole numbers or fractions; the side column's comes last.
-        side: A second table for the one large field that must not swell this one's rows; None for most.
-        side_expires: Its rows may be deleted once their time is over, or never be written; the field then reads as "".
-        layout: All columns of the table, and of its side table.
+        columns: The columns after ``seq``.
+        kinds: The type of each column: text, whole numbers or floats; that of the side column comes last.
+        side: A second table for one large field, to keep this table's rows small; None for most.
+        side_expires: Whether rows of the side table may be deleted when they expire, or never be written; the field
+            then reads as "".
+        layout: All columns of the table and of its side table.
     """
 
     def __init__(
@@ -214,19 +215,19 @@ class Table:
         """Make the table of a type of record.
 
         Args:
-            name: The table's.
+            name: The table's name.
             record: The type.
-            last: Fields that stand behind the others, in this order: one that may be large, so that they are read
-                without it, and those that came after a release.
-            side: The table that the last of them stands in.
-            side_expires: Whether it may be missing there.
-            nested: The fields whose own fields have the columns, with their types.
+            last: Fields whose columns come after the others, in this order: one that may be large, so that the others
+                are read without it, and those that were added after a release.
+            side: The name of the side table, which holds the last of these fields.
+            side_expires: Whether the field may be missing there.
+            nested: Fields that have a column for each of their own fields, with their types.
         """
         self.name = name
         self.record = record
         self.side = side
         self.side_expires = side_expires
-        # The table counts in a checksum too, so that no row passes for one of another table.
+        # The checksum includes the table, so that no row is mistaken for one of another table.
         self._seed, self._side_seed = zlib.crc32(name.encode()), zlib.crc32((side or "").encode())
         hints: dict[str, Any] = {}
         for field, hint in _hints(record).items():
@@ -267,7 +268,7 @@ class Table:
                 values[index] = encode(values[index])
         long = 0
         for index, (value, kind) in enumerate(zip(values, self.kinds, strict=True)):
-            # What needs no care is recognized here: this loop runs for every column of every record.
+            # The common case is handled here first, because this loop runs for every column of every record.
             if type(value) is kind:
                 if kind is str:
                     if len(value) < _SHORT:
@@ -294,12 +295,12 @@ class Table:
         return own, (self.side, body, _sum(body, self._side_seed))
 
     def select(self, alias: str, side: str = "") -> str:
-        """The columns that ``read`` reads, for a SELECT over the table, and its side table if that has an alias."""
+        """The columns for ``read``, for a SELECT over the table, and over its side table if that has an alias."""
         columns = [f"{alias}.{column}" for column in self.layout[self.name]]
         return ", ".join([*columns, f"{side}.{self.side_column}", f"{side}.checksum"] if side else columns)
 
     def select_from(self, *, side: bool = True) -> str:
-        """SELECT and FROM over all rows, as ``t``, for ``read``; with the side table, if there is one and ``side``."""
+        """SELECT and FROM over all rows for ``read``, the table as ``t``; with ``side`` also its side table, if any."""
         if not side or self.side is None:
             return f"SELECT {self.select('t')} FROM {self.name} t"
         return f"SELECT {self.select('t', 'b')} FROM {self.name} t LEFT JOIN {self.side} b ON b.seq = t.seq"
@@ -310,7 +311,7 @@ class Table:
         A side column that was not selected, or has expired, reads as "", or {} where it holds JSON.
 
         Raises:
-            JournalDamaged: They are not what was written.
+            JournalDamaged: The row is not what was written.
         """
         width = len(self.columns) + 1
         own, found, side = row[1:width], row[width], row[width + 1 :]
@@ -322,7 +323,7 @@ class Table:
             raise self._damaged(row, "is not what was written: its checksum is wrong")
         try:
             return int(row[0] or 0), self.decode((*own, *(side[:1] or (self._unread,))) if self.side else own)
-        except (*UNREADABLE, AssertionError) as error:  # written so, by another repertory
+        except (*UNREADABLE, AssertionError) as error:  # another version of repertory wrote it like this
             raise self._damaged(row, f"cannot be read: {error}") from error
 
     def is_whole(self, name: str, row: Sequence[Value]) -> bool:
@@ -388,7 +389,7 @@ TABLES: Final[dict[type[Any], Table]] = {
 _COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}
 
 AFTER_REFUSED: Final = "a batch that it builds on was refused"
-# What to ask where a table has what a batch brings already.
+# Hints for the error when a table already has a row that a batch wants to write.
 _HINTS: Final = {
     "UNIQUE constraint failed: runs.": "; is there a run of this id already?",
     "UNIQUE constraint failed: entries.": "; are there two ledgers for one run?",
@@ -397,7 +398,7 @@ _HINTS: Final = {
 
 
 def refuse_batch(records: Sequence[EncodedRecord], fact: object) -> RecordRefused:
-    """The error of a batch that contradicts what is kept already; ``fact`` says in what."""
+    """The error for a batch that contradicts existing records; ``fact`` says how."""
     owners = [dict(zip(_COLUMNS[table], row, strict=True)).get("run_id") for (table, row, _), *_ in records]
     runs = ", ".join(dict.fromkeys(repr(str(run_id)) for run_id in owners if run_id is not None))
     hint = "".join(hint for begun, hint in _HINTS.items() if str(fact).startswith(begun))

@@ -1,4 +1,4 @@
-"""Lists of trees of runs: what fits is found, counted and cut into pages where the rows are, however many there are."""
+"""Listing trees of runs: filtering, counting and paging in SQL, however many there are."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from repertory.record.run_reads import RunReads
 
 
 class InState(msgspec.Struct, frozen=True, kw_only=True):
-    """Roots in some states.
+    """A filter for roots by state.
 
     Attributes:
-        states: Those on record.
-        among: The ids of roots that alone count; None for all.
-        without: The ids of roots that do not.
+        states: The recorded states.
+        among: Only roots with these ids; None for all.
+        without: No roots with these ids.
     """
 
     states: Collection[RunState]
@@ -30,18 +30,18 @@ class InState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RootFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which roots a list is to have; what is "" or () asks for nothing.
+    """Which roots to list. A field that is "" or () does not restrict them.
 
     Attributes:
-        in_state: They are in one of these.
+        in_state: The root passes one of these filters.
         agent: The name of the agent.
-        client: Who asked for it.
-        text: What the task has somewhere, whatever the case.
-        since: Started then or later, in seconds since 1970.
-        until: Started before that.
+        client: The client that asked for it.
+        text: A text that occurs anywhere in the task; case is ignored.
+        since: Started at this time or later, in seconds since 1970.
+        until: Started before this time.
         before: Started before this root.
         after: Started after this root.
-        oldest: The first that fit are wanted, and not the last.
+        oldest: List the first roots that fit, rather than the last.
     """
 
     in_state: Sequence[InState] = ()
@@ -59,10 +59,10 @@ class ListReads(RunReads):
     """The part of a journal that lists trees of runs."""
 
     async def read_roots(self, wanted: RootFilter, limit: int) -> tuple[list[str], int]:
-        """The ids of the last roots that fit, or of the first, in the order they were started; and how many fit.
+        """The ids of the last (or first) roots that fit, in the order in which they were started; and how many fit.
 
         Raises:
-            RunNotFound: There is no such root to go on from.
+            RunNotFound: There is no root ``before`` or ``after``.
         """
         conditions, values = ["r.parent_id IS NULL"], list[Value]()
         for bound, sign in ((wanted.before, "<"), (wanted.after, ">")):
@@ -91,14 +91,14 @@ class ListReads(RunReads):
         return found if wanted.oldest else found[::-1], count
 
     async def read_trees(self, roots: Collection[str]) -> list[RunRow]:
-        """Some roots and all runs below them, in the order they were started."""
-        # '/' comes right after '.', and '-', which an id may have as well, right before it.
+        """Some roots and all runs below them, in the order in which they were started."""
+        # '/' comes right after '.'; '-', which an id may also have, right before it.
         tree = """SELECT t.seq FROM json_each(?) k JOIN runs t ON t.run_id >= k.value AND t.run_id < k.value || '/'
             WHERE t.run_id = k.value OR substr(t.run_id, length(k.value) + 1, 1) = '.'"""
         return await self._read_runs(f"WHERE r.seq IN ({tree})", self._list(roots)) if roots else []
 
     async def read_ended_roots(self, before: float) -> list[str]:
-        """The ids of the roots that ended before a time, in seconds since 1970, and did not go on since."""
+        """The ids of the roots that ended before a time, in seconds since 1970, and have not been resumed since."""
         sql = f"""SELECT r.run_id FROM current_states c
             JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
             WHERE c.root = 1 AND c.state IN ({FINAL}) AND s.at < ? ORDER BY r.seq"""
@@ -112,7 +112,7 @@ class ListReads(RunReads):
         return found[0]
 
     def _in_state(self, wanted: InState, values: list[Value]) -> str:
-        # By marks: in a list PostgreSQL would not look for them, but go through all roots.
+        # Placeholders, because with a JSON list PostgreSQL would not use the index but scan all roots.
         conditions = [f"r.seq IN (SELECT seq FROM current_states WHERE root = 1 AND state IN ({marks(wanted.states)}))"]
         values += wanted.states
         for sign, ids in (("IN", wanted.among), ("NOT IN", wanted.without or None)):
@@ -122,7 +122,7 @@ class ListReads(RunReads):
         return f"({' AND '.join(conditions)})"
 
     async def _with_text(self, sql: str, values: Sequence[Value], text: str) -> list[str]:
-        # Here and not in SQL: no engine folds the case of every language as Python does, and each in its own way.
+        # In Python, not in SQL: engines fold case in different ways, and none for every language as Python does.
         folded = text.casefold()
 
         def decode(rows: Rows) -> list[str]:

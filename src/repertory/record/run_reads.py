@@ -1,4 +1,4 @@
-"""What a journal tells of runs: how they stand, what was said and done in them, what they cost and what they keep."""
+"""Reading runs from a journal: their state, what was said and done in them, what they cost, and their contents."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ class RunReads(Reads):
     """The part of a journal that reads runs."""
 
     async def read_state_changes(self, *, after: int, limit: int) -> list[tuple[int, RunStateChanged]]:
-        """The changes of state of roots behind a number, each with its own, in order."""
+        """The state changes of root runs after a number, each with its own number, in order."""
         bound = await self._complete_below()
         which = "WHERE t.seq > ? AND t.seq < ? AND instr(t.run_id, '.') = 0 ORDER BY t.seq LIMIT ?"
         return await self._read(RunStateChanged, which, after, bound, limit)
 
     async def last_state_change(self) -> int:
-        """The number of the newest change of state; 0 where there is none."""
+        """The number of the newest state change; 0 if there is none."""
         sql = "SELECT max(seq) FROM run_states"
         return await self._fetch("states", sql, (), number_of)
 
     async def read_webhook_position(self, url: str) -> int | None:
-        """Up to which number a webhook was told of changes, or is to be told again; None where it is new."""
+        """The number of the last change for which a webhook was tried, or at which it began; None if it is new."""
         sql = "SELECT max(change) FROM webhook_attempts WHERE url = ?"
 
         def decode(rows: Rows) -> int | None:
@@ -75,26 +75,26 @@ class RunReads(Reads):
         return await self._fetch("webhooks", sql, (url,), decode)
 
     async def read_failed_webhooks(self, url: str) -> list[WebhookTried]:
-        """For each run whose last attempt at a webhook failed, that attempt."""
+        """The last attempt for each run whose last attempt at a webhook failed."""
         later = "SELECT 1 FROM webhook_attempts n WHERE n.url = t.url AND n.run_id = t.run_id AND n.seq > t.seq"
         which = "t.url = ? AND t.outcome IN ('failed', 'disabled')"
         return await self._records(WebhookTried, f"WHERE {which} AND NOT EXISTS ({later}) ORDER BY t.seq", url)
 
     async def read_webhooks(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, WebhookTried]]:
-        """Attempts at webhooks, each with its number, the newest first; ``before`` a number, None for the newest."""
+        """Attempts at webhooks before a number, each with its number, newest first; None begins with the newest."""
         bound = NO_LIMIT if before is None else before
         return await self._read(WebhookTried, "WHERE t.seq < ? ORDER BY t.seq DESC LIMIT ?", bound, limit)
 
     async def read_records(self, kind: type[R], run_id: str) -> list[tuple[int, R]]:
-        """Every record of one kind that is a run's own, with its number, in order."""
+        """All records of one kind that belong to a run, with their numbers, in order."""
         return await self._read(kind, OF_RUN, run_id)
 
     async def _pairs(
         self, run_id: str, begun: type[B], ended: type[Any], key: Callable[[Any], Hashable], *, side: bool = True
     ) -> list[tuple[B, Any]]:
-        """What a run began, in order, each with the last record that ended it, if any did.
+        """A run's beginnings (of calls, for instance), in order, each with the last record that ended it, or None.
 
-        What was begun again after a crash is there once for each attempt. An end without a beginning is nobody's.
+        What was begun again after a crash occurs once for each attempt. An end without a beginning is left out.
         """
         pairs: list[tuple[B, Any]] = []
         latest: dict[Hashable, int] = {}
@@ -137,11 +137,11 @@ class RunReads(Reads):
         )
 
     async def read_run(self, run_id: str) -> RunRow:
-        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``.
+        """One run, by its id or an unambiguous prefix of it. Raises ``RunNotFound``.
 
-        The beginning of a root's id stands for the root, whatever runs are below it.
+        A prefix of a root's id means the root, whatever runs are below it.
         """
-        # As a range, which the index finds; U+10FFFF comes behind all that an id can have.
+        # A range, so that the index is used; U+10FFFF sorts after every character of an id.
         sql = """SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ?
                  AND instr(substr(run_id, length(CAST(? AS TEXT)) + 1), '.') = 0 ORDER BY run_id LIMIT 4"""
         fitting = await self._fetch("runs", sql, (run_id, run_id + "\U0010ffff", run_id), ids_of) if run_id else []
@@ -154,12 +154,12 @@ class RunReads(Reads):
         return found[0]
 
     async def read_runs(self, *, states: Sequence[RunState] | None = None, below: str | None = None) -> list[RunRow]:
-        """Runs in the order they were started.
+        """Runs in the order in which they were started.
 
         Args:
-            states: Those in one of these states; None for all.
-            below: Only the run of this whole id and all below it; None reads every run of the journal, which takes the
-                longer the more there are.
+            states: Only runs in one of these states; None for all.
+            below: Only the run with this whole id and all runs below it. None reads every run of the journal, which
+                takes longer the more there are.
         """
         conditions, values = list[str](), list[Value]()
         if below is not None:
@@ -171,7 +171,7 @@ class RunReads(Reads):
         return await self._read_runs(f"WHERE {' AND '.join(conditions)}" if conditions else "", *values)
 
     async def read_tree(self, run_id: str) -> list[str]:
-        """The ids of a run and of all below it, in the order they were started."""
+        """The ids of a run and of all runs below it, in the order in which they were started."""
         sql = f"SELECT run_id FROM runs WHERE {OF_TREE} ORDER BY seq"
         return await self._fetch("runs", sql, (run_id,) * 3, ids_of)
 
@@ -181,7 +181,7 @@ class RunReads(Reads):
         return await self._read_entries(f"t.position >= ? {bound} ORDER BY t.position", run_id, start, *values)
 
     async def count_entries(self, run_id: str) -> int:
-        """How many entries the ledger of a run has."""
+        """The number of entries in a run's ledger."""
         sql = "SELECT coalesce(max(position) + 1, 0) FROM entries WHERE run_id = ?"
         return await self._fetch("entries", sql, (run_id,), number_of)
 
@@ -190,15 +190,15 @@ class RunReads(Reads):
         return [record.entry for record in found]
 
     async def _read_positions(self, run_id: str, positions: Collection[int]) -> list[Entry]:
-        # Those alone: what is made of them can be read whatever became of other entries.
+        # Only these entries, so that damage to other entries does no harm.
         which = "t.position IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
         return await self._read_entries(which, run_id, self._list(positions)) if positions else []
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """Full-text search over a run's ledger, best first: entries with any of the words, by BM25.
 
-        Other forms of a word count too, case and accents do not. Words in double quotes are a phrase. The first hundred
-        words of a query count. No query is a syntax error.
+        Other forms of a word match too; case and accents do not matter. Words in double quotes are a phrase. Only the
+        first hundred words of a query count. No query is a syntax error.
         """
         if (asked := self._full_text.entries(run_id, query, _ENTRIES.select("t"))) is None:
             return []
@@ -212,27 +212,27 @@ class RunReads(Reads):
         )
 
     async def read_decisions(self, run_id: str) -> list[DecisionMade]:
-        """Every change of the run's plan, in order."""
+        """All changes of the run's plan, in order."""
         return await self._of_run(DecisionMade, run_id)
 
     async def read_tool_calls(self, run_id: str) -> list[ToolCallRow]:
-        """Every tool call of the run, in the order of intent."""
+        """All tool calls of the run, in the order of their intents."""
         pairs = await self._pairs(run_id, ToolIntended, ToolFinished, attrgetter("call_id"))
         return [ToolCallRow(intended=intended, finished=finished) for intended, finished in pairs]
 
     async def read_intents(self, run_id: str, *, iteration: int) -> list[ToolIntended]:
-        """The tool calls of the run that were begun in an iteration or later, in order; one for each attempt."""
+        """The tool calls of the run that began in an iteration or later, in order; one for each attempt."""
         rest = "WHERE t.run_id = ? AND t.iteration >= ? ORDER BY t.seq"
         return await self._records(ToolIntended, rest, run_id, iteration)
 
     async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
-        """How every tool call of the run ended, in order; also those that never began, so that they had no intent."""
+        """The outcomes of all tool calls of the run, in order, including calls that never began and have no intent."""
         return await self._of_run(ToolFinished, run_id)
 
     async def read_model_calls(self, run_id: str, *, contents: bool = True) -> list[ModelCallRow]:
-        """Every model call of the run, in order; the content of its reply from the ledger where that holds it.
+        """All model calls of the run, in order. If the ledger holds the content of a reply, it is read from there.
 
-        Without ``contents`` it comes without what was asked and what the ledger holds of the answers.
+        Without ``contents`` the calls have no request bodies, and no answers that the ledger holds.
         """
         pairs = await self._pairs(run_id, ModelCalled, ModelReplied, attrgetter("call"), side=contents)
         if not contents:
@@ -257,11 +257,11 @@ class RunReads(Reads):
     ) -> dict[str, RunStatistics]:
         """The figures of a run and of all runs below it, by run id; None means every run, in the order they began.
 
-        ``of`` are the ids of those that are wanted, and of no others.
+        With ``of``, only the figures of the runs with these ids.
 
-        Added up where the records are, so it stays quick where ``read_model_calls`` would read every answer.
+        The figures are added up in SQL, which is fast, while ``read_model_calls`` would read every answer.
         """
-        # '/' comes right after '.', so this is every id that begins with the run's own and a dot.
+        # '/' comes right after '.', so this matches every id that begins with the run's own id and a dot.
         where = "" if run_id is None else "(run_id = ? OR (run_id > ? AND run_id < ?))"
         values: tuple[Value, ...] = (run_id or "", f"{run_id}.", f"{run_id}/")
         if of is not None:
@@ -275,7 +275,7 @@ class RunReads(Reads):
         return await self._fetch("figures", sql, values * sql.count(where) if where else (), decode)
 
     async def read_totals(self, *, after: int = 0) -> Totals:
-        """What the records behind a number add to the figures of all runs, by agent; 0 for all there are."""
+        """What the records after a number add to the figures of all runs, by agent; 0 for all records."""
         removals = await self._fetch("removals", "SELECT count(*) FROM removals", (), number_of)
         newest = " UNION ALL ".join(f"SELECT max(seq) AS seq FROM {table.name}" for table in TABLES.values())
         last = await self._fetch("records", f"SELECT coalesce(max(seq), 0) FROM ({newest}) tables", (), number_of)
@@ -305,7 +305,7 @@ class RunReads(Reads):
         )
 
     async def read_spent(self, since: float) -> tuple[int, int, float]:
-        """What model calls have taken that ended since a time, whatever their run: calls, tokens and US dollars."""
+        """How many model calls of all runs have ended since a time, with their tokens and US dollars."""
         taken = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens + output_tokens"
         sql = f"SELECT count(*), coalesce(sum({taken}), 0), coalesce(sum(cost), 0.0) FROM model_replies WHERE at >= ?"
 
@@ -316,7 +316,7 @@ class RunReads(Reads):
         return await self._fetch("model replies", sql, (since,), decode)
 
     async def read_open_calls(self, run_id: str) -> dict[tuple[str, int], Amount]:
-        """The most that each model call without a reply can have taken, of a run and of those below it."""
+        """The most that each unanswered model call of a run, and of the runs below it, can have taken."""
         answered = "SELECT 1 FROM model_replies r WHERE r.run_id = c.run_id AND r.call = c.call"
         sql = f"""SELECT run_id, call, cost_at_most, tokens_at_most FROM model_calls c
                   WHERE {OF_TREE} AND NOT EXISTS ({answered})"""
@@ -330,12 +330,12 @@ class RunReads(Reads):
         return await self._fetch("open model calls", sql, (run_id,) * 3, decode)
 
     async def read_elapsed(self, run_id: str) -> float:
-        """How long a tree of runs has been going, in seconds, as far as its events say; see ``EventLogged``."""
+        """How many seconds a tree of runs has been active, according to its events; see ``EventLogged``."""
         sql = f"SELECT max(elapsed) FROM events WHERE {OF_TREE}"
         return await self._fetch("events", sql, (run_id,) * 3, lambda rows: float(next(iter(rows))[0] or 0.0))
 
     async def count_tools_run(self, run_id: str) -> dict[str, int]:
-        """For a run and each one below it, how many tool calls began; one that began again after a crash is one."""
+        """How many tool calls began in a run and in each run below it. A call that began again after a crash is one."""
         sql = f"SELECT run_id, count(DISTINCT call_id) FROM tool_intents WHERE {OF_TREE} GROUP BY run_id"
         return await self._fetch(
             "tool calls", sql, (run_id,) * 3, lambda rows: {str(row[0]): int(row[1] or 0) for row in rows}
@@ -345,39 +345,39 @@ class RunReads(Reads):
         """The whole request of one model call, as it was sent, put together from its parts.
 
         Raises:
-            JournalUnreadable: The parts do not give the recorded digest.
+            JournalUnreadable: The parts do not match the recorded digest.
         """
         calls = await self._of_run(ModelCalled, run_id)
         request = RecordedRequest({record.call: record for record in calls if record.call <= call}, call)
         return request.whole(await self._read_positions(run_id, request.positions))
 
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:
-        """Every summary of the run, in the order they were stored."""
+        """All summaries of the run, in the order in which they were stored."""
         return await self._of_run(SummaryStored, run_id)
 
     async def find_summary(self, root: str, key: str) -> SummaryStored | None:
-        """The newest summary with this key of a root and of the runs below it."""
+        """The newest summary with this key in a tree; None if there is none."""
         rest = f"WHERE t.key = ? AND {OF_TREE} ORDER BY t.seq DESC LIMIT 1"
         found = await self._records(SummaryStored, rest, key, root, root, root)
         return found[0] if found else None
 
     async def find_result_summary(self, root: str, key: str) -> str | None:
-        """The newest summary of a single result with this key, of a root and of the runs below it."""
+        """The newest summary of a single result with this key in a tree; None if there is none."""
         keyed = f"t.type = '{RESULT_SUMMARIZED}' AND json_extract(t.body, '$.key') = ?"
         rest = f"WHERE {keyed} AND {OF_TREE} ORDER BY t.seq DESC LIMIT 1"
         found = await self._records(EventLogged, rest, key, root, root, root)
         return found[0].body["text"] if found else None
 
     async def read_content(self, content_id: str, *, root: str | None = None) -> ContentStored | None:
-        """One stored content, its body from the ledger where that holds it; None where there never was one.
+        """One stored content, with its body from the ledger if that holds it; None if there never was one.
 
-        The body is "", though the length is not 0, where it was cleaned up and the ledger does not hold all of it.
+        If it was cleaned up and the ledger does not hold all of it, the body is "", although the length is not 0.
 
         Args:
-            content_id: Its citation.
-            root: Only what this run and those below it stored; None for whoever may read everything.
+            content_id: Its citation id.
+            root: Only what this run and the runs below it stored; None for a caller that may read everything.
         """
-        # The latest of that id, and only then its body: an earlier one must not shine through a deleted one.
+        # First the latest with this id, then its body: an earlier body must not replace one that was deleted.
         whose, values = ("", ()) if root is None else (f"AND {OF_TREE}", (root, root, root))
         latest = f"t.seq = (SELECT max(seq) FROM contents WHERE content_id = ? {whose})"
         found: list[ContentStored] = await self._records(ContentStored, f"WHERE {latest}", content_id, *values)
@@ -389,28 +389,28 @@ class RunReads(Reads):
         return stored
 
     async def read_held(self, stored: ContentStored) -> str:
-        """The whole of a content by what the ledger of its run holds of it; "" where that is not all."""
+        """The whole of a content, put together from its run's ledger; "" if the ledger does not hold all of it."""
         named = encode_json(stored.content_id)
         return put_together(stored, await self._read_entries(HOLDING, stored.run_id, stored.content_id, named))
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:
-        """All stored contents of a run, their bodies left empty."""
+        """All stored contents of a run, without their bodies."""
         return await self._records(ContentStored, OF_RUN, run_id, side=False)
 
     async def read_due_bodies(
         self, now: float, *, ended_after: float = -math.inf, ended_by: float = -math.inf, root: str | None = None
     ) -> list[StoredBody]:
-        """What the content store holds though its time is over by ``now``; all times are seconds since 1970.
+        """The bodies in the content store that are due for cleaning up; all times are seconds since 1970.
 
-        A content with a time of its own is due at its ``expires_at``, and ``retention`` seconds after the tree of its
-        run has ended. One without is due where that end lies between the two bounds, if its run has retrieved
-        anything: else nothing else holds it. ``root`` looks at one tree alone, None at all of them.
+        A content is due if its ``expires_at`` is not after ``now``, or its tree ended ``retention`` seconds ago. A
+        content with neither is due if its tree ended between ``ended_after`` and ``ended_by`` and its run has retrieved
+        anything; if it has not, nothing else can hold the content. ``root`` restricts this to one tree; None means all.
         """
         whose, values = ("", ()) if root is None else (f"{of_tree('t')} AND", (root, root, root))
         return await self._read_bodies(due(whose), *values, now, now, ended_after, ended_by)
 
     async def read_bodies(self, run_id: str) -> list[StoredBody]:
-        """What the content store holds of a run and of those below it."""
+        """The bodies that the content store holds for a run and the runs below it."""
         return await self._read_bodies(f"{STORED} WHERE {OF_TREE} ORDER BY t.seq", run_id, run_id, run_id)
 
     async def _read_bodies(self, rest: str, *values: Value) -> list[StoredBody]:
@@ -418,16 +418,16 @@ class RunReads(Reads):
         return [StoredBody(number=number, content=content) for number, content in found]
 
     async def read_payload(self, run_id: str) -> list[PayloadChanged]:
-        """Every version of a run's payload, in order; [] where it has none."""
+        """All versions of a run's payload, in order; [] if it has no payload."""
         return await self._of_run(PayloadChanged, run_id)
 
     async def payload_version(self, run_id: str) -> int:
-        """How many versions a run's payload had; 0 where it has none."""
+        """The number of the newest version of a run's payload; 0 if it has no payload."""
         sql = "SELECT max(version) FROM payloads WHERE run_id = ?"
         return await self._fetch("payloads", sql, (run_id,), number_of)
 
     async def read_payloads(self, root: str) -> list[PayloadChanged]:
-        """Every version of the payloads of a run and of those below it, in the order they were written."""
+        """All versions of the payloads of a run and the runs below it, in the order in which they were written."""
         return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)
 
     async def read_events(
@@ -439,14 +439,14 @@ class RunReads(Reads):
         limit: int | None = None,
         types: Collection[str] = (),
     ) -> list[tuple[int, EventLogged]]:
-        """A run's events with their sequence numbers, those after the given one, in order.
+        """A run's events after a sequence number, with their sequence numbers, in order.
 
         Args:
             run_id: The run; None means every run.
-            after: The sequence number of the last event that is known already.
-            before: Give the last ones before this sequence number, instead of the first ones after ``after``.
-            limit: How many at most; None means all.
-            types: Only events of these; none of them means every type.
+            after: The sequence number of the last event that is already known.
+            before: Return the last events before this sequence number, instead of the first ones after ``after``.
+            limit: The maximum number of events; None means all.
+            types: Only events of these types; empty means all types.
         """
         bound = await self._complete_below() if run_id is None else NO_LIMIT
         whose, values = ("t.seq < ? AND", (bound,)) if run_id is None else ("t.run_id = ? AND", (run_id,))
@@ -460,7 +460,7 @@ class RunReads(Reads):
         return (await self._read(EventLogged, last, *values, after, before, most))[::-1]
 
     async def last_event(self) -> int:
-        """The sequence number of the newest event of any run; 0 where there is none."""
+        """The sequence number of the newest event of any run; 0 if there is none."""
         sql = "SELECT coalesce(max(seq), 0) FROM events WHERE seq < ?"
         bound = await self._complete_below()
         return await self._fetch("events", sql, (bound,), number_of)

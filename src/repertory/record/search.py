@@ -1,4 +1,4 @@
-"""Full-text search: the words of records are indexed behind them, in slices, when somebody searches."""
+"""Full-text search: the words of records are indexed later than they are written, in slices, before a search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repertory.record.records import EntryAppended, SearchHit
 from repertory.record.rows import TABLES, Table, Value, encode_json
 
 _PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
-# Of scripts without spaces every letter is a word of its own, and several in a row are found as a phrase.
+# In scripts without spaces every letter is a word of its own, and several in a row are found as a phrase.
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _UNSPACED = re.compile(f"[{UNSPACED}]+")
 
@@ -28,13 +28,13 @@ Question: TypeAlias = tuple[str, list[Value]]
 
 
 def label(kind: str, value: str) -> str:
-    """What an index knows a value by that is no text: one word of digits, which no stemmer touches."""
+    """A label by which an index holds a value that is not text: one word of digits, which no stemmer changes."""
     data = f"{kind}:{value}".encode("utf-8", "surrogatepass")
     return str(int.from_bytes(blake2b(data, digest_size=8).digest()))
 
 
 class IndexRow(NamedTuple):
-    """What an index has of a record: where, and the values of its columns."""
+    """A record in an index: its place and the values of its columns."""
 
     place: int
     labels: tuple[str, ...]
@@ -45,11 +45,11 @@ class SearchIndex(msgspec.Struct, frozen=True):
     """A table for full-text search over the records of one kind.
 
     Attributes:
-        name: Of the table.
-        table: Where the records stand.
-        columns: Of the index; all but the last hold labels.
-        progress: The column of ``search_progress`` that says up to which ``seq`` it is.
-        row: From a record and its number to its row; None leaves the record out.
+        name: The name of the table.
+        table: The table with the records.
+        columns: The columns of the index; all but the last hold labels.
+        progress: The column of ``search_progress`` with the last ``seq`` that is indexed.
+        row: Makes the row from a record and its number; None leaves the record out.
     """
 
     name: str
@@ -67,25 +67,25 @@ ENTRIES: Final = SearchIndex("entry_search", TABLES[EntryAppended], ("run", "wor
 
 
 def searchable_text(content: Sequence[Block]) -> str:
-    """The words of an entry: its texts and results, and the names and arguments of the calls it makes."""
+    """The text of an entry to search: its texts and results, and the names and arguments of the calls it makes."""
     parts = [text_of(content)]
     parts += [f"{block.name} {encode_json(block.input)}" for block in content if isinstance(block, ToolUse)]
     return indexable("\n".join(part for part in parts if part))
 
 
 def indexable(text: str) -> str:
-    """A text as FTS5 takes it: a lone surrogate is no character, and reading stops at a NUL."""
+    """A text as FTS5 accepts it: without lone surrogates, and without NUL, at which reading would stop."""
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def spaced(text: str) -> str:
-    """A text with its words apart, as the index takes it."""
-    # By stretches: letter by letter takes six times as long, while the writer waits.
+    """A text with spaces between its words, for the index."""
+    # Run by run: going letter by letter takes six times as long, while the writer waits.
     return text if text.isascii() else _UNSPACED.sub(lambda found: f" {' '.join(found[0])} ", text)
 
 
 def phrases_of(query: str) -> list[str]:
-    """The first words of a query, those between double quotes together as one phrase; everything else is dropped."""
+    """The first words of a query; words in double quotes become one phrase. Everything else is dropped."""
     phrases: dict[str, None] = {}
     left = MOST_WORDS
     for found in _PHRASE_OR_WORD.finditer(query):
@@ -104,19 +104,19 @@ def find_all_words(text: str) -> list[str]:
 
 
 class FullText:
-    """How a journal searches: by SQLite's FTS5, unless another engine has its own way.
+    """The SQL for searching with SQLite's FTS5; other engines override it.
 
     Attributes:
-        by_score: What orders items that are joined to a list of the best, best first. SQLite joins them in its order;
-            asked to order them, it would read all thousand before it gives the best twenty.
+        by_score: The ORDER BY for items that are joined to a list of the best. SQLite needs none: it joins them in the
+            order of the list; with an ORDER BY it would read all thousand before it returns the best twenty.
     """
 
     by_score = ""
 
     def entries(self, run_id: str, query: str, columns: str) -> Question | None:
-        """SELECT a score, the better the higher, and ``columns`` of entries ``t`` that have any of the words.
+        """SELECT a score (higher is better) and ``columns`` of entries ``t`` that have any of the words.
 
-        None where the query has no word.
+        None if the query has no words.
         """
         words = " OR ".join(f'"{phrase}"' for phrase in phrases_of(query))
         if not words:
@@ -126,9 +126,9 @@ class FullText:
         return sql, [f"run : {label('run', run_id)} AND words : ({words})", run_id]
 
     def items(self, labels: Labels, text: str, upto: int, most: int) -> Question:
-        """SELECT the ``place`` of items up to a position that have labels and all words, newest first.
+        """SELECT the ``place`` of items up to a position that have the labels and all words, newest first.
 
-        Where there are words, with a ``score``, the better the lower, and no more than ``most``.
+        If there are words, also a ``score`` (lower is better), and at most ``most`` items.
         """
         groups = " AND ".join(f"({' OR '.join(group)})" for group in labels[1:])
         words = " AND ".join(f'"{phrase}"' for phrase in phrases_of(text))
@@ -141,12 +141,12 @@ class FullText:
 
 
 def stems_of(query: str) -> str:
-    """What the words of a query begin with, whatever their form: the index stems words, a text does not."""
+    """Approximate stems of a query's words. The index finds other forms of a word, a search in plain text does not."""
     return " ".join(word[: max(4, len(word) - 3)] for word in words_of(query))
 
 
 def search_hit(found: EntryAppended, score: float, query: str) -> SearchHit:
-    """One answer, with the words around the place where most words of the query stand together; else the beginning."""
+    """One hit, with the words around the place where most words of the query occur together, or the beginning."""
     text = searchable_text(found.entry.content)
     best = find_words(text, stems_of(query), limit=1)
     excerpt = best[0].text if best else first_chars(text, EXCERPT)

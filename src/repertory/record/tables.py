@@ -1,4 +1,4 @@
-"""A connection in a transaction, for what is done to many records at once: index, remove and move them."""
+"""A connection in a transaction, for work on many records at once: indexing, removing and moving them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from repertory.record.search import IndexRow, SearchIndex
 
 
 class Tables:
-    """A connection to SQLite; another engine inherits. The SQL is SQLite's."""
+    """A connection to SQLite; other engines have subclasses. The SQL is SQLite's."""
 
-    for_update = ""  # behind a SELECT of what is changed at once
+    for_update = ""  # put after a SELECT of rows that are changed next
 
     def __init__(self, connection: Any) -> None:
-        """Work over a connection that is in a transaction."""
+        """Use a connection that is in a transaction."""
         self._connection = connection
         if isinstance(connection, sqlite3.Connection):
             connection.text_factory = lenient_text
 
     def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
-        """Ask for rows."""
+        """Query rows."""
         return [*self._connection.execute(sql, values)]
 
     def stream(self, sql: str, *values: Value, at_once: int) -> Generator[Row]:
-        """Ask for rows, of which no more than so many are in memory."""
+        """Query rows, of which at most ``at_once`` are in memory."""
         cursor = self._connection.execute(sql, values)
         while rows := cursor.fetchmany(at_once):
             yield from rows
@@ -42,20 +42,20 @@ class Tables:
         self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
 
     def lock_run(self, run_id: str) -> None:
-        """Let nobody else remove a run, or go on with it, before the end of the transaction.
+        """Prevent others from removing or continuing a run until the end of the transaction.
 
-        A file has one owner, which does one thing after the other.
+        For a file there is nothing to do: it has one owner, which does one thing after the other.
 
         Raises:
-            RunError: Another machine goes on with it.
+            RunError: Another machine is continuing the run.
         """
 
     def complete_below(self) -> int:
-        """Below which number nothing can be written any more; above all numbers where nobody else writes."""
+        """The number below which nothing can be written any more; above all numbers if nobody else writes."""
         return NO_LIMIT
 
     def number_above(self, newest: int) -> None:
-        """Have later records numbered above a number; in a file they are numbered above those that are there."""
+        """Number later records above a number; in a file they are always numbered above the existing ones."""
 
     def index(self, index: SearchIndex, rows: Iterable[IndexRow]) -> None:
         """Add the words of records to an index."""
@@ -64,7 +64,7 @@ class Tables:
         self._connection.executemany(sql, ((row.place, *row.labels, row.words) for row in rows))
 
     def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
-        """Forget the words of records that are about to be deleted: the index has no text, so it has to be told."""
+        """Remove the words of records that are about to be deleted. The index has no text, so it must be given them."""
         names, marks = ", ".join(index.columns), ", ?" * len(index.columns)
         ((indexed,),) = self.ask(f"SELECT {index.progress} FROM search_progress")
         which = "WHERE t.seq IN (SELECT value FROM json_each(?))"
@@ -75,16 +75,16 @@ class Tables:
                 self.tell(sql, found.place, *found.labels, found.words)
 
 
-_SLICE: Final = 256  # records whose words one transaction indexes, and
-_SLICE_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
-_AT_ONCE: Final = 16  # records that are read at once, as each may be large
+_SLICE: Final = 256  # records whose words one transaction indexes
+_SLICE_CHARACTERS: Final = 500_000  # characters that it indexes, so that appends never wait long for a search
+_AT_ONCE: Final = 16  # records that are read at a time, as each may be large
 
 
 def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
     """Index the words of the next records that are not indexed yet.
 
     Returns:
-        Up to which ``seq`` the index now is, and the last ``seq`` that has a record and may be indexed.
+        The last ``seq`` that is now indexed, and the last ``seq`` that has a record and may be indexed.
     """
     ((indexed,),) = tables.ask(f"SELECT {index.progress} FROM search_progress{tables.for_update}")
     below = tables.complete_below()
@@ -109,5 +109,5 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
 def _index_row(index: SearchIndex, row: Sequence[Any]) -> IndexRow | None:
     try:
         return index.row(*index.table.read(row))
-    except JournalDamaged:  # whoever reads it is told; everything else can be searched
+    except JournalDamaged:  # reading the record reports it; everything else can be searched
         return None

@@ -1,7 +1,7 @@
-"""Wait in a task of any event loop for something that another thread finishes.
+"""Waiting in a task, on any event loop, for something that another thread finishes.
 
-A native wake-up costs a third of ``anyio.from_thread`` and, unlike it, wakes every waiter of a batch with one crossing
-between threads.
+A wake-up by the event loop's own functions costs a third of ``anyio.from_thread`` and, unlike it, wakes all waiters of
+a batch with one crossing between threads.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import anyio.lowlevel
 T = TypeVar("T")
 
 Failure: TypeAlias = Callable[[], BaseException]
-"""Makes the error that a waiter raises, a new one for each."""
+"""Makes the error that a waiter raises, a new one for each waiter."""
 
 
 class Waiter:
-    """The running task, as other threads wake it.
+    """The current task, to be woken by other threads.
 
     Attributes:
-        loop: Its event loop.
-        wake: Lets the task go on; to be called on its loop only.
-        wait: What the task waits with.
+        loop: The task's event loop.
+        wake: Wakes the task; call it only on its loop.
+        wait: Waits in the task until it is woken.
     """
 
     __slots__ = ("_post", "loop", "wait", "wake")
@@ -47,8 +47,8 @@ class Waiter:
             self._post = self.loop.call_soon_threadsafe
 
     def post(self, callback: Callable[..., object], argument: object) -> None:
-        """Have something called on the task's loop; from any thread."""
-        with suppress(RuntimeError):  # the loop ended, and its tasks with it: nobody waits
+        """Call something on the task's loop; from any thread."""
+        with suppress(RuntimeError):  # the loop and its tasks have ended: nobody waits
             self._post(callback, argument)
 
 
@@ -63,15 +63,15 @@ def wake_all(waiters: Iterable[Waiter]) -> None:
     for waiter in waiters:
         by_loop.setdefault(waiter.loop, []).append(waiter)
     for group in by_loop.values():
-        # The list travels as an argument. A lambda over `group` would bind late: by the time the loop runs it,
-        # the name means the last group, and every other group sleeps for ever.
+        # The list is passed as an argument. A lambda over `group` would bind late: when the loop runs it, the name
+        # would mean the last group, and every other group would sleep for ever.
         group[0].post(_wake_each, group)
 
 
 class Ticket:
-    """What tasks of any loop and plain threads wait with for what another thread does: a batch on its way to the disk.
+    """Lets tasks of any loop, and plain threads, wait for another thread's work, such as writing a batch to the disk.
 
-    Correct without a lock because ``finish`` sets ``done`` before it takes the waiters, and a waiter looks at
+    It is correct without a lock because ``finish`` sets ``done`` before it takes the waiters, and a waiter checks
     ``done`` again after it has enlisted: one of the two always sees the other.
     """
 
@@ -84,10 +84,10 @@ class Ticket:
         self._threads: list[threading.Event] = []
 
     def finish(self, failure: Failure | None = None) -> list[Waiter]:
-        """Mark as done and let waiting threads go on.
+        """Mark it as done and wake waiting threads.
 
         Args:
-            failure: What every waiter raises; None for success.
+            failure: Makes the error that every waiter raises; None for success.
 
         Returns:
             The waiting tasks, for one ``wake_all`` over many tickets.
@@ -101,11 +101,11 @@ class Ticket:
     async def wait(self) -> None:
         """Wait until it is done; for a batch, until it is durable.
 
-        A cancelled wait does not take the batch back: it will still be written.
+        Cancelling the wait does not take the batch back: it will still be written.
 
         Raises:
-            RecordRefused: It contradicts what is kept already: a run or a position of a ledger that exists. Nothing
-                of it was written; other batches go on.
+            RecordRefused: It contradicts existing records, such as a run or a ledger position that exists. Nothing
+                of it was written; other batches are not affected.
             JournalWriteFailed: It could not be written, and neither can anything after it.
         """
         await self.wait_done()
@@ -113,7 +113,7 @@ class Ticket:
             raise self.failure()
 
     async def wait_done(self) -> None:
-        """The same, whether it became done well or with an error."""
+        """Wait until it is done, whether it succeeded or failed; does not raise its failure."""
         if self.done:
             await anyio.lowlevel.checkpoint()
         else:
@@ -123,7 +123,7 @@ class Ticket:
                 await waiter.wait()
 
     def wait_sync(self) -> None:
-        """The same, blocking the calling thread."""
+        """Like ``wait``, but blocks the calling thread."""
         if not self.done:
             event = threading.Event()
             self._threads.append(event)
@@ -134,7 +134,7 @@ class Ticket:
 
 
 class Answer(Ticket, Generic[T]):
-    """A ticket with what comes of the work."""
+    """A ticket with the result of the work."""
 
     __slots__ = ("_values",)
 
@@ -143,10 +143,10 @@ class Answer(Ticket, Generic[T]):
         self._values: list[T] = []
 
     def give(self, value: T) -> None:
-        """Have it; ``finish`` lets go on who waits."""
+        """Set the result; ``finish`` then wakes the waiters."""
         self._values.append(value)
 
     async def result(self) -> T:
-        """Wait until it is done, then give it; raises as ``wait``."""
+        """Wait until it is done and return the result; raises as ``wait``."""
         await self.wait()
         return self._values[0]

@@ -1,6 +1,6 @@
-"""One thread that writes: it gathers what is queued, commits it at once, and wakes everybody at once.
+"""The writer thread: it gathers what is queued, writes it in one commit, and wakes all waiters together.
 
-Where to is for those who inherit: ``SqliteWriter`` writes to a file, ``PostgresWriter`` to a server.
+The subclasses say where to: ``SqliteWriter`` writes to a file, ``PostgresWriter`` to a server.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from repertory.record.waiting import Failure, Ticket, Waiter, wake_all
 
 L = TypeVar("L", bound=Ticket)
 
-GROUP: Final = 512  # records that one commit gathers; a larger batch is a commit of its own
-_END: Final = Ticket()  # stands in the queue behind everything else
+GROUP: Final = 512  # records that one commit gathers; a larger batch gets its own commit
+_END: Final = Ticket()  # the last element of the queue
 
 
 class Batch(Ticket):
     """Records that are written together or not at all.
 
     Attributes:
-        rows: What they are in the file.
-        told: What is called once that is durable, in order, before anybody who waits goes on.
-        after: The batch without which this one makes no sense.
-        emptied: The numbers of the contents whose bodies go with it.
+        rows: The records as rows.
+        told: Functions to call once the batch is durable, in order, before any waiter wakes.
+        after: The batch on which this one depends.
+        emptied: The numbers of the contents whose bodies it deletes.
     """
 
     __slots__ = ("after", "emptied", "rows", "told")
@@ -48,41 +48,41 @@ class Batch(Ticket):
         self.emptied = emptied
 
     def refuse(self, fact: object) -> None:
-        """Have everybody who waits told that this batch alone was not written, and why."""
+        """Make every waiter raise the error that only this batch was not written, and why."""
         self.failure = partial(refuse_batch, self.rows, fact)
 
     def builds_on_refused(self) -> bool:
-        """Whether the batch before it was refused."""
+        """Whether the batch on which it depends was refused."""
         return self.after is not None and self.after.failure is not None
 
     def end(self, failure: Failure | None = None) -> list[Waiter]:
-        """Have those who wait go on; ``failure`` is that of all batches, if they failed."""
-        self.after, self.told = None, ()  # or the whole history of a ledger would stay in memory
+        """Finish the ticket; ``failure`` is that of the whole group, if it failed."""
+        self.after, self.told = None, ()  # otherwise the whole history of a ledger would stay in memory
         if self.failure is None:
             self.rows = ()
         return self.finish(self.failure or failure)
 
 
 class Writer:
-    """The queue, the thread, and what becomes of both when something fails.
+    """The queue and the thread of a journal's writer, and the handling of failures.
 
     Args:
-        name: Of what is written to, as errors say it.
+        name: The name of the file or database, for errors.
     """
 
     def __init__(self, name: str) -> None:
         self._path = name
         self._queue: queue.SimpleQueue[Ticket] = queue.SimpleQueue()
-        self._following: Ticket | None = None  # taken from the queue and not yet done
-        self._lock = threading.Lock()  # nothing may be queued behind the end
-        self._last: Ticket | None = None  # what was queued last
+        self._following: Ticket | None = None  # taken from the queue and not yet handled
+        self._lock = threading.Lock()  # so that nothing is queued after the end
+        self._last: Ticket | None = None  # the ticket that was queued last
         self._closed = self._forked = False
         self._failure: BaseException | None = None
-        # A daemon, so that a disk that hangs for ever does not keep a dying process; nothing needs a good-bye.
+        # A daemon thread, so that a disk that hangs for ever does not keep the process alive. It needs no clean end.
         self._thread = threading.Thread(target=self._run, name="repertory-journal", daemon=True)
 
     def _start(self) -> None:
-        """Start the thread, once the object is whole."""
+        """Start the thread, when the object is fully initialised."""
         self._thread.start()
         leave_behind_in_forks(self)
 
@@ -93,11 +93,11 @@ class Writer:
         raise NotImplementedError
 
     def _refused(self) -> tuple[type[BaseException], ...]:
-        """The errors that are a batch's fault and not the disk's: the others can be written without it."""
+        """The errors caused by a batch and not by the disk: the other batches can be written without it."""
         raise NotImplementedError
 
     def _fact(self, error: BaseException) -> object:
-        """What a refused batch contradicts."""
+        """The existing fact that a refused batch contradicts."""
         return error
 
     def _do(self, item: Ticket) -> None:
@@ -105,22 +105,22 @@ class Writer:
         raise NotImplementedError
 
     def _rollback(self) -> None:
-        """Take back what is half written; if that fails too, it adds nothing."""
+        """Roll back what is half written; if that fails too, the error is ignored."""
         raise NotImplementedError
 
     def _last_words(self) -> None:
-        """Close the connection, after everything that was queued."""
+        """Close the connection, after everything that was queued has been written."""
         raise NotImplementedError
 
     def _waits_for(self) -> str:
-        """What writing waits for, for an error that says that it did not end in time; "" for nothing known."""
+        """What the writer is waiting for, for the error that closing took too long; "" if unknown."""
         return ""
 
     def _hurry(self) -> None:
-        """Give up waiting soon: closing took too long."""
+        """Stop waiting soon, because closing took too long."""
 
     def _explain(self, cause: BaseException) -> str:
-        """Say why nothing is written any more."""
+        """Explain why nothing is written any more."""
         return str(cause) if isinstance(cause, JournalWriteFailed) else f"cannot write {self._path}: {cause}"
 
     # --- the queue ----------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Writer:
         """Write what is queued and end the thread; blocks for at most ``timeout`` seconds. Safe to call twice.
 
         Raises:
-            JournalWriteFailed: Not everything was taken in time.
+            JournalWriteFailed: Not everything was written in time.
         """
         with self._lock:
             if not self._closed:
@@ -167,16 +167,16 @@ class Writer:
 
     @property
     def queued(self) -> int:
-        """How many batches wait to be written, about."""
+        """About how many batches wait to be written."""
         return self._queue.qsize()
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will be written any more."""
+        """Whether the thread has ended, so that nothing will be written any more."""
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """In a fork, where the thread is not: refuse everything."""
+        """In a forked child, which has no writer thread: refuse everything."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._closed = self._forked = True
 
@@ -192,7 +192,7 @@ class Writer:
         self._last_words()
 
     def _gather(self, first: Batch) -> list[Batch]:
-        """Take what is queued behind ``first`` up to a full group."""
+        """Take what is queued after ``first``, up to a full group."""
         group, size = [first], len(first.rows)
         while size < GROUP and not self._queue.empty():
             item = self._queue.get()
@@ -204,7 +204,7 @@ class Writer:
         return group
 
     def _write_group(self, group: Sequence[Batch]) -> None:
-        """Write a group in one commit; else each batch in its own, but for those that contradict what is kept."""
+        """Write a group in one commit. If it is refused, write each batch by itself, except those at fault."""
         if not any(map(Batch.builds_on_refused, group)):
             try:
                 self._write(group)
@@ -228,7 +228,7 @@ class Writer:
                 for batch in group:
                     for tell in batch.told if batch.failure is None else ():
                         tell()
-            except BaseException as error:  # noqa: BLE001 - this thread's supervisor: whatever it was stops the journal
+            except BaseException as error:  # noqa: BLE001 - supervises this thread: any error stops the journal
                 self._fail(error)
         failure = self._failed if self._failure is not None else None
         wake_all([waiter for batch in group for waiter in batch.end(failure)])
