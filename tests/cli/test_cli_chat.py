@@ -78,12 +78,12 @@ def test_a_talk_at_a_terminal(home: Path) -> None:
         terminal.type("\x04")
         assert terminal.end() == 0
         assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
-        run = terminal.seen.partition("go on with: repertory chat ")[2].split()[0]
+        run = terminal.seen.partition("continue with: repertory chat ")[2].split()[0]
     with at_a_terminal("chat", run, "--agent", "ag:clerk", "--db", "a.db", home=home) as terminal:
         assert "hello" in terminal.expect("I heard: hello")
         terminal.expect("> ")
         terminal.type("\x03")
-        terminal.expect("once more")
+        terminal.expect("Ctrl-C again")
         terminal.type("\x03")
         assert terminal.end() == 130
         assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
@@ -133,7 +133,7 @@ def test_through_a_pipe_it_is_said_that_a_call_waits(home: Path) -> None:
     process.stdin.write("pay\n")
     process.stdin.flush()
     said = process.stderr.readline()
-    assert 'pay to="ann" waits until it is allowed' in said
+    assert 'pay to="ann" waits for approval' in said
     assert "repertory approve" in said
     process.terminate()
     process.communicate(timeout=PATIENCE)

@@ -92,5 +92,5 @@ def test_a_backup_that_a_signal_ends_leaves_nothing_behind(database: Path, tmp_p
     done = subprocess.run(
         words, cwd=tmp_path, env=settings(tmp_path), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "repertory: ended before it was done\n")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "repertory: interrupted before it was done\n")
     assert not [name for name in os.listdir(tmp_path) if "copy.db" in name]

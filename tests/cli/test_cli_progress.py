@@ -119,8 +119,8 @@ def test_lines_and_picture_are_free_of_escape_sequences() -> None:
     text = "\n".join([*lines, *picture(progress, width=2_000)])
     assert EVIL_SHOWN in text
     assert not set(text) & set("\x1b\x07\x9b\x00\u202e\u2066")
-    assert any("goes on from its record of 12 entries, 2 calls were interrupted" in line for line in lines)
-    assert any("already called, the earlier result again" in line for line in lines)
+    assert any("continues from its record of 12 entries, 2 calls were interrupted" in line for line in lines)
+    assert any("already called, the earlier result is used again" in line for line in lines)
 
 
 def test_a_tree_is_drawn_with_its_branches() -> None:

@@ -168,7 +168,7 @@ def test_limits_are_kept_with_the_run_until_it_is_resumed_with_others(place: Pat
     limited = in_a_process("run", "Read.", *words, home=place)
     assert limited.code == 1
     assert "limits.iterations" in limited.err
-    assert "r.db --limit NAME=VALUE, with one that is wider" in limited.err  # without it the same would come again
+    assert "r.db --limit NAME=VALUE, with a higher value" in limited.err  # without it the same would come again
     again = in_a_process("resume", "--db", "r.db", home=place)
     assert "no answer after 2 iterations" in again.err
     wider = in_a_process("resume", "--db", "r.db", "--limit", "iterations=40", "--limit", "seconds=none", home=place)
@@ -206,12 +206,12 @@ def test_ctrl_c_stops_at_the_next_boundary_and_resume_goes_on(backend: str, plac
     stopped = _end(process)
     assert stopped.code == 130
     assert stopped.json["state"] == "interrupted"
-    assert "go on with: repertory resume run-" in stopped.err
+    assert "continue with: repertory resume run-" in stopped.err
     (listed,) = in_a_process("ps", "--db", "r.db", "--json", home=place).json["runs"]
     assert listed["state"] == "interrupted"
     resumed = in_a_process("resume", "--db", "r.db", "--backend", backend, home=place)
     assert (resumed.code, resumed.out) == (0, "Through the gate.\n")
-    assert f"going on with {listed['id']}, which is interrupted: Go." in resumed.err
+    assert f"continuing {listed['id']}, which is interrupted: Go." in resumed.err
 
 
 def test_a_second_ctrl_c_stops_at_once(place: Path) -> None:
@@ -364,7 +364,7 @@ def test_a_refused_key_fails_the_run_and_is_never_shown(tmp_path: Path) -> None:
     assert result.code == 1
     assert result.json["state"] == "failed"
     assert "ModelAuthenticationError" in result.json["error"]
-    assert "go on with: repertory resume run-" in result.err
+    assert "continue with: repertory resume run-" in result.err
     assert secret not in result.out + result.err
     assert all(secret.encode() not in file.read_bytes() for file in tmp_path.glob("r.db*"))
 

@@ -107,7 +107,7 @@ def test_a_terminal_shows_what_the_model_says_while_it_says_it(home: Path, termi
     (home / "gate3").touch()
     seen = terminal.see(lambda seen: "the north." in seen)
     assert "It is lost" not in seen
-    assert "asks the model again" in seen
+    assert "retries the model call" in seen
     (home / "gate4").touch()
     seen = terminal.see(lambda seen: "done" in seen and "the north." in seen)
     assert seen.count("the north.") == 1  # the picture lets go of it, as the answer stands below
@@ -138,7 +138,7 @@ def test_without_a_terminal_it_comes_in_lines(home: Path) -> None:
     out, err = run_of(home, "--agent", "ag:clerk")
     assert out == "It is in\nthe north.\n"
     spoken = [line.partition("│ ")[2] for line in err.splitlines() if "│" in line]
-    assert spoken[:2] == ["[thinks]", "I look for it."]
+    assert spoken[:2] == ["[thinking]", "I look for it."]
     assert spoken[-2:] == ["It is in", "the north."]
 
 
@@ -231,9 +231,9 @@ def test_lines_are_written_once_they_are_complete() -> None:
     (line,) = lines_of(text("word " * 100), hold=False)
     assert line == " ".join(["word"] * 100)
     begun = lines_of(text("one\ntwo"), void(), text("three\n"), hold=False)
-    assert begun == ["one", f"[void so far: broke {EVIL_SHOWN}]", "three"]
+    assert begun == ["one", f"[ignore the text so far: broke {EVIL_SHOWN}]", "three"]
     assert lines_of(text("one"), void(), text("two\n"), hold=False) == ["two"]
-    assert lines_of(thought("a"), thought("b"), text(f"{EVIL}\n"), hold=False) == ["[thinks]", EVIL_SHOWN]
+    assert lines_of(thought("a"), thought("b"), text(f"{EVIL}\n"), hold=False) == ["[thinking]", EVIL_SHOWN]
 
 
 def test_an_answer_is_held_until_it_is_not_the_last() -> None:

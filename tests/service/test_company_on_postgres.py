@@ -132,7 +132,9 @@ def test_a_company_on_postgresql_goes_up_reloads_and_goes_down(
         company.write((company.folder / "company.toml").read_text().replace("max_runs = 20", "max_runs = 10"))
         file = str(company.folder / "company.toml")
         assert invoke("reload", file).endswith("reloaded\n")
-        assert "0 runs go to their next boundary, from where any machine goes on" in invoke("down", file)
+        assert "runs in progress: 0; each stops at its next boundary, from where any machine continues it" in invoke(
+            "down", file
+        )
         assert machines(postgres, uri) == []
         assert f"no service runs for {file}" in invoke("down", file)
     finally:

@@ -56,7 +56,7 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     code, said = company.command("down")
     assert (code, said) == (
         0,
-        f"repertory: process {serving} is ending; 0 runs go to their next boundary and can be resumed\n"
+        f"repertory: process {serving} is ending; runs in progress: 0; each stops at its next boundary and can be resumed\n"
         "repertory: ended\n",
     )
     assert owner_of(company.database) is None
@@ -85,7 +85,7 @@ def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> N
     assert (code, "line 3: [service] max_rums: nobody knows this key; did you mean 'max_runs'?" in said) == (2, True)
     os.kill(company.pid, signal.SIGHUP)
     log = company.folder / "company.log"
-    until(lambda: "not reloaded, and going on as before" in log.read_text())
+    until(lambda: "not reloaded, continuing as before" in log.read_text())
     assert company.ask("GET", f"/runs/{second}")["run"]["state"] == "queued"
     company.write(COMPANY.replace("max_runs = 1", 'name = "desk"\nmax_runs = 2'))
     code, said = company.command("reload")

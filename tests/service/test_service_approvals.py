@@ -129,7 +129,7 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
     try:
         served.hear("serving")
         nothing = repertory("approvals", *at)
-        assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "Nothing waits.\n", "")
+        assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "No call waits.\n", "")
         run_id = served.ask("POST", "/runs", {"agent": "payer", "task": "Pay."})["id"]
         wait_for_calls(served, 3)
         listed = repertory("approvals", "--json", *at)

@@ -101,7 +101,7 @@ def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
     run_id = begin(served, "talker")
     first, second = (Terminal(served.folder, "attach", run_id[-6:]) for _ in range(2))
     for terminal in (first, second):
-        terminal.expect("type to it, Ctrl-C leaves")
+        terminal.expect("type to send it messages, Ctrl-C leaves")
         terminal.expect("I heard: Go.")
         terminal.expect("[done]")
     first.type("And \x1b[2Jnow?\r")
@@ -149,11 +149,11 @@ def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served) 
         asked.append(int(terminal.expect("; y allows it").rpartition("=")[2]))
     assert sorted(asked) == [0, 1, 2]
     assert command(served, "approve", f"c{asked[2]}").returncode == 0
-    terminal.expect("[pay is allowed, by ")
+    terminal.expect("[pay was allowed by ")
     terminal.type("y\r")
-    terminal.expect("[pay is allowed, by ")
+    terminal.expect("[pay was allowed by ")
     terminal.type("n not him\r")
-    terminal.expect("[pay is denied, by ")
+    terminal.expect("[pay was denied by ")
     terminal.expect("[done]")
     terminal.type("\x03")
     assert terminal.end() == 0
@@ -192,7 +192,7 @@ def test_what_another_process_runs_can_be_followed_and_takes_nothing(served: Ser
     hear(running.stderr, "step number=3")
     refused = command(served, "attach")
     assert refused.returncode == 1
-    assert "is no service and takes no messages; repertory logs -f run-" in refused.stderr
+    assert "is not run by a service, so it takes no messages; repertory logs -f run-" in refused.stderr
     terminal = Terminal(served.folder, "logs", "-f")
     terminal.expect("step number=3")
     refused = command(served, "pause", "run-")

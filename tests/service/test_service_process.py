@@ -183,14 +183,14 @@ def test_sigterm_brings_a_run_to_its_next_boundary(short: Path, serve: Start, ba
     run_id = served.ask("POST", "/runs", START)["id"]
     until(lambda: len(steps(short)) == 4)
     served.process.terminate()
-    served.hear("1 runs go to their next boundary")
+    served.hear("runs in progress: 1; each stops at its next boundary")
     (short / "go").touch()
     assert served.end()[0] == 0
     assert len(steps(short)) == 4
     assert not served.socket.exists()
 
     served = serve(*WALKER, "--backend", backend)
-    assert "--resume goes on with it" in served.hear(f"unfinished: {run_id}")
+    assert "--resume continues it" in served.hear(f"unfinished: {run_id}")
     assert served.ask("GET", f"/runs/{run_id}")["run"]["state"] == "interrupted"
     assert len(steps(short)) == 4
     served.ask("POST", f"/runs/{run_id}/resume", {})
@@ -205,7 +205,7 @@ def test_a_second_sigterm_ends_it_at_once(short: Path, serve: Start) -> None:
     run_id = served.ask("POST", "/runs", START)["id"]
     until(lambda: len(steps(short)) == 4)
     served.process.terminate()
-    served.hear("once more kills")
+    served.hear("a second signal kills them")
     served.process.terminate()
     assert served.end()[0] == -signal.SIGTERM
     (short / "go").touch()

@@ -66,7 +66,7 @@ def test_logs_follow_a_run_over_a_kill(served: list[Served]) -> None:
     rest, said = following.communicate(timeout=PATIENCE)
     events += map(json.loads, rest.splitlines())
     assert following.returncode == 0, said
-    assert "went away; looking for it for 60 s" in said
+    assert "went away; waiting up to 60 s for it" in said
     assert events[-1]["body"]["state"] == "done"
     recorded = [json.loads(line) for line in command(served[-1], "logs", run_id, "--json").stdout.splitlines()]
     assert [event["seq"] for event in events] == [event["seq"] for event in recorded]
@@ -78,7 +78,7 @@ def test_who_is_attached_goes_on_with_the_next_service(served: list[Served]) -> 
     terminal = Terminal(folder, "attach", run_id)
     terminal.expect("step number=3")
     served[0].kill()
-    terminal.expect("went away; looking for it for 60 s]")
+    terminal.expect("went away; waiting up to 60 s for it]")
     terminal.type("Hurry.\r")
     restart(served).hear("serving")
     said = until(lambda: heard(served[-1], run_id))

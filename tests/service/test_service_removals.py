@@ -88,7 +88,7 @@ def test_whoever_is_attached_to_a_removed_run_is_told(short: Path) -> None:
         terminal = Terminal(short, "attach", run_id)
         terminal.expect("[done]")
         until(lambda: is_removed(served, run_id))
-        terminal.expect(f"run {run_id} was removed, with all that was on record of it")
+        terminal.expect(f"run {run_id} was removed, with its whole record")
         assert terminal.end() == output.NOT_FOUND
         assert "Traceback" not in terminal.seen
     finally:

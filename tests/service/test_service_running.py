@@ -100,10 +100,10 @@ def test_a_run_that_hangs_does_not_hold_up_the_end(short: Path, run_async: Any) 
         async with running(short, gate.model) as (said, http):
             run_id = await start(http)
             await gate.held.wait()
-        assert "1 runs go to their next boundary" in said.lines[-1]
+        assert "runs in progress: 1; each stops at its next boundary" in said.lines[-1]
         gate = Gate(answer_after=1)
         async with running(short, gate.model) as (said, http):
-            assert "--resume goes on with it" in await said.wait_for(f"unfinished: {run_id}")
+            assert "--resume continues it" in await said.wait_for(f"unfinished: {run_id}")
             assert await state_of(http, run_id, "interrupted") == "interrupted"
         assert gate.calls == 0
         async with running(short, gate.model, resume=True) as (said, http):

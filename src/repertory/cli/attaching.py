@@ -78,15 +78,15 @@ async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: 
 def _left(detail: RunDetail) -> str:
     """What to say to who leaves."""
     run = detail.run
-    return f"left; the run {f'is {run.state}' if run.state in FINAL_STATES else 'goes on'}: repertory attach {run.id}"
+    return f"left; the run {f'is {run.state}' if run.state in FINAL_STATES else 'continues'}: repertory attach {run.id}"
 
 
 def _not_served(run: RunView) -> str:
     """What to do instead where no service runs a run."""
     if run.live:
-        return f"who runs {run.id} is no service and takes no messages; repertory logs -f {run.id} shows what happens"
+        return f"{run.id} is not run by a service, so it takes no messages; repertory logs -f {run.id} shows its events"
     return (
-        f"nobody runs {run.id}, which is {run.state}: repertory chat {run.id} goes on with it here, "
+        f"no process runs {run.id}, which is {run.state}: repertory chat {run.id} continues it here, "
         "repertory serve --resume in a service; repertory logs shows what it did"
     )
 
@@ -176,7 +176,7 @@ class _Attached:
 
     async def _greet(self) -> None:
         run, screen = self.detail.run, self._screen
-        keys = "; type to it, Ctrl-C leaves" if self._typed_at else ""
+        keys = "; type to send it messages, Ctrl-C leaves" if self._typed_at else ""
         await screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
         await screen.remark(f"> {output.clean(run.task[:_LONGEST])}")
 
@@ -256,7 +256,8 @@ class _Attached:
             elif isinstance(event, events.ApprovalDecided) and (view.run_id, event.call_id) in self._asked:
                 del self._asked[view.run_id, event.call_id]
                 how = "allowed" if event.allowed else "denied"
-                await self._screen.remark(one_line(f"[{event.tool} is {how}, by {event.by or 'nobody'}]"))
+                by = f" by {event.by}" if event.by else ""
+                await self._screen.remark(one_line(f"[{event.tool} was {how}{by}]"))
             elif isinstance(event, events.RunResumed) and of_it:
                 self._news.set()
             elif isinstance(event, events.StateChanged) and of_it:
@@ -292,7 +293,7 @@ class _Attached:
                 try:
                     await self._say(line)
                 except RepertoryError as error:
-                    await self._screen.remark(one_line(f"[not said: {error}]"))
+                    await self._screen.remark(one_line(f"[not sent: {error}]"))
         output.say(_left(self.detail))
         everything.cancel()
 

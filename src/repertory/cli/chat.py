@@ -113,7 +113,7 @@ class _Talk:
     def close(self) -> None:
         """Say how to go on with it, and raise what it ended with."""
         assert self._signals is not None
-        go_on = "" if self._run is None else f"go on with: repertory chat {self._run.id}{db_option(self.path)}"
+        go_on = "" if self._run is None else f"continue with: repertory chat {self._run.id}{db_option(self.path)}"
         if self._signals.ended_by:
             raise output.Interrupted(f"ended; {go_on}" if go_on else "ended", 128 + self._signals.ended_by)
         if self._typed_at and go_on:
@@ -274,4 +274,4 @@ class _Signals:
             self.stopped = True
             self._run.kill()
         else:
-            output.remark("\n(once more, or Ctrl-D, ends)")
+            output.remark("\n(Ctrl-C again or Ctrl-D ends the chat)")

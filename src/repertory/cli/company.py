@@ -71,8 +71,8 @@ def down(
     if going is None:
         output.say(f"process {owner.pid} is told to end, but does not answer")
     elif not now:
-        then = " and can be resumed" if anchor == database else ", from where any machine goes on"
-        output.say(f"process {owner.pid} is ending; {going} runs go to their next boundary{then}")
+        then = " and can be resumed" if anchor == database else ", from where any machine continues it"
+        output.say(f"process {owner.pid} is ending; runs in progress: {going}; each stops at its next boundary{then}")
     if not _until(lambda: owner_of(anchor) != owner, _FROZEN if going is None else _WAIT):
         raise ServiceUnavailable(
             f"process {owner.pid} has not ended; it may hang or stand still (kill -CONT {owner.pid}): repertory down "

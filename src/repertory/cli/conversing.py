@@ -37,7 +37,7 @@ class Screen:
                 await self._write(output.clean(piece.text))
             elif isinstance(piece, streaming.StreamRestarted):
                 text = ""
-                await self.remark(f"[what stands above is void: {output.one_line(piece.reason, 120)}]")
+                await self.remark(f"[ignore the text above: {output.one_line(piece.reason, 120)}]")
         return text
 
     async def show_call(self, event: events.Event, root: str) -> None:

@@ -54,7 +54,7 @@ async def decide_at_terminal(
                 there = await _ask(run, event)
         if not there:
             say(
-                f"{call_line(event.tool, event.arguments, 80)} waits until it is allowed: end this, then repertory "
+                f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run repertory "
                 f"resume {run.id} at a terminal, or repertory serve --resume and repertory approve"
             )
 
@@ -77,7 +77,7 @@ async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
                 case "e" | "edit":
                     written = json.loads(await _typed("all arguments, as one JSON object: ") or "null")
                     if not isinstance(written, dict):
-                        raise ConfigurationError("that is no JSON object")
+                        raise ConfigurationError("that is not a JSON object")
                     await run.approve(event.call_id, arguments=written, by=by)
                 case _:
                     continue

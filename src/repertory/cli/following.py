@@ -129,7 +129,7 @@ async def _follow_on(scribe: Scribe, at: At, *, after: int, within: float) -> As
 
 def going_away(client: ServiceClient, within: float) -> str:
     """What to say once a service does not answer any more."""
-    return f"the service at {client.place} went away; looking for it for {within:g} s"
+    return f"the service at {client.place} went away; waiting up to {within:g} s for it"
 
 
 def has_ended(client: ServiceClient) -> ServiceGone:
@@ -170,9 +170,9 @@ async def find_again(
         except ServiceUnavailable:
             pass
         await anyio.sleep(_AGAIN)
-    waited = f", and none was back within {within:g} s" if within else ""
+    waited = f", and none came back within {within:g} s" if within else ""
     raise ServiceGone(
-        f"{error}{waited}; what was acknowledged is on record and goes on with repertory serve --resume or repertory up"
+        f"{error}{waited}; what was acknowledged is on record, and repertory serve --resume or repertory up continues it"
     )
 
 
@@ -190,8 +190,8 @@ async def wait_live(client: ServiceClient, run_id: str, *, within: float) -> Non
             return
         if not may_come:
             raise RunError(
-                f"the service at {client.place} does not go on with {run_id}, which is {run.state}; "
-                f"repertory resume {run_id} has it do so"
+                f"the service at {client.place} does not continue {run_id}, which is {run.state}; "
+                f"repertory resume {run_id} makes it do so"
             )
         await anyio.sleep(_AGAIN)
 
@@ -253,7 +253,7 @@ class Scribe:
         event = event_of(view, agent=agent)
         if event is None:
             is_told, is_gone = view.type == "UserSaid", view.type == REMOVED
-            line = f"is told: {one_line(view.body['text'], 200)}" if is_told else ""
+            line = f"message: {one_line(view.body['text'], 200)}" if is_told else ""
             write(view, agent, f"run {view.run_id} was removed" if is_gone else line)
             return
         name, line = self._progress.describe(event)
@@ -276,7 +276,7 @@ def _write_json(event: EventView, agent: str, line: str) -> None:
 def check_there(event: EventView, run_id: str | None) -> None:
     """Raise ``RunNotFound`` where an event says that a run which is followed was removed; None for all runs."""
     if event.type == REMOVED and run_id is not None and is_in_tree(run_id, event.run_id):
-        raise RunNotFound(f"run {run_id} was removed, with all that was on record of it")
+        raise RunNotFound(f"run {run_id} was removed, with its whole record")
 
 
 def ends(event: EventView) -> bool:

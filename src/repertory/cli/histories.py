@@ -84,4 +84,4 @@ async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *,
         if row is None:
             raise no_run(run_id, str(path), at.db)
         await journal.write(await fork_records(journal, row, wanted, new_id=new, at=time.time()))
-    return new_run(new, "go on with it: repertory resume")
+    return new_run(new, "continue it with: repertory resume")

@@ -168,7 +168,7 @@ class Progress:
             called = agent.speech.calling
             agent.now = "" if agent.speech.text else "thinking"
             if called:
-                agent.now = f"writes a call of {one_line(called)}"
+                agent.now = f"writes a call to {one_line(called)}"
         if self._on_line is None:
             return
         if piece is not None:
@@ -209,7 +209,7 @@ class Progress:
             case events.RunResumed():
                 agent.iteration = event.iteration
                 interrupted = f", {event.interrupted_calls} calls were interrupted" if event.interrupted_calls else ""
-                return f"goes on from its record of {event.entries} entries{interrupted}"
+                return f"continues from its record of {event.entries} entries{interrupted}"
             case events.IterationStarted():
                 agent.iteration, agent.now = event.iteration, "thinking"
                 agent.view_tokens, agent.record_tokens = event.view_tokens, event.record_tokens
@@ -221,8 +221,8 @@ class Progress:
                 did = f"calls {output.count(event.tool_calls, 'tool')}" if event.tool_calls else "answers"
                 return f"iteration {event.iteration}: {seen}, {did}"
             case events.ModelRetrying():
-                agent.now = f"asks again in {event.delay:.0f} s"
-                return f"asks the model again in {event.delay:.1f} s: {one_line(event.reason, 160)}"
+                agent.now = f"retries in {event.delay:.0f} s"
+                return f"retries the model call in {event.delay:.1f} s: {one_line(event.reason, 160)}"
             case events.ToolStarted():
                 agent.calls[event.call_id] = call_line(event.tool, event.arguments, 80)
                 return call_line(event.tool, event.arguments, 120)
@@ -230,7 +230,7 @@ class Progress:
                 agent.calls.pop(event.call_id, None)
                 self.counts["tool call"] += 1
                 if event.deduplicated:
-                    return f"{one_line(event.tool)}: already called, the earlier result again"
+                    return f"{one_line(event.tool)}: already called, the earlier result is used again"
                 return "" if event.status == "ok" else f"{one_line(event.tool)}: {event.status}"
             case events.ApprovalRequested():
                 agent.calls[event.call_id] = call_line(event.tool, event.arguments, 80)

@@ -87,8 +87,8 @@ def resume(
     if find_service(at) is not None:
         if agent or context or root or how.model or how.limit or how.summary_model:
             raise ConfigurationError(
-                "a service goes on with a run as it was begun: leave --agent, --context, --root, --model, --limit and "
-                "--summary-model out, or end the service first"
+                "a service continues a run with the settings it was started with: leave out --agent, --context, --root, "
+                "--model, --limit and --summary-model, or end the service first"
             )
         return anyio.run(resume_in_service, run_id, at)
     path, row = read_row(run_id, at.db, unfinished=True)
@@ -96,7 +96,7 @@ def resume(
     if run_id is None:
         # By the record it may run still; what nobody works on was interrupted.
         state = "interrupted" if row.state in ("running", "waiting") else row.state
-        output.say(f"going on with {started.run_id}, which is {state}: {output.one_line(started.task, 60)}")
+        output.say(f"continuing {started.run_id}, which is {state}: {output.one_line(started.task, 60)}")
     options = options_with(started.options, root, how)
     reference = started.agent_ref if agent is None else lasting_reference(agent)
     if not reference:
@@ -131,7 +131,7 @@ def existing_folder(path: Path) -> Path:
     try:
         return path.resolve()
     except FileNotFoundError as error:
-        raise ConfigurationError("the current folder is gone; go to another one") from error
+        raise ConfigurationError("the current folder is gone; change to another one") from error
 
 
 def find_agent(reference: str, options: Json) -> Agent[Any]:
@@ -221,11 +221,11 @@ def execute(
                             watching.start_soon(read_along, supervisor.run(event.run_id), progress.hear)
                 watching.cancel_scope.cancel()
             if stop.asked.is_set():
-                progress.announce("stopping at the next boundary; once more stops at once")
+                progress.announce("stopping at the next boundary; Ctrl-C again stops at once")
         if not begun_runs:
-            raise stop.interrupted(f"stopped at once; repertory ps{db_option(path)} shows what there is to resume")
+            raise stop.interrupted(f"stopped at once; repertory ps{db_option(path)} lists the runs to resume")
         ((run, name),) = begun_runs  # only now, when nothing goes on any more, is it certain how it ended
-        go_on = f"go on with: repertory resume {run.id}{db_option(path)}"
+        go_on = f"continue with: repertory resume {run.id}{db_option(path)}"
         return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
     with show_progress(shown, stderr=not is_shown) as progress:
@@ -249,7 +249,7 @@ async def _outcome(
         try:
             (answer, result), error = told(run, await run.wait_result()), None
         except RunError as raised:
-            wider = " --limit NAME=VALUE, with one that is wider" if isinstance(raised.__cause__, LimitExceeded) else ""
+            wider = " --limit NAME=VALUE, with a higher value" if isinstance(raised.__cause__, LimitExceeded) else ""
             words, error = str(raised), type(raised)(f"{raised}; {go_on}{wider}")
             error.__cause__ = raised.__cause__
     figures = msgspec.to_builtins(run.statistics(tree=True))

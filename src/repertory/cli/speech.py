@@ -104,11 +104,11 @@ class SpokenLines:
         if isinstance(piece, StreamRestarted):
             self._rest = ""
             if self._begun:
-                self._write(f"[void so far: {output.one_line(piece.reason, 120)}]")
+                self._write(f"[ignore the text so far: {output.one_line(piece.reason, 120)}]")
             self._begun = False
         elif isinstance(piece, ThinkingStreamed) and not self._thinks:
             self._thinks = True
-            self._write("[thinks]")
+            self._write("[thinking]")
         elif isinstance(piece, TextStreamed):
             self._rest += piece.text
             if not self._hold:

@@ -108,11 +108,11 @@ async def resume_in_service(run_id: str | None, at: At) -> Answer:
             waiting = [run.id for run in (await client.list_runs()).runs if run.resumable or run.state == "paused"]
             if not waiting:
                 raise output.NothingThere(
-                    f"every run in {client.database} has finished or is under way; repertory ps -a lists them"
+                    f"every run in {client.database} has finished or is in progress; repertory ps -a lists them"
                 )
             run_id = waiting[-1]
     found = await _steer(run_id, at, "resume")
-    words = f"{found} goes on in the service; follow it with: repertory attach {found}"
+    words = f"{found} continues in the service; follow it with: repertory attach {found}"
     return Answer({"id": found}, lambda _: output.say(words))
 
 
@@ -130,18 +130,18 @@ async def approvals(*, at: At) -> Answer:
 
     def show(screen: Console) -> None:
         if not waiting:
-            output.write("Nothing waits.")
+            output.write("No call waits.")
             return
         for call in waiting:
             age = output.duration(time.time() - call.since)
-            facts = one_line(f"waits for {call.kind} since {age}: {call.agent}, {call.run_id}")
+            facts = one_line(f"has waited {age} for {call.kind}: {call.agent}, {call.run_id}")
             # Whole: nobody should have to allow what he cannot see.
             what = Text(call_line(call.tool, dict(call.arguments)), overflow="fold")
             output.show(screen, Text.assemble((one_line(call.call_id), "bold"), (f"  {facts}", "dim")), what, "")
         if is_served:
-            output.say("repertory approve CALL has one made, repertory deny CALL REASON refuses it")
+            output.say("repertory approve CALL allows one, repertory deny CALL REASON denies it")
         else:
-            output.say("nobody runs these: repertory resume RUN asks about them at a terminal")
+            output.say("no service runs these: repertory resume RUN asks about them at a terminal")
 
     return Answer({"database": database, "waiting": waiting}, show)
 
@@ -198,7 +198,7 @@ def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> 
         return fitting[0]
     if fitting:
         listed = ", ".join(f"{found[1]} of {found[0]}" for found in fitting[:4])
-        raise RunError(f"several calls fit {call_id!r}: {listed}; say more of it, or name the run with --run")
+        raise RunError(f"several calls fit {call_id!r}: {listed}; give more of the id, or name the run with --run")
     if run_id is not None:
         return run_id, call_id
     raise RunError(f"no call {call_id!r} waits; repertory approvals lists those that do")

@@ -80,7 +80,7 @@ def raised_by_signals() -> Generator[Callable[[], None]]:
 
     def check() -> None:
         if heard:
-            raise Interrupted("ended before it was done", 128 + heard[0])
+            raise Interrupted("interrupted before it was done", 128 + heard[0])
 
     with told_to(hear):
         yield check

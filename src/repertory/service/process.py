@@ -121,7 +121,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     database = postgres_address(options.database) or options.database
     for name in options.redact:
         if not os.environ.get(name, "").strip():
-            report(f"--redact {name}: no such variable is set, so nothing of it is redacted; is that its name?")
+            report(f"--redact {name}: no such variable is set, so nothing is redacted; is the name right?")
     systemd = Notifier.from_environment()
     with ExitStack() as sockets, logging_to(options.log) as log:
         if isinstance(database, PostgresAddress):  # there is no file with a lock beside it
@@ -196,8 +196,11 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         stopping.set()
                 going = supervisor.going()
                 if going:
-                    report(f"ending; {going} runs go to their next boundary and can be resumed; once more kills")
-                    systemd.status(f"ending; {going} runs go to their next boundary")
+                    report(
+                        f"ending; runs in progress: {going}; each stops at its next boundary and can be resumed; a second "
+                        "signal kills them"
+                    )
+                    systemd.status(f"ending; runs in progress: {going}")
                 process.cancel_scope.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
             process.cancel_scope.cancel()
 
@@ -260,7 +263,7 @@ async def _reload(
                 report(line)
             report("reloaded")
         except RepertoryError as error:
-            report(f"not reloaded, and going on as before: {error}")
+            report(f"not reloaded, continuing as before: {error}")
         systemd.ready(_status(control))
 
 
@@ -303,9 +306,9 @@ async def _take_up(control: Control, *, resume: bool, report: Callable[[str], No
         for row in await control.unfinished():
             name = _describe(row)
             if not resume and row.state != "queued":
-                report(f"unfinished: {name}; --resume goes on with it, or a POST to /runs/{row.started.run_id}/resume")
+                report(f"unfinished: {name}; --resume continues it, or a POST to /runs/{row.started.run_id}/resume")
             elif row.state == "paused":
-                report(f"paused: {name}; a POST to /runs/{row.started.run_id}/resume goes on with it")
+                report(f"paused: {name}; a POST to /runs/{row.started.run_id}/resume continues it")
             else:
                 try:
                     await control.resume(row.started.run_id)
