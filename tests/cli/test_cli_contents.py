@@ -71,10 +71,10 @@ def test_a_run_without_contents_is_said(mine: Path, home: Path) -> None:
 def test_what_is_due_goes_and_what_is_held_nowhere_else_stays(mine: Path, home: Path) -> None:
     """A dry run says the same and changes nothing."""
     anyio.run(add, mine)
-    for words, done in ((("--dry-run",), "would go"), ((), "let go"), ((), "")):
+    for words, done in ((("--dry-run",), "would be deleted"), ((), "deleted"), ((), "")):
         result = invoke("content", "gc", *words, "--db", mine, home=home)
         count = "1 content" if done else "0 contents"
-        assert result.out.split("\n")[-2] == f"{mine}: {count} {done or 'let go'}, {50 if done else 0} characters"
+        assert result.out.split("\n")[-2] == f"{mine}: {count} {done or 'deleted'}, {50 if done else 0} characters"
     assert kept(mine, home)["cite-dated"] == "gone"
     assert kept(mine, home)["cite-1"] == "store"
 
@@ -121,7 +121,7 @@ def test_a_database_that_somebody_writes_to_is_read_and_not_cleaned(mine: Path, 
         async with open_journal(mine):
             result = await anyio.to_thread.run_sync(lambda: invoke("content", "gc", "--db", mine, home=home))
             assert result.code == 75
-            assert f"read beside it with `repertory ps --db {mine}`" in result.err
+            assert f"read meanwhile with `repertory ps --db {mine}`" in result.err
             listed = await anyio.to_thread.run_sync(lambda: kept(mine, home))
             assert set(listed.values()) == {"store"}
 

@@ -45,7 +45,7 @@ def test_a_backup_is_made_and_restored(database: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     restored = invoke("restore", made.json["file"], "--db", str(copy), home=tmp_path)
     assert restored.code == 0, restored.err
-    assert "is there again" in restored.err
+    assert "is restored" in restored.err
     listed = [invoke("ps", "-a", "--json", "--db", str(path), home=tmp_path).json for path in (database, copy)]
     assert [run["id"] for run in listed[0]["runs"]] == [run["id"] for run in listed[1]["runs"]]
     assert invoke("restore", made.json["file"], "--db", str(copy), home=tmp_path).code == 2
@@ -61,7 +61,7 @@ def test_a_service_is_backed_up_and_vacuumed_while_it_runs(database: Path, tmp_p
             hear(service.stderr, "serving")
             made = invoke("backup", str(tmp_path / "b.db"), "--db", str(database), home=tmp_path)
             assert made.code == 0, made.err
-            assert "read back whole" in made.err
+            assert "read back and checked" in made.err
             done = invoke("vacuum", "--db", str(database), "--json", home=tmp_path)
             assert done.code == 0, done.err
             assert done.json["after"] <= done.json["before"]

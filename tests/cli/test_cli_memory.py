@@ -106,10 +106,10 @@ def test_scopes_that_no_run_has_are_found_by_their_ids(tmp_path: Path, home: Pat
     assert look(path, "diff", "team-b", home=home).out == "team-b would be merged into team-a: nothing was changed\n"
     refused = look(path, "ls", "team", home=home)
     assert (refused.code, refused.out) == (4, "")
-    assert "'team' fits more than one scope, say more of it: team-a, team-b" in refused.err
+    assert "'team' fits more than one scope; give more of the id: team-a, team-b" in refused.err
     refused = look(path, "ls", home=home)
     assert "there is no run with a memory in" in refused.err
-    assert "repertory memory ls -a lists the scopes there are" in refused.err
+    assert "repertory memory ls -a lists all scopes" in refused.err
 
 
 def test_an_item_of_any_content_is_shown(team: Path, home: Path) -> None:
@@ -147,7 +147,7 @@ def test_search_gives_the_best_first_with_excerpts(team: Path, home: Path) -> No
     assert set(shown) | set(shown["items"][0]) < documented("memory search")
     nothing = look(team, "search", "zebra", home=home)
     assert (nothing.code, nothing.out) == (0, "")
-    assert f"nothing that {ROOT} sees has all of these words: zebra" in nothing.err
+    assert f"no item that {ROOT} sees has all of these words: zebra" in nothing.err
     few = look(team, "search", "tide", "--limit", "1", home=home)
     assert few.out.count("bytes ·") == 1
 
@@ -212,7 +212,7 @@ def test_a_merge_does_what_the_diff_said_and_a_second_one_nothing(mine: Path, ho
     assert look(mine, "show", "plan", "--json", home=home).json["content"] == "The plan is red.\nIt was blue."
     again = look(mine, "merge", checker, home=home)
     assert (again.code, again.out.count("\n")) == (0, 1)
-    assert again.out.endswith("4 items merged before or the same\n")
+    assert again.out.endswith("4 items merged before or unchanged\n")
     assert "would be merged" in look(mine, "diff", checker, home=home).out
 
 
@@ -221,7 +221,7 @@ def test_a_merge_does_what_the_diff_said_and_a_second_one_nothing(mine: Path, ho
     [
         (("ls", "nothing"), 4, "there is no run and no memory scope 'nothing' in"),
         (("ls", LEAD, "--all"), 2, "leave RUN or --all out"),
-        (("show", "nothing"), 4, f"has no item 'nothing'; repertory memory ls {ROOT} lists what it sees"),
+        (("show", "nothing"), 4, f"has no item 'nothing'; repertory memory ls {ROOT} lists the items that it sees"),
         (("show", "plan", "--raw", "--json"), 2, "leave one of them out"),
         (("search", " "), 2, "expected WORDS with some text, got an empty one"),
         (("diff", LEAD), 4, f"scope '{ROOT}' is root, so it has no parent to merge into"),
@@ -258,7 +258,7 @@ def test_a_database_that_somebody_writes_to_is_read_and_not_merged(mine: Path, h
             )
             assert refused.code == 75
             assert "is in use by process" in refused.err
-            assert f"read beside it with `repertory ps --db {mine}`" in refused.err
+            assert f"read meanwhile with `repertory ps --db {mine}`" in refused.err
             beside = await anyio.to_thread.run_sync(lambda: look(mine, "diff", checker, home=home))
             assert "1 conflict" in beside.out
 

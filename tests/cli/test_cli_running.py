@@ -339,7 +339,7 @@ def test_a_database_in_use_is_busy(words: tuple[str, ...], made: Path, tmp_path:
     result = anyio.run(main)
     assert result.code == 75
     assert f"{path} is in use by process {os.getpid()}" in result.err
-    assert f"`kill {os.getpid()}`, or read beside it with `repertory ps --db {path}`" in result.err
+    assert f"`kill {os.getpid()}`, or read meanwhile with `repertory ps --db {path}`" in result.err
     assert "readonly" not in result.err
 
 

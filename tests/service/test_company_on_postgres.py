@@ -119,7 +119,7 @@ def test_a_company_on_postgresql_goes_up_reloads_and_goes_down(
         assert (code, f"up: process {machines(postgres, uri)[0]} at unix:{company.folder}/s" in said) == (0, True), said
         assert "its log is company.log" in said
         code, said = company.command("up")
-        assert (code, "company.toml is up: process" in said) == (75, True), said
+        assert (code, "company.toml is already up: process" in said) == (75, True), said
         started = company.start("Sort.")
         until(lambda: company.ask("GET", f"/runs/{started}/result").get("result"))
         shown = json.loads(invoke("ps", "-a", "--json", "--db", uri))["runs"]

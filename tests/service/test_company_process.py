@@ -35,7 +35,7 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     assert f"serving {company.database} at unix:{company.folder}/s" in said  # with the page's link, where it has one
     code, said = company.command("up")
     assert code == 75
-    assert f"company.toml is up: process {company.pid} serves it" in said
+    assert f"company.toml is already up: process {company.pid} serves it" in said
     runs = [company.start("a"), company.start("b"), company.start("c", priority=1)]
     until((company.folder / "began").exists)
     killed = company.pid
@@ -103,7 +103,7 @@ def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
     for command in ("up", "down", "reload"):
         done = CliRunner().invoke(app, [command, str(file)])
         assert done.exit_code == 2
-        assert done.stderr.endswith(f"there is no file {str(file)!r}; name that of the company\n")
+        assert done.stderr.endswith(f"there is no file {str(file)!r}; name the company file\n")
         assert (f"Write {file}, for example:\n\n{EXAMPLE}\n" in done.stderr) == (command == "up")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -44,7 +44,7 @@ class Verb(NamedTuple):
 
 
 _DONE = Expected(0, "")
-_NOBODY = Expected(1, "nobody runs what is in")
+_NOBODY = Expected(1, "no service runs for")
 VERBS = {
     "ps": Verb("ps", Expected(0, "waiting"), Expected(0, "interrupted")),
     "ps --json": Verb("ps --json", Expected(0, '"state": "waiting"'), Expected(0, '"state": "interrupted"')),
@@ -276,7 +276,7 @@ def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:
     for words in (remark, paused, named):
         assert "did not answer within 4 s" in words
         assert "start repertory serve --resume" in words
-    assert remark.rstrip().endswith("reading the file")
+    assert remark.rstrip().endswith("reading the database file")
     assert (second, third) == (75, 75)
 
 

@@ -176,7 +176,7 @@ class _Group(TyperGroup):
             if isinstance(cause, RepertoryError):
                 output.say(output.words_of(cause))
                 return output.exit_code_of(cause)
-            output.say(f"unexpected {type(cause).__name__}: {cause}; --debug shows where")
+            output.say(f"unexpected {type(cause).__name__}: {cause}; --debug shows the traceback")
             return output.FAILED
 
 

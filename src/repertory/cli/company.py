@@ -64,19 +64,19 @@ def down(
     anchor, database = _database(file)
     owner = owner_of(anchor)
     if owner is None or not owner.words:
-        output.say(f"no service runs for {file}" + (f"; process {owner.pid} has {database}" if owner else ""))
+        output.say(f"no service runs for {file}" + (f"; process {owner.pid} uses {database}" if owner else ""))
         return
     going = 0 if now else _under_way(anchor, database)
     os.kill(owner.pid, signal.SIGKILL if now else signal.SIGTERM)
     if going is None:
-        output.say(f"process {owner.pid} is told to end, but does not answer")
+        output.say(f"process {owner.pid} was told to end, but does not answer")
     elif not now:
         then = " and can be resumed" if anchor == database else ", from where any machine continues it"
         output.say(f"process {owner.pid} is ending; runs in progress: {going}; each stops at its next boundary{then}")
     if not _until(lambda: owner_of(anchor) != owner, _FROZEN if going is None else _WAIT):
         raise ServiceUnavailable(
-            f"process {owner.pid} has not ended; it may hang or stand still (kill -CONT {owner.pid}): repertory down "
-            f"{file} waits on, repertory down --now {file} kills it, and nothing that was acknowledged is lost"
+            f"process {owner.pid} has not ended; it may hang or be suspended (kill -CONT {owner.pid}): repertory down "
+            f"{file} waits longer, repertory down --now {file} kills it; nothing that was acknowledged is lost"
         )
     output.say("ended")
 
@@ -105,9 +105,9 @@ def _need(file: Path, *, is_new: bool = False) -> None:
     if is_new:
         from repertory.service.company import EXAMPLE
 
-        output.say(f"a company file says what runs can be started with. Write {file}, for example:")
+        output.say(f"a company file names the agents that can be started. Write {file}, for example:")
         output.remark(f"\n{EXAMPLE}")
-    raise ConfigurationError(f"there is no file {str(file)!r}; name that of the company")
+    raise ConfigurationError(f"there is no file {str(file)!r}; name the company file")
 
 
 def _database(file: Path) -> tuple[Path, Database]:
@@ -123,8 +123,8 @@ def _check_alone(file: Path, anchor: Path) -> None:
     owner, place = owner_of(anchor), service_of(anchor)
     if owner is not None and place is not None:
         raise JournalLocked(
-            f"{file} is up: process {owner.pid} serves it at {place}; repertory reload {file} has it read the file "
-            f"again, repertory down {file} ends it"
+            f"{file} is already up: process {owner.pid} serves it at {place}; repertory reload {file} makes it read the "
+            f"file again, repertory down {file} ends it"
         )
 
 

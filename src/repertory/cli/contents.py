@@ -43,7 +43,7 @@ async def ls(run_id: str | None = RUN, *, db: str | None = DATABASE) -> Answer:
 
 def _print(screen: Console, contents: Sequence[Json], root: str) -> None:
     if not contents:
-        output.say(f"run {root} has stored nothing; results of more than 1,000 characters are")
+        output.say(f"run {root} has stored nothing; only results of more than 1,000 characters are stored")
         return
     rows = [
         (
@@ -118,7 +118,7 @@ async def gc(
             for each in gone
         ]
         output.print_table(screen, ("CITATION", "SOURCE", "CHARACTERS", "RUN"), rows, right="CHARACTERS")
-        done = "would go" if dry_run else "let go"
+        done = "would be deleted" if dry_run else "deleted"
         output.show(screen, f"{path}: {output.count(len(gone), 'content')} {done}, {characters:,} characters")
 
     return Answer({"database": str(path), "dry_run": dry_run, "characters": characters, "contents": gone}, show)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.options import At
-from repertory.cli.output import NothingThere, say
+from repertory.cli.output import NothingThere, count, say
 from repertory.errors import ConfigurationError, JournalLocked, RunError, RunNotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ def databases_to_read(db: str | None) -> Sequence[Database]:
     named = named_database(db)
     if named is not None:
         if isinstance(named, Path) and not os.path.exists(named):  # of a name that no file can have, too
-            raise NothingThere(f"no database at {named}; repertory demo{db_option(named)} makes one")
+            raise NothingThere(f"no database at {named}; repertory demo{db_option(named)} creates one")
         return [named]
     known = known_databases()
     if not known:
-        raise NothingThere(f"no database in {data_dir()} yet; repertory demo makes one, or name one with --db FILE")
+        raise NothingThere(f"no database in {data_dir()} yet; repertory demo creates one, or name one with --db FILE")
     return known
 
 
@@ -193,7 +193,7 @@ async def open_run(
 
     def missing(where: str) -> str:
         if newest:
-            return f"every run in {where} has finished or is under way; repertory ps -a{db_option(db)} lists them"
+            return f"every run in {where} has finished or is in progress; repertory ps -a{db_option(db)} lists them"
         return str(no_run(run_id, where, db))
 
     async with open_with(db, find, missing) as found:
@@ -234,7 +234,7 @@ def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | No
     others = [other for other in fitting if not other.startswith(fitting[0])]
     if others and fitting[0] != part:
         listed = ", ".join([fitting[0], *others][:4])
-        raise RunNotFound(f"{part!r} fits more than one run, say more of it: {listed}")
+        raise RunNotFound(f"{part!r} fits more than one run; give more of the id: {listed}")
     return fitting[0] if fitting else None
 
 
@@ -249,7 +249,7 @@ def find_service(at: At) -> Place | None:
 
     if at.is_service_named:
         if at.socket is not None and at.port is not None:
-            raise ConfigurationError("either a socket or a port can be asked at, got both")
+            raise ConfigurationError("give either --socket or --port, not both")
         return Place(socket=None if at.socket is None else os.path.abspath(at.socket), port=at.port)
     named = named_database(at.db)
     if named is not None:
@@ -298,7 +298,7 @@ async def open_source(at: At, *, quiet: bool = False) -> AsyncGenerator[RunSourc
             return
         path, *others = databases_to_read(at.db)
         if named_database(at.db) is None and not quiet:
-            more = f"; {len(others)} older beside it, --db FILE picks one" if others else ""
+            more = f"; {count(len(others), 'older database')} beside it, --db FILE selects one" if others else ""
             say(f"reading {path}{more}")
         yield await stack.enter_async_context(open_record(path))
 
@@ -310,7 +310,7 @@ async def _answering(at: At, stack: AsyncExitStack) -> ServiceClient | None:
     except ServiceUnavailable as error:
         if at.is_service_named:
             raise
-        say(f"{error}; reading the file")
+        say(f"{error}; reading the database file")
         return None
 
 
@@ -361,11 +361,11 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
     path = databases_to_read(at.db)[0]
     owner = owner_of(path) if isinstance(path, Path) else None
     if owner is not None:
-        raise JournalLocked(f"{path} is owned by a process that is no service", path=str(path), owner=owner.pid)
+        raise JournalLocked(f"{path} is in use by a process that is not a service", path=str(path), owner=owner.pid)
     where = db_option(named_database(at.db))
     raise RunError(
-        f"nobody runs what is in {path}: repertory serve{where} --resume is a service that goes on with it, repertory "
-        f"resume RUN{where} goes on with one run here"
+        f"no service runs for {path}: repertory serve{where} --resume starts one that continues its runs, repertory "
+        f"resume RUN{where} continues one run here"
     )
 
 
@@ -396,7 +396,7 @@ async def find_in_service(client: ServiceClient, run_id: str | None) -> str | No
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:
     """The error of a run that is not there; ``db`` is the database that was named, if one was."""
     what = "no run" if run_id is None else f"no run {run_id!r}"
-    return NothingThere(f"there is {what} in {where}; repertory ps -a{db_option(db)} lists what there is")
+    return NothingThere(f"there is {what} in {where}; repertory ps -a{db_option(db)} lists the runs there")
 
 
 def db_option(database: Database | str | None) -> str:

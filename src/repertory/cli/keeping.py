@@ -48,7 +48,7 @@ def backup(
     with _progress("copied") as progress:
         copied = back_up(source, target, progress=progress)
     _leave_note(source, target)
-    words = f"{source} is backed up in {target}: {copied.records:,} records, {_mib(copied.size)}, read back whole"
+    words = f"{source} is backed up to {target}: {copied.records:,} records, {_mib(copied.size)}, read back and checked"
     return _copied({"database": str(source), "file": copied.path}, copied, words)
 
 
@@ -66,7 +66,7 @@ def restore(file: Path = argument("FILE", "The backup.", ...), *, db: str | None
     target = _file(runs_database(db))
     with _progress("restored") as progress:
         copied = restore_file(file, target, progress=progress)
-    words = f"{target} is there again: {copied.records:,} records, {_mib(copied.size)}"
+    words = f"{target} is restored: {copied.records:,} records, {_mib(copied.size)}"
     return _copied({"database": copied.path, "file": str(file)}, copied, words)
 
 
@@ -104,7 +104,7 @@ async def _vacuum(client: ServiceClient) -> tuple[int, int]:
             if space.free >= last.free:  # a file that was made without this, or others free as fast
                 break
     if space.free and space.size == before:
-        output.say(f"{_mib(free)} stay in the file: end the service, and repertory vacuum writes it anew")
+        output.say(f"{_mib(free)} of free space stay in the file: end the service, then repertory vacuum rewrites it")
     return before, space.size
 
 
@@ -126,14 +126,14 @@ def migrate(
     with _showing() as show:
         moved = move_journal(old, new, progress=lambda doing, done, rows: show(f"{doing}: {done:,} of {rows:,} rows"))
     fields = {"rows": moved.rows, "newest": moved.newest, "tables": moved.tables, "verified": True}
-    words = f"{old} is in {new} now: {moved.rows:,} rows, each read back and compared; the old one is as it was"
+    words = f"{old} is now in {new}: {moved.rows:,} rows, each read back and compared; the old database is unchanged"
     return Answer({"from": str(old), "to": str(new), **fields}, lambda _: output.say(words))
 
 
 def _file(database: Database) -> Path:
     if isinstance(database, Path):
         return database
-    raise ConfigurationError(f"{database} is not a file; keep it with the tools of PostgreSQL, such as pg_dump")
+    raise ConfigurationError(f"{database} is not a file; use the tools of PostgreSQL, such as pg_dump")
 
 
 def _mib(size: int) -> str:
@@ -156,7 +156,7 @@ def _leave_note(source: Path, file: Path) -> None:
             json.dump(note, new)
         os.replace(f"{beside}.new", beside)
     except OSError as error:
-        output.say(f"cannot note the backup beside {source}: {error.strerror}; doctor will not know of it")
+        output.say(f"cannot note the backup beside {source}: {error.strerror}; doctor will not know about it")
 
 
 def _private(path: str, flags: int) -> int:

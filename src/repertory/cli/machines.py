@@ -26,7 +26,7 @@ def machines(*, db: str | None = DATABASE) -> Answer:
 
     def show(screen: Console) -> None:
         if not found:
-            output.say("no supervisor takes part; start one with repertory serve --db postgresql://…")
+            output.say("no machine shares this database; start one with repertory serve --db postgresql://…")
         headers = ("NAME", "STATE", "LABELS", "RUNS", "LEASE LEFT", "VERSION", "ID")
         output.print_table(screen, headers, list(map(_row, found)), right="RUNS")
 
@@ -45,14 +45,14 @@ def drain(
     from repertory.machines.operating import drain_machine
 
     drain_machine(_shared(db), machine)
-    output.say(f"{machine} drains; repertory machines shows when it has no runs any more")
+    output.say(f"{machine} is draining; repertory machines shows when it has no runs left")
 
 
 def _shared(db: str | None) -> PostgresAddress:
     named = named_database(db)
     if not isinstance(named, PostgresAddress):
         raise ConfigurationError(
-            "only a journal on PostgreSQL is shared by several machines; name it with --db postgresql://… or "
+            "only a database on PostgreSQL is shared by several machines; name it with --db postgresql://… or "
             f"${VARIABLE}"
         )
     return named

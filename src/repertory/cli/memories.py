@@ -64,14 +64,14 @@ async def _open_scope(
             return row.started.scope_id
         fitting = [scope_id for scope_id in known if name is not None and name in scope_id]
         if len(fitting) > 1:
-            raise RunNotFound(f"{name!r} fits more than one scope, say more of it: {', '.join(fitting[:4])}")
+            raise RunNotFound(f"{name!r} fits more than one scope; give more of the id: {', '.join(fitting[:4])}")
         return next(iter(fitting), None)
 
     def missing(where: str) -> str:
         what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
         if everything:
             return f"there is no memory scope in {where}"
-        return f"there is {what} in {where}; repertory memory ls -a lists the scopes there are"
+        return f"there is {what} in {where}; repertory memory ls -a lists all scopes"
 
     async with open_with(db, find, missing) as found:
         yield found
@@ -176,19 +176,19 @@ async def show(
     from repertory.service.memories import read_item
 
     if raw and as_json:
-        raise ConfigurationError("--raw is the content alone and --json is all that is known; leave one of them out")
+        raise ConfigurationError("--raw writes the content alone and --json all that is known about it; leave one out")
     async with _open_scope(run_id, db) as (path, journal, scope_id):
         try:
             item = await read_item(journal, scope_id, item_id)
         except ItemNotFound as error:
-            raise ItemNotFound(f"{error}; repertory memory ls {scope_id} lists what it sees") from None
+            raise ItemNotFound(f"{error}; repertory memory ls {scope_id} lists the items that it sees") from None
 
     def show(screen: Console) -> None:
         screen.print(_heading(item), soft_wrap=True)
         output.write(item.text)
         if isinstance(item.content, bytes):
             where = "" if run_id is None else f" {shlex.quote(run_id)}"
-            output.say(f"repertory memory show --raw {shlex.quote(item_id)}{where} > FILE writes them into a file")
+            output.say(f"repertory memory show --raw {shlex.quote(item_id)}{where} > FILE writes the bytes to a file")
 
     fields = {"database": str(path), **msgspec.to_builtins(item)}
     return Answer(fields, (lambda _: _write_raw(item)) if raw else show)
@@ -196,7 +196,7 @@ async def show(
 
 def _write_raw(item: Item) -> None:
     if sys.stdout.isatty():
-        raise ConfigurationError("what --raw writes could steer a terminal; send it into a file or a pipe")
+        raise ConfigurationError("raw content could control the terminal; redirect it to a file or a pipe")
     content = item.content if isinstance(item.content, bytes) else item.text.encode("utf-8", "surrogatepass")
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
@@ -235,7 +235,7 @@ async def search(
             screen.print(_heading(item), soft_wrap=True)
             screen.print(Text(f"    {one_line(item.preview)}\n"), soft_wrap=not screen.is_terminal)
         if not view.items:
-            output.say(f"nothing that {scope_id} sees has all of these words: {words}")
+            output.say(f"no item that {scope_id} sees has all of these words: {words}")
         elif view.more:
             output.say(f"there are more than these {limit}; --limit N lists more")
 
@@ -274,7 +274,7 @@ def _outcome(written: int, ended: int, conflicts: int, unchanged: int) -> str:
     parts = [f"{written:,} written"] if written else []
     parts += [f"{ended:,} ended"] if ended else []
     parts += [output.count(conflicts, "conflict")] if conflicts else []
-    parts += [f"{output.count(unchanged, 'item')} merged before or the same"] if unchanged else []
+    parts += [f"{output.count(unchanged, 'item')} merged before or unchanged"] if unchanged else []
     return ", ".join(parts) or "nothing was changed"
 
 

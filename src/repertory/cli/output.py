@@ -78,14 +78,14 @@ def words_of(error: errors.RepertoryError) -> str:
 
     where = f"--db {shlex.quote(error.path)}"
     owner = f"process {error.owner}" if error.owner else "another process"
-    end = f", end it in order with `kill {error.owner}`" if error.owner else ""
+    end = f", end it cleanly with `kill {error.owner}`" if error.owner else ""
     place = service_of(error.path)
     if place is not None:
         return (
-            f"{error.path} is served by {owner} at {place}: ask it with `repertory start`, `attach`, `send` or "
+            f"{error.path} is served by {owner} at {place}: use it with `repertory start`, `attach`, `send` or "
             f"`resume` ({where}){end}"
         )
-    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `repertory ps {where}`"
+    return f"{error.path} is in use by {owner}: wait for it{end}, or read meanwhile with `repertory ps {where}`"
 
 
 # --- untrusted text ---------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def open_standard_streams() -> None:
         setattr(sys, ("stdin", "stdout", "stderr")[number], stream)
     os.close(number)
     if not had_output:
-        say("cannot write to standard output: it is closed; send it to /dev/null if nobody is to read it")
+        say("cannot write to standard output: it is closed; redirect it to /dev/null if you do not need it")
         sys.exit(FAILED)
 
 

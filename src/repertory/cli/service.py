@@ -52,7 +52,7 @@ def install(
     units = {folder / file: text for file, text in _units(words, name, activated=socket_activation).items()}
     for path, text in units.items():
         if not force and path.exists() and path.read_text(encoding="utf-8") != text:
-            raise ConfigurationError(f"{path} is there and says something else; --force replaces it")
+            raise ConfigurationError(f"{path} exists and differs; --force replaces it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in units.items():
@@ -63,10 +63,10 @@ def install(
     except OSError as error:
         raise ConfigurationError(f"cannot write {error.filename}: {error.strerror}") from error
     started = f"{name}.socket" if socket_activation else f"{name}.service"
-    output.say("it starts with:")
+    output.say("start it with:")
     output.say("  systemctl --user daemon-reload")
     output.say(f"  systemctl --user enable --now {started}")
-    output.say("and goes on while you are logged out with: loginctl enable-linger")
+    output.say("keep it running while you are logged out with: loginctl enable-linger")
 
 
 def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:

@@ -49,7 +49,7 @@ def _print(screen: Console, found: list[tuple[int, WebhookTried]]) -> None:
     headers = ("CHANGE", "RUN", "OUTCOME", "ATTEMPT", "STATUS", "AT", "WEBHOOK")
     output.print_table(screen, headers, rows, gap=False)
     if not found:
-        output.write("No webhook was told of anything yet.")
+        output.write("No deliveries to webhooks yet.")
 
 
 @webhooks.command()
