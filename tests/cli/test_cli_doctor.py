@@ -198,7 +198,7 @@ async def ask_for_a_tool(answer: Any) -> doctor.Finding:
         (
             "It is 40 m high.",
             "warning",
-            "asked to call a tool, and answered 'It is 40 m high.'",
+            "asked to call a tool, but answered 'It is 40 m high.'",
         ),
         (call("search", word="lighthouse"), "warning", "'input': {'word': 'lighthouse'}"),
         (call("search", query=["lighthouse"]), "warning", "not legal"),
@@ -255,7 +255,7 @@ def test_stress_fails_when_something_is_wrong() -> None:
 
     report = anyio.run(lambda: run_appends(writers=2, appends=3, threads=0))
     write_answer(finish(report), as_json=True)
-    with pytest.raises(RepertoryError, match="not everything is as promised"):
+    with pytest.raises(RepertoryError, match="not every promise was kept"):
         write_answer(finish(msgspec.structs.replace(report, lost=1)), as_json=False)
 
 
@@ -288,7 +288,7 @@ def test_the_entry_point_is_installed(home: Path) -> None:
 
 def test_the_doctor_finds_damage_when_it_looks_deep(made: Path, tmp_path: Path) -> None:
     """A record that was changed behind the journal's back is named; without ``--deep`` it is not looked for."""
-    assert "as it was written" in checks_of(tmp_path, "--deep", "--db", str(made))["database"]["fact"]
+    assert "all of it is intact" in checks_of(tmp_path, "--deep", "--db", str(made))["database"]["fact"]
     copy = tmp_path / "damaged.db"
     shutil.copy(made, copy)
     with closing(sqlite3.connect(copy)) as database, database:
@@ -326,7 +326,7 @@ def test_a_company_file_is_looked_at_without_a_start(tmp_path: Path) -> None:
     assert "line 6: [webhooks] secret_env" in refused.out
     found = invoke(*words, home=tmp_path, env={"HOOK": "whsec_" + "A" * 32}).json
     facts = [check["fact"] for check in found["checks"] if check["name"] in ("company", "schedule")]
-    assert "1 agent: clerk; secrets of 1 webhooks are there" in facts[0]
+    assert "1 agent: clerk; it has the secrets of 1 webhooks" in facts[0]
     assert facts[1].startswith("morning is due next at 20")
     assert facts[1].endswith(" 07:00 Europe/Berlin")
     assert not (tmp_path / "company.db").exists()
@@ -338,13 +338,13 @@ UNIT = "[Service]\nType=notify\nExecStart=python -m repertory serve\nWatchdogSec
 @pytest.mark.parametrize(
     ("unit", "environment", "verdict", "words"),
     [
-        (UNIT, {}, "ok", "fits: Type=notify, a sign of life within 60 s"),
+        (UNIT, {}, "ok", "is right: Type=notify, a sign of life within 60 s"),
         (UNIT.replace("notify", "simple"), {}, "problem", "has Type=simple"),
         (UNIT.replace("Type=notify\n", ""), {}, "problem", "has Type=simple"),
         (UNIT.replace("1min", "5s"), {}, "problem", "a busy disk alone can take 30 s"),
         (UNIT.replace("1min", "soon"), {}, "problem", "has WatchdogSec=soon"),
-        (UNIT.replace("WatchdogSec=1min\n", ""), {}, "warning", "a service that hangs is not started again"),
-        (UNIT.replace("=30", "=5"), {}, "warning", "kills after 5 s what may take 10 s"),
+        (UNIT.replace("WatchdogSec=1min\n", ""), {}, "warning", "a service that hangs is not restarted"),
+        (UNIT.replace("=30", "=5"), {}, "warning", "kills the service after 5 s, but it may take 10 s"),
         ("", {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "60000000"}, "ok", "a sign of life every 60 s"),
         ("", {"NOTIFY_SOCKET": "n"}, "problem", "NOTIFY_SOCKET must be a path"),
         ("", {"LISTEN_FDS": "1"}, "warning", "LISTEN_PID is not set"),

@@ -42,7 +42,7 @@ def test_who_answers_is_said_before_anything_is_spent(tmp_path: Path) -> None:
     """Without a key the offline model, with one Claude and that it may cost money; a wrong name is named."""
     nothing = {"REPERTORY_MODEL": "", "ANTHROPIC_API_KEY": "", "ANTHROPIC_AUTH_TOKEN": "", "ANTHROPIC_BASE_URL": ""}
     for env, said in (
-        ({}, "Model: offline, rules that search and quote; nothing is sent. ANTHROPIC_API_KEY brings Claude."),
+        ({}, "Model: offline, rules that search and quote; nothing is sent. Set ANTHROPIC_API_KEY to use Claude."),
         ({"ANTHROPIC_API_KEY": "x"}, "Model: claude-sonnet-5-5, whose calls may cost money; --model offline costs"),
         ({"REPERTORY_MODEL": "a b"}, "No model: malformed model name 'a b'"),
     ):
@@ -82,7 +82,7 @@ def test_runs_that_did_not_finish_come_first(made: Path, tmp_path: Path) -> None
     shutil.copy(made, kept(tmp_path) / "runs.db")
     result = invoke(home=tmp_path)
     assert result.code == 0
-    assert "2 runs, 0 under way, 2 not finished" in result.out
+    assert "2 runs, 0 in progress, 2 not finished" in result.out
     resumes = [line.split()[2] for line in result.out.splitlines() if "repertory resume" in line]
     assert resumes == [OTHER, RUN]
     assert CHILD not in result.out
@@ -99,7 +99,7 @@ def test_runs_under_way_are_to_be_looked_at(made: Path, tmp_path: Path) -> None:
 
     result = anyio.run(main)
     assert result.code == 0
-    assert "1 under way" in result.out
+    assert "1 in progress" in result.out
     assert "repertory ps " in result.out
     assert "repertory resume" not in result.out
 
@@ -120,7 +120,7 @@ def test_finished_runs_are_to_be_looked_at_or_followed_by_another(tmp_path: Path
         (folder / f"older.db{suffix}").unlink(missing_ok=True)
     result = invoke(home=tmp_path)
     assert (result.code, result.err) == (0, "")
-    assert "newer.db: 1 run, 0 under way, 0 not finished, 1 older database beside it" in result.out
+    assert "newer.db: 1 run, 0 in progress, 0 not finished; 1 older database beside it" in result.out
     for command in ("ps -a", "stats --tree", "inspect", "demo", "doctor"):
         assert f"repertory {command}" in result.out
 

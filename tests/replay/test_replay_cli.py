@@ -101,7 +101,7 @@ def test_a_person_sees_tables_and_a_chart(tmp_path: Path) -> None:
     for words in (
         "COST r=0.1",
         "All runs: 1, 3 iterations, policy plain",
-        "cost, to append-only",
+        "cost relative to append-only",
         "1.000",
         "100.0%",
         "█",

@@ -126,7 +126,7 @@ def test_a_company_on_postgresql_goes_up_reloads_and_goes_down(
         assert [(run["id"], run["state"]) for run in shown] == [(started, "done")]
         checks = json.loads(company.run("doctor", "company.toml", "--json").stdout)["checks"]
         found = {check["name"]: check["fact"] for check in checks}
-        assert found["service"] == f"the service at unix:{company.folder}/s is well"
+        assert found["service"] == f"the service at unix:{company.folder}/s is healthy"
         assert found["company"].endswith(f"its database is {uri}")
         assert "postgresql" in found
         company.write((company.folder / "company.toml").read_text().replace("max_runs = 20", "max_runs = 10"))

@@ -56,7 +56,8 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     code, said = company.command("down")
     assert (code, said) == (
         0,
-        f"repertory: process {serving} is ending; runs in progress: 0; each stops at its next boundary and can be resumed\n"
+        f"repertory: process {serving} is ending; runs in progress: 0; each stops at its next boundary "
+        "and can be resumed\n"
         "repertory: ended\n",
     )
     assert owner_of(company.database) is None

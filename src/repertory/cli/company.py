@@ -123,8 +123,8 @@ def _check_alone(file: Path, anchor: Path) -> None:
     owner, place = owner_of(anchor), service_of(anchor)
     if owner is not None and place is not None:
         raise JournalLocked(
-            f"{file} is already up: process {owner.pid} serves it at {place}; repertory reload {file} makes it read the "
-            f"file again, repertory down {file} ends it"
+            f"{file} is already up: process {owner.pid} serves it at {place}; repertory reload {file} makes it read "
+            f"the file again, repertory down {file} ends it"
         )
 
 

@@ -54,8 +54,8 @@ async def decide_at_terminal(
                 there = await _ask(run, event)
         if not there:
             say(
-                f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run repertory "
-                f"resume {run.id} at a terminal, or repertory serve --resume and repertory approve"
+                f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run "
+                f"repertory resume {run.id} at a terminal, or repertory serve --resume and repertory approve"
             )
 
 

@@ -110,7 +110,7 @@ def _print_opening(task: str, folder: Path, model: Model, path: Database) -> Non
     from repertory.offline import OfflineModel
 
     offline = isinstance(model, OfflineModel)
-    answering = "the offline model, by rules" if offline else f"{model.name}, whose calls may cost money"
+    answering = "the offline model, a set of rules" if offline else f"{model.name}, whose calls may cost money"
     screen = output.console()
     screen.print(Text(output.clean(task), style="bold"))
     screen.print(
@@ -128,12 +128,12 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
         rows = [
             ("agents", str(fields["agents"]), f"{fields['seconds']:.1f} s"),
             *overview(fields),
-            ("citations", str(citations["total"]), f"{citations['resolved']} hold, looked up in the files"),
+            ("citations", str(citations["total"]), f"{citations['resolved']} found in the files"),
         ]
         _print_bars(screen, fields)
         output.print_table(screen, ("", "", ""), rows)
     if fields["model"] == "offline":
-        words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
+        words = "The offline model costs nothing; the costs shown are at the prices of a small model."
         output.show(screen, Text(words, style="dim"), "")
     for citation in fields["citations"]["unresolved"]:
         screen.print(Text(output.clean(broken_citation(citation)), style="red"))
@@ -156,7 +156,7 @@ def _print_bars(screen: Console, fields: Json) -> None:
     for name, count, style in (("in view", seen, "green"), ("the record", plain, "yellow")):
         length = max(1, round(widest * count / max(seen, plain, 1)))
         screen.print(Text.assemble(f"{name:<12}", ("█" * length, style), f" {output.tokens(count)} tokens"))
-    words = "prompt tokens of all calls: as they were sent, and with the whole record in each"
+    words = "prompt tokens of all calls: as they were sent, and if each had held the whole record"
     output.show(screen, Text(words, style="dim"), "")
 
 

@@ -44,7 +44,7 @@ _CLOCK = 300.0  # seconds that a file may be ahead of the clock: that of another
 _BACKUP_AGE = 7 * 86_400.0  # seconds: whoever makes them does so every week
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _ELSEWHERE = "name a database with --db FILE or $REPERTORY_DB"
-_NEEDS_TOOLS = "agents need tools, so take a model that calls them; llama.cpp: llama-server --jinja"
+_NEEDS_TOOLS = "agents need tools, so use a model that can call them; llama.cpp: llama-server --jinja"
 _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
 
@@ -135,14 +135,14 @@ def _folder(folder: Path) -> Finding:
         return Finding(name, "problem", f"{folder} is not writable", _ELSEWHERE)
     above = next(path for path in folder.parents if path.exists())
     if above.is_dir() and os.access(above, os.W_OK):
-        return Finding(name, "ok", f"{folder} will be made when it is needed")
-    return Finding(name, "problem", f"{folder} cannot be made", _ELSEWHERE)
+        return Finding(name, "ok", f"{folder} will be created when it is needed")
+    return Finding(name, "problem", f"{folder} cannot be created", _ELSEWHERE)
 
 
 def _private(name: str, path: Path, fact: str) -> Finding:
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        return Finding(name, "warning", f"{fact} can be read by others (mode {mode:o})", f"chmod go= {path}")
+        return Finding(name, "warning", f"{fact} can be read by other users (mode {mode:o})", f"chmod go= {path}")
     return Finding(name, "ok", fact)
 
 
@@ -152,16 +152,16 @@ async def _database(path: Database | None, deep: bool) -> Finding:
 
     name = "database"
     if path is None or (isinstance(path, Path) and not os.path.exists(path)):  # noqa: ASYNC240 - nothing else goes on
-        return Finding(name, "ok", f"{path} is not there yet" if path else "none yet; repertory demo makes one")
+        return Finding(name, "ok", f"{path} does not exist yet" if path else "none yet; repertory demo creates one")
     try:
         async with open_to_read(path) as journal:
             if deep and isinstance(journal, SqliteJournal) and (damage := await journal.check(deep=True)):
-                advice = "restore it from a backup; runs without damage can still be read"
+                advice = "restore it from a backup; undamaged runs can still be read"
                 return Finding(name, "problem", f"{path} is damaged: {'; '.join(damage)}", advice)
             runs = len(await journal.read_runs())
     except RepertoryError as error:
         return Finding(name, "problem", str(error))
-    whole = ", and all of it is as it was written" if deep else ""
+    whole = ", and all of it is intact" if deep else ""
     owner = ", in use by a process" if is_owned(path) else ""
     fact = f"{path} holds {runs} run{'' if runs == 1 else 's'}{whole}{owner}"
     return _private(name, path, fact) if isinstance(path, Path) else Finding(name, "ok", fact)
@@ -181,7 +181,8 @@ def _disk(path: Path) -> Finding:
     status = os.statvfs(path.absolute().parent)
     free = status.f_bavail * status.f_frsize
     size = path.stat().st_size
-    fact, advice = f"{free // 2**20:,} MiB free beside {size / 2**20:,.1f} MiB", "remove old runs, or move the database"
+    fact = f"{free // 2**20:,} MiB free, {size / 2**20:,.1f} MiB used by the database"
+    advice = "remove old runs, or move the database"
     if free < WAL_LIMIT:
         return Finding("disk", "problem", fact, advice)
     # A backup into the same folder, or a vacuum without a service, takes as much again.
@@ -191,8 +192,8 @@ def _disk(path: Path) -> Finding:
 def _clock(path: Path) -> Finding:
     ahead = path.stat().st_mtime - time.time()
     if ahead > _CLOCK:
-        fact = f"the database was written {ahead:,.0f} s in the future"
-        return Finding("clock", "warning", fact, "set the clock: schedules, quotas and times of records go by it")
+        fact = f"the database was last written {ahead:,.0f} s in the future"
+        return Finding("clock", "warning", fact, "set the clock: schedules, quotas and times of records depend on it")
     return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
@@ -204,11 +205,11 @@ def _backups(path: Path) -> Finding:
         note = json.loads(Path(f"{os.path.realpath(path)}{NOTE}").read_text(encoding="utf-8"))
         file, age = Path(note["file"]), time.time() - float(note["at"])
     except FileNotFoundError:
-        return Finding(name, "warning", "none was made yet", advice)
+        return Finding(name, "warning", "none yet", advice)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        return Finding(name, "warning", f"what was noted of the last one cannot be read: {error}", advice)
+        return Finding(name, "warning", f"the note about the last one cannot be read: {error}", advice)
     if not file.exists():
-        return Finding(name, "warning", f"the last one is not at {file} any more", advice)
+        return Finding(name, "warning", f"the last one is no longer at {file}", advice)
     fact = f"the last one is {age / 86_400:,.1f} days old: {file}"
     return Finding(name, "ok", fact) if age < _BACKUP_AGE else Finding(name, "warning", fact, advice)
 
@@ -224,7 +225,7 @@ async def _service(database: Database | None, company: Path | None) -> AsyncIter
     place = service_of(database if company is None or isinstance(database, Path) else anchor_of(company))
     if place is None:
         owned = await anyio.to_thread.run_sync(is_owned, database)
-        who = "another process works on this database" if owned else "none has this database"
+        who = "another process uses this database" if owned else "none runs for this database"
         yield Finding(name, "ok", who)
         return
     try:
@@ -237,16 +238,16 @@ async def _service(database: Database | None, company: Path | None) -> AsyncIter
         return
     for check in wrong:
         verdict: Verdict = "problem" if check.state == "fail" else "warning"
-        yield Finding(name, verdict, f"the service at {place} says of its {check.name}: {check.fact}", check.advice)
+        yield Finding(name, verdict, f"the service at {place} reports on its {check.name}: {check.fact}", check.advice)
     if not wrong:
-        yield Finding(name, "ok", f"the service at {place} is well")
+        yield Finding(name, "ok", f"the service at {place} is healthy")
 
 
 def _key(environment: Mapping[str, str]) -> Finding:
     for variable in _KEYS:
         value = environment.get(variable)
         if value and value != value.strip():
-            return Finding("key", "problem", f"{variable} begins or ends with white space", "set it again without")
+            return Finding("key", "problem", f"{variable} begins or ends with white space", "set it again without it")
         if value:
             return Finding("key", "ok", f"{variable} is set")
     return Finding("key", "ok", "none is set; the offline model needs none")
@@ -258,14 +259,14 @@ async def _server(environment: Mapping[str, str]) -> Finding:
     name, advice = "server", "write http://HOST:PORT"
     address = environment.get("ANTHROPIC_BASE_URL")
     if not address:
-        return Finding(name, "ok", "ANTHROPIC_BASE_URL is not set; a key is used with the provider itself")
+        return Finding(name, "ok", "ANTHROPIC_BASE_URL is not set; a key is used with the provider's own API")
     try:
         parts = urlsplit(address)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
         return Finding(name, "problem", f"ANTHROPIC_BASE_URL cannot be read: {error}", advice)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return Finding(name, "problem", "ANTHROPIC_BASE_URL is no address", advice)
+        return Finding(name, "problem", "ANTHROPIC_BASE_URL is not a URL", advice)
     where = f"{parts.scheme}://{parts.hostname}:{port}"  # never the user and password that a URL may hold
     try:
         with anyio.fail_after(_PATIENCE):
@@ -285,8 +286,8 @@ def _model(model: Model) -> Finding:
         return Finding(
             "model",
             "warning",
-            f"{model.name} is not described: {profile.context_window:,} tokens and no prices are assumed",
-            "costs will read $0; give the model a profile in Python where that matters",
+            f"{model.name} is unknown: {profile.context_window:,} tokens and no prices are assumed",
+            "costs will read $0; give the model a profile in Python if that matters",
         )
     as_of = f", prices of {profile.as_of}" if profile.as_of else ""
     return Finding("model", "ok", f"{model.name}: {profile.context_window:,} tokens{as_of}")
@@ -315,7 +316,7 @@ async def _call(model: Model) -> Finding:
     calls = tool_uses(content)
     if not calls:
         words = output.one_line(text_of(content), 40)
-        return Finding(name, "warning", f"it was asked to call a tool, and answered {words!r}", _NEEDS_TOOLS)
+        return Finding(name, "warning", f"it was asked to call a tool, but answered {words!r}", _NEEDS_TOOLS)
     word = output.one_line(calls[0].input["query"], 40)
     return Finding(name, "ok", f"called search(query={word!r}) in {time.monotonic() - begun:.1f} s")
 

@@ -43,11 +43,11 @@ async def check_company(file: Path) -> AsyncIterator[Finding]:
         company.options()
         await company.check_keys()
     except (ConfigurationError, ModelError) as error:
-        yield Finding("company", "problem", str(error), "nothing of it was started or changed")
+        yield Finding("company", "problem", str(error), "nothing was started or changed")
         return
     count = f"{len(company.offers)} agents" if len(company.offers) != 1 else "1 agent"
     names = f": {', '.join(sorted(company.offers))}" if company.offers else ""
-    told = f"; secrets of {len(company.webhooks)} webhooks are there" if company.webhooks else ""
+    told = f"; it has the secrets of {len(company.webhooks)} webhooks" if company.webhooks else ""
     yield Finding("company", "ok", f"{company.name} has {count}{names}{told}; its database is {company.database}")
     for finding in _schedules(company):
         yield finding
@@ -70,11 +70,11 @@ def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Find
         yield Finding(name, "problem", str(error), "it comes from systemd: look at the unit that starts this")
         return
     if environment.get("NOTIFY_SOCKET"):
-        watchdog = "" if heard.watchdog is None else f", and wants a sign of life every {heard.watchdog:g} s"
-        yield Finding(name, "ok", f"it listens for what a service says{watchdog}")
+        watchdog = "" if heard.watchdog is None else f", and expects a sign of life every {heard.watchdog:g} s"
+        yield Finding(name, "ok", f"it listens for messages of a service{watchdog}")
     sockets = environment.get("LISTEN_FDS", "0")
     if sockets != "0" and not environment.get("LISTEN_PID"):
-        yield Finding(name, "warning", f"LISTEN_FDS is {sockets[:20]} and LISTEN_PID is not set: no socket is taken")
+        yield Finding(name, "warning", f"LISTEN_FDS is {sockets[:20]} and LISTEN_PID is not set: no socket is used")
     for path in sorted(folder.glob("*.service")):
         text = path.read_text(encoding="utf-8", errors="replace")
         settings = dict(re.findall(r"^\s*(\w+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE))
@@ -83,22 +83,22 @@ def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Find
 
 
 def _unit(path: Path, settings: Mapping[str, str]) -> Finding:
-    name, again = "systemd", "repertory service install --force writes it anew; then systemctl --user daemon-reload"
+    name, again = "systemd", "repertory service install --force rewrites it; then systemctl --user daemon-reload"
     kind, watchdog = settings.get("Type", "simple"), settings.get("WatchdogSec", "0")
     if kind != "notify":
         fact = f"{path} has Type={kind}: systemd does not hear when the service is ready, reloads or hangs"
         return Finding(name, "problem", fact, f"write Type=notify; {again}")
     if (alive := _seconds(watchdog)) is None or 0 < alive < _WATCHDOG:
-        fact = f"{path} has WatchdogSec={watchdog}, and a busy disk alone can take {_WATCHDOG:g} s"
+        fact = f"{path} has WatchdogSec={watchdog}, but a busy disk alone can take {_WATCHDOG:g} s"
         return Finding(name, "problem", fact, f"write WatchdogSec=60; {again}")
     if not alive:
-        fact = f"{path} has no WatchdogSec: a service that hangs is not started again"
+        fact = f"{path} has no WatchdogSec: a service that hangs is not restarted"
         return Finding(name, "warning", fact, f"write WatchdogSec=60; {again}")
     stopping = _seconds(settings.get("TimeoutStopSec", "90"))
     if stopping is not None and stopping < _STOPPING:
-        fact = f"{path} kills after {stopping:g} s what may take {_STOPPING:g} s to end in order"
+        fact = f"{path} kills the service after {stopping:g} s, but it may take {_STOPPING:g} s to end in order"
         return Finding(name, "warning", fact, f"write TimeoutStopSec=30; {again}")
-    return Finding(name, "ok", f"{path} fits: Type=notify, a sign of life within {alive:g} s")
+    return Finding(name, "ok", f"{path} is right: Type=notify, a sign of life within {alive:g} s")
 
 
 def _seconds(span: str) -> float | None:
@@ -125,7 +125,8 @@ def check_postgres(address: PostgresAddress) -> Iterator[Finding]:
             (at,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone() or (0.0,)
             apart = max(before - at, at - time.time(), 0.0)
     except driver().Error as error:
-        yield Finding(name, "problem", str(explain(error, address, "look at")), "is it running, and may you connect?")
+        advice = "is it running, and are you allowed to connect?"
+        yield Finding(name, "problem", str(explain(error, address, "look at")), advice)
         return
     except (ConfigurationError, JournalError) as error:
         yield Finding(name, "problem", str(error))
@@ -135,18 +136,19 @@ def check_postgres(address: PostgresAddress) -> Iterator[Finding]:
     kept = ", ".join(f"{each} {settings[each]}" for each in ("fsync", "full_page_writes", "synchronous_commit"))
     if lost:
         yield Finding(
-            name, "problem", kept, f"set {' and '.join(lost)} on: a loss of power can damage all that is kept"
+            name, "problem", kept, f"set {' and '.join(lost)} on: a power failure can damage the whole database"
         )
     else:
         yield Finding(name, "ok", kept)
     free = int(settings["max_connections"]) - used
     fact = f"{free} of {settings['max_connections']} connections are free"
     if free < _CONNECTIONS:
-        yield Finding(name, "warning", fact, "raise max_connections: a service takes about six, and so does its heir")
+        advice = "raise max_connections: a service takes about six, and so does its successor"
+        yield Finding(name, "warning", fact, advice)
     else:
         yield Finding(name, "ok", fact)
     if apart > _APART:
-        fact = f"its clock and that of this machine are {apart:,.0f} s apart"
-        yield Finding("clock", "warning", fact, "set them by NTP: schedules go by this one's, leases by the server's")
+        fact = f"its clock and that of this machine differ by {apart:,.0f} s"
+        yield Finding("clock", "warning", fact, "set them by NTP: schedules use this machine's, leases the server's")
     else:
-        yield Finding("clock", "ok", "that of the server is this machine's, give or take a few seconds")
+        yield Finding("clock", "ok", "the server's and this machine's agree within a few seconds")

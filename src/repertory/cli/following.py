@@ -172,7 +172,8 @@ async def find_again(
         await anyio.sleep(_AGAIN)
     waited = f", and none came back within {within:g} s" if within else ""
     raise ServiceGone(
-        f"{error}{waited}; what was acknowledged is on record, and repertory serve --resume or repertory up continues it"
+        f"{error}{waited}; what was acknowledged is on record, and repertory serve --resume or repertory up "
+        "continues it"
     )
 
 

@@ -62,7 +62,7 @@ def _standing(detail: RunDetail) -> RenderableType:
     facts.append(f"spent: {_spent(own)}, {own.tool_calls} tool calls")
     below = sum(1 for _ in nodes_of(detail.tree)) - 1
     if below:
-        facts.append(f"; with the {below} below it {_spent(tree)}")
+        facts.append(f"; with its {output.count(below, 'sub-agent')} {_spent(tree)}")
     limits = detail.options.get("limits") or {}
     if limits:
         facts.append(f"\nlimits: {one_line(', '.join(f'{name}={value}' for name, value in limits.items()))}")

@@ -124,7 +124,7 @@ def _agree(
     with count_up(sum(len(run.turns) for run in runs), "requests played") as played:
         samples = sample_requests(runs, policy=policy, model=model, count=count, seed=seed, on_request=played)
     if not samples:
-        raise ConfigurationError("no turn was shown anything else than the full record, or none fits the model")
+        raise ConfigurationError("no turn was shown anything but the full record, or none fits the model")
     _confirm(samples, price_at_most(samples, model.profile), model, yes=yes)
     with count_up(3 * len(samples), "answers") as answered:
         found = agree(samples, model, on_answer=answered)
@@ -137,13 +137,13 @@ def _agree(
 def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool) -> None:
     """Say what asking costs, and go on only where somebody wants that."""
 
-    cost = f"at most {output.dollars(price)}" if model.profile.known else "what nobody knows the price of"
+    cost = f"at most {output.dollars(price)}" if model.profile.known else "an unknown amount"
     what = f"{3 * len(samples)} requests to {output.one_line(model.name)} cost {cost}"
     if yes:
         output.say(what)
     elif not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigurationError(f"{what}; nobody is there to be asked, so say --yes")
-    elif not typer.confirm(f"{what}. Ask?", err=True):
+        raise ConfigurationError(f"{what}; there is no terminal to ask at, so pass --yes")
+    elif not typer.confirm(f"{what}. Send them?", err=True):
         raise typer.Exit(output.OK)
 
 
@@ -211,7 +211,7 @@ def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence
     headers, *rows = _beside(runs, names, screen.width) or _below(runs, names, screen.width)
     output.show(screen, output.table(headers, rows, width=screen.width, right="|".join(headers[1:])))
     whose = "each model" if "COST" in headers else names[0]
-    output.show(screen, Text(f"costs to append-only; recall and peak of {whose}", style="dim"), Text())
+    output.show(screen, Text(f"costs relative to append-only; recall and peak of {whose}", style="dim"), Text())
     failed = [(run, name) for run in runs for name in names if run["models"][name]["error"]]
     for run, name in failed:
         error = output.one_line(run["models"][name]["error"])
@@ -308,21 +308,21 @@ def _in_view(label: str, name: str) -> tuple[_Line, _Line]:
 
 
 _LINES: tuple[_Line, ...] = (
-    ("cost, to append-only", lambda f: _times(f["cost_ratio"])),
+    ("cost relative to append-only", lambda f: _times(f["cost_ratio"])),
     ("  in dollars", lambda f: output.dollars(f["cost"])),
     ("  append-only", lambda f: output.dollars(f["cost_plain"])),
     ("  worst run", lambda f: _times(f["worst_run_ratio"])),
-    ("  reading again what is missing", lambda f: _times(f["reread_cost_ratio"])),
+    ("  with what is missing read again", lambda f: _times(f["reread_cost_ratio"])),
     ("identifiers in view", lambda f: _share(f["recall"]["union"])),
     *_in_view("facts", "facts"),
     *_in_view("lines", "lines"),
     *_in_view("own lines", "own_lines"),
-    ("bare names in what stands for them", lambda f: _share(f["bare_names"])),
+    ("bare names in stubs and summaries", lambda f: _share(f["bare_names"])),
     ("results whole on arrival", lambda f: _share(f["whole_on_arrival"])),
     ("requests without the task", lambda f: str(f["requests_without_task"])),
     ("invalid requests", lambda f: str(f["invalid_requests"])),
     ("peak context", lambda f: output.tokens(f["peak_context"])),
     ("  plain", lambda f: output.tokens(f["peak_plain"])),
     ("decisions", lambda f: str(sum(f["decisions"].values()))),
-    ("planning, 99 of 100", lambda f: _milliseconds(f["build_ms_p99"])),
+    ("planning time, p99", lambda f: _milliseconds(f["build_ms_p99"])),
 )

@@ -87,8 +87,8 @@ def resume(
     if find_service(at) is not None:
         if agent or context or root or how.model or how.limit or how.summary_model:
             raise ConfigurationError(
-                "a service continues a run with the settings it was started with: leave out --agent, --context, --root, "
-                "--model, --limit and --summary-model, or end the service first"
+                "a service continues a run with the settings it was started with: leave out --agent, --context, "
+                "--root, --model, --limit and --summary-model, or end the service first"
             )
         return anyio.run(resume_in_service, run_id, at)
     path, row = read_row(run_id, at.db, unfinished=True)

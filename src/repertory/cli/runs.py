@@ -46,22 +46,22 @@ COLOURS = {
 _LISTED = 3  # runs that did not finish
 _BEGIN = (
     ("repertory demo", "watch a team of agents answer a question"),
-    ('repertory run "TASK" --root DIR', "have a team read a folder of yours"),
-    ("repertory up company.toml", "keep agents running, as a file says"),
+    ('repertory run "TASK" --root DIR', "let a team read one of your folders"),
+    ("repertory up company.toml", "keep agents running, as a file describes"),
 )
 _LOOK = (
-    ("repertory ps -a", "every run"),
+    ("repertory ps -a", "all runs"),
     ("repertory stats --tree", "what the newest one saw and cost"),
     ("repertory inspect", "what its model saw last, beside the record"),
 )
 _SERVED = (
-    ("repertory start AGENT TASK", "begin a run in the service"),
-    ("repertory attach", "follow the newest one, and talk to it"),
-    ("repertory top", "what is under way, what waits, what it costs"),
+    ("repertory start AGENT TASK", "start a run in the service"),
+    ("repertory attach", "follow the newest run, and send it messages"),
+    ("repertory top", "what is running, what waits, and all costs"),
 )
 _ALWAYS = (
     ("repertory doctor", "check this machine and its settings"),
-    ("repertory --help", "every command"),
+    ("repertory --help", "all commands"),
 )
 
 
@@ -111,14 +111,14 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
     """What a person may want to do next; "" where the table says it all."""
     resumable = [run.id for run in shown if run.resumable]
     if resumable:
-        return f"Go on with: repertory resume {resumable[-1]}{where}"
+        return f"Continue with: repertory resume {resumable[-1]}{where}"
     if shown:
         return ""
-    begin = f" Begin one: repertory start AGENT TASK{where}." if place is not None else ""
+    begin = f" Start one: repertory start AGENT TASK{where}." if place is not None else ""
     ended = len(found.runs) + found.more
     if not ended:
-        return f"There is no run yet.{begin}"
-    return f"Nothing is under way. {ended} runs have ended: repertory ps -a{where} shows them.{begin}"
+        return f"No runs yet.{begin}"
+    return f"No runs in progress. {ended} ended: repertory ps -a{where} shows them.{begin}"
 
 
 def runs_table(runs: Sequence[RunView], width: int) -> Table:
@@ -253,7 +253,7 @@ def welcome() -> None:
         database, place, found = anyio.run(read)
     except output.NothingThere:
         where = named_database(None) or data_dir()
-        _print_next(f"No runs yet in {where}. Begin:", _BEGIN, _ALWAYS)
+        _print_next(f"No runs yet in {where}. Start with:", _BEGIN, _ALWAYS)
         return
     except RepertoryError as error:
         _print_next(f"The newest database cannot be read: {error}", _ALWAYS)
@@ -262,17 +262,18 @@ def welcome() -> None:
     left = [run for run in roots if run.resumable]
     going = sum(run.state != "done" for run in roots) - len(left)
     older = 0 if place is not None else len(databases_to_read(None)) - 1
-    more = f", {output.count(older, 'older database')} beside it" if older else ""
+    more = f"; {output.count(older, 'older database')} beside it" if older else ""
     served = "" if place is None else f"A service listens at {place}. "
-    facts = f"{served}{database}: {output.count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
+    counts = f"{output.count(len(roots), 'run')}, {going} in progress, {len(left)} not finished"
+    facts = f"{served}{database}: {counts}{more}."
     if place is not None:
         _print_next(facts, _SERVED, _LOOK, _ALWAYS)
     elif going:
-        _print_next(facts, (("repertory ps", "the runs under way"), *_LOOK[1:]), _ALWAYS)
+        _print_next(facts, (("repertory ps", "the runs in progress"), *_LOOK[1:]), _ALWAYS)
     elif left:
         newest = left[: -_LISTED - 1 : -1]
         resuming = [(f"repertory resume {run.id}", output.one_line(run.task, 40)) for run in newest]
-        _print_next(f"{facts} Go on:", resuming, _LOOK, _ALWAYS)
+        _print_next(f"{facts} Continue with:", resuming, _LOOK, _ALWAYS)
     else:
         _print_next(facts, _LOOK, _BEGIN, _ALWAYS)
 
@@ -287,7 +288,7 @@ def _model_in_use() -> str:
     except RepertoryError as error:
         return output.one_line(f"No model: {error}")
     if isinstance(model, OfflineModel):
-        return "Model: offline, rules that search and quote; nothing is sent. ANTHROPIC_API_KEY brings Claude."
+        return "Model: offline, rules that search and quote; nothing is sent. Set ANTHROPIC_API_KEY to use Claude."
     return output.one_line(f"Model: {model.name}, whose calls may cost money; --model offline costs nothing.")
 
 

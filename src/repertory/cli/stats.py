@@ -100,7 +100,7 @@ def overview(total: Json) -> Iterator[tuple[str, str, str]]:
     yield "written to cache", tokens(total["cache_write_tokens"]), ""
     yield "cost", cost(total["cost_seen"], seen), priced
     if total["cost_lost"] or total["tokens_lost"]:
-        yield "broken off", output.dollars(total["cost_lost"]), "the most that attempts without a whole answer cost"
+        yield "broken off", output.dollars(total["cost_lost"]), "at most, for attempts without a complete answer"
     yield "tool calls", str(total["tool_calls"]), ""
     yield "retrievals", str(total["retrievals"]), f"{total['retrievals'] / calls:.1%} of the tool calls"
     yield "deduplicated", str(total["dedup_hits"]), f"{total['dedup_hits'] / calls:.1%} of the tool calls"

@@ -141,9 +141,9 @@ def _draw(glance: Glance, before: Glance | None, width: int, height: int) -> Seq
         assert isinstance(part, Text)
         part.no_wrap, part.overflow = True, "ellipsis"
     if glance.waiting:
-        parts.append(Text("repertory approvals lists what waits", style="yellow", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text("repertory approvals lists waiting calls", style="yellow", no_wrap=True, overflow="ellipsis"))
     if not glance.runs:
-        return [*parts, "", Text("Nothing is under way; repertory ps -a lists what has ended.")]
+        return [*parts, "", Text("No runs in progress; repertory ps -a lists those that have ended.")]
     fitting = max(1, height - len(parts) - 3)
     parts += ["", runs_table(glance.runs[-fitting:], width)]
     if len(glance.runs) > fitting:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
 _SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
-_SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives the process, not the power"}
+_SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives the process, not a power failure"}
 
 
 @command
@@ -69,7 +69,7 @@ def stress(
                     summarize=_summarize,
                     on_progress=lambda now: show(f"{now.acknowledged:,} of {now.total:,} appends, {now.seconds:.0f} s"),
                 )
-        raise stop.interrupted("stopped before the end; nothing was found wrong so far")
+        raise stop.interrupted("stopped before the end; nothing wrong was found so far")
 
     return finish(anyio.run(main, backend=backend))
 
@@ -106,7 +106,7 @@ def torture(
     from repertory.torture.scenarios import SCENARIOS, on_server
 
     if db is not None and postgres_address(db) is None:
-        raise ConfigurationError(f"--db takes postgresql://…, got {db}; without it everything is played on files")
+        raise ConfigurationError(f"--db takes postgresql://…, got {db}; without it all cases use files")
     scenarios = SCENARIOS if db is None else on_server(db)
     if (case is not None or traces is not None) and len(only) != 1:
         raise ConfigurationError("a case belongs to one scenario: name it with --only")
@@ -135,7 +135,7 @@ def finish(report: AppendsReport | Report, *, ended_by: Sequence[int] = ()) -> A
 
     error: BaseException | None = typer.Exit(128 + ended_by[0]) if ended_by else None
     if not report.clean:
-        error = RepertoryError("not everything is as promised; please report it with the lines above")
+        error = RepertoryError("not every promise was kept; please report this with the lines above")
     show = (
         partial(_print_scenarios, report=report)
         if isinstance(report, Report)
@@ -202,7 +202,7 @@ def _details(report: Report) -> Iterator[str]:
                 if failure.evidence:
                     yield f"    as it was:  {again} --traces {failure.evidence}"
         if each.failed > len(each.failures):
-            yield f"{each.name}: and {each.failed - len(each.failures)} failures more"
+            yield f"{each.name}: {each.failed - len(each.failures)} more failures"
 
 
 def _tried(report: ScenarioReport) -> str:

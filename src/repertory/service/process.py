@@ -197,8 +197,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 going = supervisor.going()
                 if going:
                     report(
-                        f"ending; runs in progress: {going}; each stops at its next boundary and can be resumed; a second "
-                        "signal kills them"
+                        f"ending; runs in progress: {going}; each stops at its next boundary and can be resumed; a "
+                        "second signal kills them"
                     )
                     systemd.status(f"ending; runs in progress: {going}")
                 process.cancel_scope.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
