@@ -133,7 +133,7 @@ def test_through_a_pipe_it_is_said_that_a_call_waits(home: Path) -> None:
     process.stdin.write("pay\n")
     process.stdin.flush()
     said = process.stderr.readline()
-    assert 'pay to="ann" waits for approval' in said
+    assert 'pay to="ann" waits for approval: end this' in said
     assert "repertory approve" in said
     process.terminate()
     process.communicate(timeout=PATIENCE)

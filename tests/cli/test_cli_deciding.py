@@ -122,7 +122,7 @@ def test_without_a_terminal_the_call_stays_waiting_and_it_is_said_how_to_decide(
         text=True,
     ) as process:
         assert process.stderr is not None
-        heard = next(line for line in process.stderr if "waits for approval" in line)
+        heard = next(line for line in process.stderr if "waits for approval: end this" in line)
         assert "repertory resume run-" in heard
         process.terminate()
         assert process.wait(timeout=PATIENCE) == 143
