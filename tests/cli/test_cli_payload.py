@@ -87,7 +87,7 @@ def test_its_history_says_who_changed_what_and_what_came_second(kept: Path, tmp_
     fields: set[str] = set(shown) | set(versions[0]) | set(versions[0]["changes"][0]) | set(conflict)
     assert documented("payload history") - {"spawn", "caller", "tool", "cleaning", "set", "append", "remove"} == fields
     for_people = look(kept, "history", "run-with", home=tmp_path).out
-    assert "not made, version" in for_people
+    assert "not applied, version" in for_people
     assert "tool rename" in for_people
     assert 'append $.notes ["one"]' in for_people
 

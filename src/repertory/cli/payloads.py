@@ -58,7 +58,7 @@ def _print_history(screen: Console, versions: list[Any]) -> None:
             screen.print(Text(f"     {_words(change)}"), soft_wrap=True)
         for conflict in version["conflicts"]:
             first = f"version {conflict['version']} came first" if conflict["version"] else one_line(conflict["reason"])
-            screen.print(Text(f"     not made, {first}: {_words(conflict)}", style="yellow"), soft_wrap=True)
+            screen.print(Text(f"     not applied, {first}: {_words(conflict)}", style="yellow"), soft_wrap=True)
 
 
 def _words(change: Json) -> str:

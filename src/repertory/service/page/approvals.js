@@ -43,12 +43,12 @@ function freshCard(call, then) {
   card.tabIndex = -1;
   const title = button(call.agent + " · " + call.tool, () => then.open(call.run_id), "link");
   head.append(make("span", "glyph needs", "!"), title,
-    make("span", "facts", (call.kind === "approval" ? "asks since " : "its result is awaited since ") + moment(call.since)
+    make("span", "facts", (call.kind === "approval" ? "waiting since " : "waiting for its result since ") + moment(call.since)
       + (call.expires_at ? ", until " + moment(call.expires_at) : "")));
   card.append(head);
   if (call.reason) card.append(make("p", "line", one(call.reason, 300)));
   const form = formOf(call.schema, plainName(call));
-  if (call.schema && !form) card.append(folded("what is expected", one(exact(call.schema), 120), "options", () => [longText(json(call.schema))]));
+  if (call.schema && !form) card.append(folded("expected result", one(exact(call.schema), 120), "options", () => [longText(json(call.schema))]));
   const path = runPath(call.run_id, "/calls/" + encodeURIComponent(call.call_id) + "/");
   const send = (/** @type {string} */ what, /** @type {any} */ body) => attempt(async () => { await ask(path + what, body); await then.done(); });
   const wrong = make("p", "wrong"), box = make("textarea"), row = make("div", "row");
@@ -63,13 +63,13 @@ function freshCard(call, then) {
     box.setAttribute("aria-label", "Arguments of " + plainName(call));
     box.onkeydown = keysIn(() => allow.click());
     const why = make("input");
-    why.placeholder = "Why not? The model reads it.";
+    why.placeholder = "Why not? The model reads this.";
     why.setAttribute("aria-label", "Reason to deny " + plainName(call));
     why.onkeydown = keysIn(() => deny.click());
     const given = () => {
       const value = parsed(box, wrong);
       if (value && (typeof value.value !== "object" || value.value === null || Array.isArray(value.value))) {
-        write(wrong, "Arguments are one JSON object: { … }");
+        write(wrong, "Arguments must be one JSON object: { … }");
         box.setAttribute("aria-invalid", "true");
         return null;
       }

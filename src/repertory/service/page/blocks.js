@@ -38,7 +38,7 @@ export function picture(source) {
     return img;
   }
   const what = source && (source.media_type || source.type) || "unknown";
-  return make("p", "aside", "[a picture that is not drawn here: " + one(what, 60) + (source && source.url ? ", " + one(source.url, 200) : "") + "]");
+  return make("p", "aside", "[picture not shown: " + one(what, 60) + (source && source.url ? ", " + one(source.url, 200) : "") + "]");
 }
 
 /** The parts of what a tool gave. @param {any} content @returns {HTMLElement[]} */

@@ -75,7 +75,7 @@ async function showContents(path) {
   const found = await ask(path + "contents?limit=" + listed.contents);
   return (/** @type {any} */ facts) => {
     write(facts, found.contents.length ? (found.more ? "more than " : "") + several(found.contents.length, "result")
-      + " stored whole, of this run and those below it" : "Nothing is stored: results of more than 1,000 characters are.");
+      + " stored whole, of this run and its sub-agents" : "Nothing is stored: only results of more than 1,000 characters are.");
     drawKept("contents", found.contents, found.more, (content) => ({ id: content.content_id, type: content.source,
       size: count(content.length), line: content.url || content.source_type, version: content.kept,
       facts: [content.format, several(content.length, "character"), "kept in: " + content.kept, content.url, "run " + content.run_id, clock(content.at)],
@@ -147,7 +147,7 @@ function freshVersion(path, version) {
   const change = (/** @type {any} */ each) => each.op + " " + each.path + (each.op === "remove" ? "" : " " + exact(each.value));
   summary.append(make("span", "time", clock(version.at)), make("span", "turn", "#" + version.version),
     make("span", lost.length ? "kind bad" : "kind", one(version.author + " " + version.source, 60)),
-    make("span", "line", one([...made.map(change), ...lost.map((/** @type {any} */ each) => "not made: " + change(each))].join("; "), 300)));
+    make("span", "line", one([...made.map(change), ...lost.map((/** @type {any} */ each) => "not applied: " + change(each))].join("; "), 300)));
   const whole = make("button", "", "The payload as it was then");
   whole.onclick = () => attempt(async () => {
     const then = await ask(path + "payload?version=" + version.version);

@@ -77,7 +77,7 @@ export function drawList(now = false) {
     for (const run of found) add(run, 0);
   }
   rows.set(lines, now);
-  write($("list-facts"), state.runs.size === 0 ? "No runs yet." : !lines.length ? "No run fits." : state.more ? state.more + " older runs are not listed" : "");
+  write($("list-facts"), state.runs.size === 0 ? "No runs yet." : !lines.length ? "No run matches." : state.more ? state.more + " older runs are not listed" : "");
   show($("more-runs"), state.more > 0 && state.limit < MOST);
 }
 

@@ -6,18 +6,18 @@ import { $, keyed, make, show, write } from "./dom.js";
 import { clock, count, exact, json, one, several } from "./format.js";
 
 const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ ({
-  RunSpawned: (b) => ["began", b.model],
-  RunResumed: (b) => ["went on", b.entries + " entries" + (b.interrupted_calls ? ", " + several(b.interrupted_calls, "interrupted call") : "")],
+  RunSpawned: (b) => ["started", b.model],
+  RunResumed: (b) => ["continued", b.entries + " entries" + (b.interrupted_calls ? ", " + several(b.interrupted_calls, "interrupted call") : "")],
   IterationStarted: (b) => ["asks the model", "shows " + count(b.view_tokens) + " of " + count(b.record_tokens) + " tokens"],
   ModelAnswered: (b) => ["model answered", b.text || several(b.tool_calls, "tool call")],
-  ModelRetrying: (b) => ["tries again", "in " + b.delay.toFixed(1) + " s: " + b.reason, true],
+  ModelRetrying: (b) => ["retries", "in " + b.delay.toFixed(1) + " s: " + b.reason, true],
   ToolStarted: (b) => ["calls " + b.tool, exact(b.arguments)],
   ToolEnded: (b) => [b.tool + " " + b.status, count(b.characters) + " characters, " + count(b.shown) + " shown"
-    + (b.deduplicated ? ", as before" : ""), b.status !== "ok"],
-  ApprovalRequested: (b) => ["asks for leave", b.tool + " " + exact(b.arguments)],
+    + (b.deduplicated ? ", the earlier result" : ""), b.status !== "ok"],
+  ApprovalRequested: (b) => ["asks for approval", b.tool + " " + exact(b.arguments)],
   ApprovalDecided: (b) => [b.allowed ? "allowed" : "denied", b.tool + (b.by ? " by " + b.by : "") + (b.reason ? ": " + b.reason : ""), !b.allowed],
-  ResultAwaited: (b) => ["awaits a result", b.tool + (b.note ? ": " + b.note : "")],
-  ResultGiven: (b) => ["was given a result", b.tool + ": " + exact(b.result), b.is_error],
+  ResultAwaited: (b) => ["waits for a result", b.tool + (b.note ? ": " + b.note : "")],
+  ResultGiven: (b) => ["got a result", b.tool + ": " + exact(b.result), b.is_error],
   ContextEdited: (b) => ["view changed", b.reason],
   SummaryTaken: (b) => ["summary", "entries " + b.first + "–" + b.last + ", " + count(b.replaced_tokens) + " → " + count(b.tokens) + " tokens"],
   SummaryRefused: (b) => ["no summary", b.reason, true],
@@ -25,7 +25,7 @@ const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ (
   PayloadConflicted: (b) => ["payload conflict", b.paths.join(", ") + " was changed first by others; version " + b.version
     + " keeps the other value", true],
   StateChanged: (b) => [b.state, b.error || b.result || "", b.state === "failed"],
-  UserSaid: (b) => ["was told", b.text],
+  UserSaid: (b) => ["got a message", b.text],
 });
 
 const KEPT = 2000; // events that are listed at once

@@ -72,7 +72,7 @@ function onRemoved(root) {
   if (state.chosen === root || state.chosen?.startsWith(root + ".")) {
     const gone = state.chosen, name = plain((state.runs.get(gone) || { agent: "The run" }).agent);
     open(null);
-    tell(name + " " + gone + " was removed, with all that was on record of it.");
+    tell(name + " " + gone + " was removed, with its whole record.");
   }
   refreshSoon();
 }
@@ -205,16 +205,16 @@ const step = (id) => { if (state.chosen && state.tab === "saw") $(id).click(); }
 const panel = (key) => { const name = TABS[Number(key) - 1]; if (state.chosen && !$("tab-" + name).hidden) go(name); };
 
 startKeys([
-  { keys: ["j"], does: "the next run of the list", act: () => move(1) },
-  { keys: ["k"], does: "the run before", act: () => move(-1) },
+  { keys: ["j"], does: "the next run in the list", act: () => move(1) },
+  { keys: ["k"], does: "the previous run", act: () => move(-1) },
   { keys: ["Enter"], does: "open the run", act: () => { const id = focusedRun(); if (id) open(id); } },
   { keys: ["Escape", "o"], does: "back to the overview", act: () => open(null) },
-  { keys: ["a"], does: "to the first call that waits; there: allow it", act: () => card()?.querySelector(".allow")?.click() },
-  { keys: ["d"], does: "to the first call that waits; there: say why not, Ctrl+Enter denies", act: () => card()?.querySelector("input")?.focus() },
+  { keys: ["a"], does: "go to the first waiting call; on one: allow it", act: () => card()?.querySelector(".allow")?.click() },
+  { keys: ["d"], does: "go to the first waiting call; on one: type a reason, Ctrl+Enter denies it", act: () => card()?.querySelector("input")?.focus() },
   { keys: ["/"], does: "search the list", act: () => { $("filter").elements.text.focus(); $("filter").elements.text.select(); } },
-  { keys: ["m"], does: "say something to the run", act: () => { if (state.chosen) go("conversation"); $("say").elements.text.focus(); } },
+  { keys: ["m"], does: "send a message to the run", act: () => { if (state.chosen) go("conversation"); $("say").elements.text.focus(); } },
   { keys: ["1", "2", "3", "4", "5", "6"], does: "conversation, what it saw, memory, payload, contents, log", act: panel },
-  { keys: ["[", "]"], does: "the iteration before, the next one, of what the model saw", act: (key) => step(key === "[" ? "saw-back" : "saw-next") },
+  { keys: ["[", "]"], does: "the previous or next iteration of what the model saw", act: (key) => step(key === "[" ? "saw-back" : "saw-next") },
   { keys: ["?"], does: "this help", act: () => $("help").showModal() },
 ]);
 $("help-button").onclick = () => $("help").showModal();

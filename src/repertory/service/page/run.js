@@ -139,7 +139,7 @@ function drawFigures(run, own, all) {
       const dd = item.lastChild;
       if (dd.dataset.value !== String(value)) { dd.dataset.value = value; dd.replaceChildren(figure(name, value, text)); }
     });
-  const queued = detail.queue && "place " + detail.queue.position + " in the queue: " + detail.queue.reason;
+  const queued = detail.queue && "position " + detail.queue.position + " in the queue: " + detail.queue.reason;
   write($("facts"), [queued, run.machine && "on " + run.machine, run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
 }
 
@@ -149,12 +149,12 @@ function actionsOf(run) {
   return [
     { name: "Pause", there: going && run.state !== "paused", path: "/pause", words: ["pause", run.id] },
     { name: "Resume", there: run.resumable && !final, path: "/resume", words: ["resume", run.id] },
-    { name: "Retry", there: run.resumable && final, path: "/retry", words: ["retry", run.id] },
+    { name: "Retry", there: run.resumable && final, path: "/retry", words: ["resume", run.id] },
     { name: "Stop", there: going, path: "/stop", words: ["stop", run.id] },
-    { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "What it is doing now is cut off." },
+    { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "Its calls in progress are abandoned." },
     { name: "Fork", there: root && run.iteration > 0, path: "/fork", words: ["fork", run.id], opens: true },
-    { name: "Rewind", there: root && run.iteration > 0, path: "/rewind", words: ["rewind", run.id], opens: true },
-    { name: "Remove", there: root && final, path: "", words: ["rm", run.id], remove: true, sure: "This run, those below it and all that they have recorded are removed, for good." },
+    { name: "Rewind", there: root && run.iteration > 0, path: "/rewind", words: ["rewind", run.id, "--iteration", String(run.iteration)], opens: true },
+    { name: "Remove", there: root && final, path: "", words: ["rm", run.id], remove: true, sure: "This run, its sub-agents and everything on record of them are removed for good." },
   ].filter((action) => action.there);
 }
 
@@ -176,7 +176,7 @@ async function act(name) {
   const body = {};
   if (action.opens) {
     const from = state.tab === "saw" ? Number($("saw-number").value) : run.iteration;
-    const given = await asked(name, "A new run that is as this one up to iteration", String(from));
+    const given = await asked(name, "A new run, copied from this one up to iteration", String(from));
     if (given === null) return;
     body.iteration = Number(given);
     const text = $("sure").querySelector("textarea").value.trim();

@@ -10,10 +10,10 @@ import { state } from "./state.js";
 import { Rows, Stretches } from "./virtual.js";
 
 const WORDS = /** @type {Record<string, string>} */ ({
-  "": "as it stands", shaped: "shortened when it came; the whole is stored", folded: "stands in the trail, with its neighbours",
-  summarized: "a summary stands for it, with its neighbours", removed: "taken out with its call", expanded: "shown again",
-  shortened: "shown short", "shown once": "was shown whole once, then short", superseded: "a newer result takes its place",
-  expired: "its time was over", cut: "cut to fit",
+  "": "unchanged", shaped: "shortened when it arrived; the whole is stored", folded: "is part of the trail, with its neighbours",
+  summarized: "replaced by a summary, with its neighbours", removed: "removed together with its call", expanded: "shown again",
+  shortened: "shown shortened", "shown once": "was shown whole once, then shortened", superseded: "replaced by a newer result",
+  expired: "its time has run out", cut: "cut to fit",
 });
 
 /** @type {any} */
@@ -125,12 +125,12 @@ function updateRow(item, entry) {
 function why(entry) {
   const decision = entry.decision === null ? null : seen.decisions[entry.decision];
   const lines = ["Entry " + entry.position + ", iteration " + entry.iteration + ": " + (WORDS[entry.mark] || entry.mark) + (entry.pinned ? "; pinned" : "")];
-  if (entry.stands_for) lines.push("It is one of the entries " + entry.stands_for[0] + "–" + entry.stands_for[1] + " that one text stands for.");
+  if (entry.stands_for) lines.push("It is one of the entries " + entry.stands_for[0] + "–" + entry.stands_for[1] + ", which one text replaces.");
   if (decision) {
     const a = decision.arithmetic;
     lines.push("Decided for iteration " + decision.iteration + " (" + decision.kind + "): " + decision.sentence + ".");
     if (a.prompt_before) lines.push("The prompt went from " + count(a.prompt_before) + " to " + count(a.prompt_after) + " tokens.");
-  } else if (entry.mark === "shaped") lines.push("Of " + count(entry.original_length) + " characters the model was shown " + count(entry.tokens) + " tokens; " + (entry.content_id ? "the whole is content " + entry.content_id + "." : ""));
+  } else if (entry.mark === "shaped") lines.push("Its whole has " + count(entry.original_length) + " characters; the model was shown " + count(entry.tokens) + " tokens; " + (entry.content_id ? "the whole is content " + entry.content_id + "." : ""));
   return lines;
 }
 
@@ -145,7 +145,7 @@ function choose(position) {
     box.replaceChildren(...why(entry).map((line) => make("p", "", line)));
     const at = seen.places.findIndex((/** @type {any[]} */ line) => line.includes(entry.position));
     const there = at >= 0 ? at : entry.stands_for ? seen.places.findIndex((/** @type {any[]} */ line) => line.includes(null)) : -1;
-    if (there < 0) box.append(make("p", "", "Nothing in the request shows it."));
+    if (there < 0) box.append(make("p", "", "The request does not show it."));
     else if (stretches) stretches.reveal(there).then(() => {
       const block = $("view").querySelector("[data-shows='" + entry.position + "']");
       if (block) { block.classList.add("marked"); block.scrollIntoView({ block: "nearest" }); }
@@ -189,7 +189,7 @@ function drawMessage(message, places) {
   const content = typeof message.content === "string" ? [{ type: "text", text: message.content }] : message.content;
   content.forEach((/** @type {any} */ block, /** @type {number} */ index) => {
     const at = places[index], shown = make("div", "sent"), entry = at === null ? undefined : seen.record[at];
-    const label = at === null ? "stands for a stretch" : "#" + at + (entry && entry.mark ? " " + entry.mark : "") + (entry && entry.pinned ? " pinned" : "");
+    const label = at === null ? "replaces several entries" : "#" + at + (entry && entry.mark ? " " + entry.mark : "") + (entry && entry.pinned ? " pinned" : "");
     const badge = at === null ? make("span", "badge", label) : button(label, () => choose(at), "badge");
     if (entry) { hint(badge, why(entry).join("\n")); shown.dataset.shows = at; }
     if (at === null) shown.classList.add("stands");
