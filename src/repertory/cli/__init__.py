@@ -1,4 +1,4 @@
-"""The command line: it parses, calls the library and says what came of it."""
+"""The command line: it parses arguments, calls the library and prints the outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def main() -> None:
     """Run the command line and exit with its code."""
     from repertory.cli import signals
 
-    signals.install()  # before anything that takes long to import
+    signals.install()  # before any slow import
     from repertory.cli.app import app
     from repertory.cli.output import open_standard_streams
 

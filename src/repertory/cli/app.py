@@ -1,4 +1,4 @@
-"""The commands under one roof. The module of one is imported when it is asked for, so that help is quick."""
+"""All commands. A command's module is imported only when the command is called, so that help is quick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repertory.cli import output
 from repertory.cli.options import option
 from repertory.errors import RepertoryError
 
-# What is used most stands first: each command with its module, and the first sentence of its help.
+# The most used commands come first: each with its module and the first sentence of its help.
 _SECTIONS = {
     "Run agents here": {
         "demo": ("demo", "Watch a team of agents answer a question."),
@@ -81,7 +81,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer rai
 
 
 class _Commands(MutableMapping[str, Any]):
-    """Every command by its name, in the order of their use, imported when it is looked up."""
+    """Every command by its name, the most used first; a command is imported when it is looked up."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -118,28 +118,28 @@ class _Group(TyperGroup):
         self.commands = _Commands()
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The commands in the order of their use."""
+        """The names of the commands, the most used first."""
         return list(_ALL)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """What stands for a command in a list, as shells ask for to complete a word; nothing is imported for it."""
+        """A stand-in for a command in lists, such as those for shell completion; nothing is imported for it."""
         return TyperCommand(cmd_name, help=_ALL[cmd_name][1]) if cmd_name in _ALL else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called."""
+        """Find the command that is called, and import it."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, None if found is None or name is None else self.commands[name], rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by what they are for, each with its whole first sentence."""
+        """List the commands by purpose, each with the first sentence of its help in full."""
         for title, commands in _SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, sentence) for name, (_, sentence) in commands.items()])
 
-    def main(  # type: ignore[override]  # typer's own options for it ride along in extra
+    def main(  # type: ignore[override]  # typer's own arguments are in extra
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
-        """Parse the words, run the command, exit with its code."""
+        """Parse the arguments, run the command and exit with its code."""
         words, debug = _take_debug(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
         output.tolerate_any_terminal()
@@ -147,7 +147,7 @@ class _Group(TyperGroup):
             code = self._main(words, debug, prog_name, extra)
             sys.stdout.flush()
         except (BrokenPipeError, output.CannotWrite) as error:
-            if isinstance(error, output.CannotWrite):  # while a reader that has enough is not worth a word
+            if isinstance(error, output.CannotWrite):  # a reader that closed the pipe needs no message
                 output.say(str(error))
             output.drop(sys.stdout)
             code = output.FAILED
@@ -165,7 +165,7 @@ class _Group(TyperGroup):
             output.say(f"{message[:1].lower()}{message[1:]}; see {context} --help")
             return output.USAGE
         except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:  # noqa: BLE001
-            # The outermost frame: whatever it is, a person is at the other end.
+            # The outermost frame: every error becomes a message for a person.
             cause = _single(raised)
             if isinstance(cause, (BrokenPipeError, SystemExit, output.CannotWrite)):
                 raise cause from None
@@ -181,7 +181,7 @@ class _Group(TyperGroup):
 
 
 def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
-    """Take ``--debug`` out of the words, wherever it stands before a ``--``."""
+    """Remove ``--debug`` from the arguments, wherever it is before a ``--``; and whether it was there."""
     words = list(args)
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
@@ -189,7 +189,7 @@ def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _single(error: BaseException) -> BaseException:
-    """What a task group wrapped, where it wrapped one thing only, or one kind of error: that of all its tasks."""
+    """Unwrap an exception group if it holds one error, or several of one type; then it is the first of them."""
     parts = [_single(part) for part in getattr(error, "exceptions", ())]
     return parts[0] if len({type(part) for part in parts}) == 1 else error
 

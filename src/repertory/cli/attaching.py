@@ -1,6 +1,6 @@
-"""``repertory attach``: a run of a service at a terminal, what it says as it says it, and something said to it.
+"""``repertory attach``: follows a run of a service at a terminal, streams its text, and sends it messages.
 
-When the service is restarted meanwhile, what was missed is shown out of the record, and nothing twice.
+If the service is restarted meanwhile, what was missed is shown from the record, and nothing is shown twice.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from repertory.runs.waiting_calls import WaitingCall
 
 _HOW: Final = "y allows it, n REASON denies it"
-_RECENT: Final = 500  # events, of all runs, that are looked through for calls when somebody attaches
-_CALLS: Final = 10  # of which so many are shown
-_LONGEST: Final = 2000  # characters of what was asked, above what is followed
-_WHOLE: Final = 10.0  # seconds that an event may take to be shown: a terminal may stand still
-_BEHIND: Final = 5.0  # seconds that events may come behind the answer of the turn that they belong to
-_NOTICED: Final = 2.0  # seconds until whoever reads along has noticed that a service went away
+_RECENT: Final = 500  # events, of all runs, that are searched for calls when somebody attaches
+_CALLS: Final = 10  # how many of these calls are shown
+_LONGEST: Final = 2000  # characters of the task or a message that are shown
+_WHOLE: Final = 10.0  # seconds that an event may take to be shown: the terminal may be blocked
+_BEHIND: Final = 5.0  # seconds by which events may come later than the answer of their turn
+_NOTICED: Final = 2.0  # seconds to wait until the reading tasks have noticed that the service went away
 
 
 @partial(command, backend="trio")
@@ -76,13 +76,13 @@ async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: 
 
 
 def _left(detail: RunDetail) -> str:
-    """What to say to who leaves."""
+    """The message for a person who leaves."""
     run = detail.run
     return f"left; the run {f'is {run.state}' if run.state in FINAL_STATES else 'continues'}: repertory attach {run.id}"
 
 
 def _not_served(run: RunView) -> str:
-    """What to do instead where no service runs a run."""
+    """The message for a run that no service runs: what to do instead."""
     if run.live:
         return f"{run.id} is not run by a service, so it takes no messages; repertory logs -f {run.id} shows its events"
     return (
@@ -92,10 +92,10 @@ def _not_served(run: RunView) -> str:
 
 
 class _Attached:
-    """A terminal, or what stands for one, that shows a run of a service.
+    """A terminal, or a pipe in its place, that shows a run of a service.
 
     Attributes:
-        detail: The run, as it was when a turn of it began or ended.
+        detail: The run, as it was when its newest turn began or ended.
     """
 
     def __init__(self, client: ServiceClient, detail: RunDetail, at: At, reconnect: float) -> None:
@@ -108,12 +108,12 @@ class _Attached:
         self._screen = Screen()
         self._heard = Heard()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
-        self._said: list[str] = []  # here, and not yet seen among the events
+        self._said: list[str] = []  # typed here, and not yet seen among the events
         self._asked: dict[tuple[str, str], WaitingCall] = {}
-        self._news = anyio.Event()  # of how the run stands
-        self._moved = anyio.Event()  # by an event that was shown
-        self._gone = anyio.Event()  # the service that is asked
-        self._back = anyio.Event()  # the one after it
+        self._news = anyio.Event()  # the state of the run may have changed
+        self._moved = anyio.Event()  # an event was shown
+        self._gone = anyio.Event()  # the service went away
+        self._back = anyio.Event()  # the next service was found
 
     async def main(self) -> None:
         """Show the run until it ends, or the person at the terminal leaves."""
@@ -133,7 +133,7 @@ class _Attached:
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
 
     async def _show(self) -> ServiceGone | None:
-        """Show the run until it ends; or until the service goes away, and how it did."""
+        """Show the run until it ends, or until the service goes away; then return the error that says how."""
         gone: ServiceGone | None = None
         try:
             for call in await self._client.waiting():
@@ -152,7 +152,7 @@ class _Attached:
         return gone
 
     async def _go_on(self, error: ServiceGone, stack: AsyncExitStack) -> None:
-        """Go on with the next service, from where this one went away. Raises ``ServiceGone`` where none comes."""
+        """Continue with the next service, from where this one went away. Raises ``ServiceGone`` if none comes."""
         self._gone.set()
         await self._screen.remark(f"[{one_line(going_away(self._client, self._reconnect))}]")
         while True:
@@ -160,7 +160,7 @@ class _Attached:
             self._client = await find_again(self._at, self._client, stack, error, within=within)
             self._scribe.source = self._client
             try:
-                if not self._typed_at:  # else it may be told to go on
+                if not self._typed_at:  # at a terminal, the person may resume it
                     await wait_live(self._client, self._run_id, within=within)
                 await self._screen.remark(f"[the service at {self._client.place} answers]")
                 seq = (await self._client.list_runs(0)).seq
@@ -181,7 +181,7 @@ class _Attached:
         await screen.remark(f"> {output.clean(run.task[:_LONGEST])}")
 
     async def _show_recent(self, seq: int) -> None:
-        """Show what was asked last, behind the task, and the newest calls of the turn that is under way."""
+        """Show the last message after the task, and the newest calls of the current turn."""
         said = ""
         recent: list[EventView] = []
         for view in await self._client.read_events(None, after=max(0, seq - _RECENT)):
@@ -198,8 +198,8 @@ class _Attached:
             await self._screen.show_call(event, self._run_id)
 
     async def _show_text(self) -> None:
-        """Show what the run says, turn after turn; where nobody can type, to the end of this one."""
-        told_at = 0.0  # the end that was said last
+        """Show the text of the run, turn after turn; if nobody can type, only to the end of the current turn."""
+        told_at = 0.0  # the time of the last end that was shown
         while True:
             self._news = anyio.Event()
             async with aclosing(self._client.stream(self._run_id)) as pieces:
@@ -217,20 +217,20 @@ class _Attached:
                     await self._screen.remark(f"[{run.state}{f': {one_line(run.error, 200)}' if run.error else ''}]")
             if is_over and not self._typed_at:
                 return
-            # Also where it goes on: what a machine says that is not asked here does not come as it says it.
+            # Also if the run continues: the text of a run on another machine is not streamed here.
             await self._news.wait()
 
     async def _catch_up(self) -> None:
-        """Wait until everything is shown that has happened by now: answers and events are two streams."""
+        """Wait until all events so far are shown: text and events are two streams."""
         seq = (await self._client.list_runs(0)).seq
-        with anyio.move_on_after(_BEHIND):  # the newest may be of a run that is removed before it is heard of
+        with anyio.move_on_after(_BEHIND):  # the newest event may be of a run that is removed before the event arrives
             while self._seq < seq:
                 await self._moved.wait()
 
     async def _show_events(self) -> None:
         async with aclosing(self._client.follow(None, after=self._seq)) as views:
             async for view in views:
-                # Not half: what was shown must be known as shown when the service goes away in this moment.
+                # Shielded: if the service goes away now, an event that was shown must also be counted as shown.
                 with anyio.move_on_after(_WHOLE, shield=True):
                     await self._take(view)
                 moved, self._moved = self._moved, anyio.Event()
@@ -238,7 +238,7 @@ class _Attached:
         raise has_ended(self._client)
 
     async def _take(self, view: EventView, *, missed: bool = False) -> None:
-        """Show what happened; ``missed``: while there was no service to hear it from."""
+        """Show an event; ``missed`` if it happened while no service could be asked."""
         check_there(view, self._run_id)
         if self._scribe.is_ours(view):
             event = event_of(view, agent=await self._scribe.agent_of(view))
@@ -269,7 +269,7 @@ class _Attached:
         self._seq = view.seq
 
     async def _hear(self, text: str) -> None:
-        """Something was said to the run; show what others said."""
+        """Take in a message to the run; show it if another client sent it."""
         if text in self._said:
             self._said.remove(text)
         else:
@@ -286,7 +286,7 @@ class _Attached:
         await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
 
     async def _type(self, everything: anyio.CancelScope) -> None:
-        """Say each line that is typed to the run, or decide what waits with it."""
+        """Send each typed line to the run, or decide a waiting call with it."""
         lines = Lines("")
         while (line := await lines.read()) is not None:
             if line.strip():
@@ -298,7 +298,7 @@ class _Attached:
         everything.cancel()
 
     async def _say(self, line: str) -> None:
-        """Say it, if need be to the next service: it is heard once."""
+        """Send a line, to the next service if necessary; it is delivered once."""
         message_id, is_said = new_id("typed"), False
         while True:
             try:
@@ -318,7 +318,7 @@ class _Attached:
                 await self._back.wait()
 
     async def _decide(self, line: str) -> bool:
-        """Whether a line was the answer to a call that waits."""
+        """Decide a waiting call if the line is an answer to one; whether it was."""
         word, _, reason = line.partition(" ")
         if not self._asked or word.lower() not in ("y", "yes", "n", "no"):
             return False
@@ -332,11 +332,11 @@ class _Attached:
 
 
 class Heard:
-    """What was shown of the words of a run, so that what comes again, from whichever service, is not shown again.
+    """The text of a run that was shown, so that text that is streamed again, by any service, is not shown twice.
 
     Attributes:
-        iteration: The newest of which something was shown.
-        text: What was shown of it.
+        iteration: The newest iteration of which text was shown.
+        text: The text of it that was shown.
     """
 
     def __init__(self) -> None:
@@ -344,11 +344,11 @@ class Heard:
         self.text = ""
 
     def has(self, result: str, iteration: int) -> bool:
-        """Whether an answer, which came in an iteration, was shown."""
+        """Whether an answer of an iteration was shown."""
         return iteration <= self.iteration and self.text.strip().endswith(result.strip())
 
     async def new_of(self, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
-        """What is new among pieces, which begin with the beginning of an answer."""
+        """Yield what is new in a stream of pieces that starts at the beginning of an answer."""
         iteration, said = 0, ""
         async for piece in pieces:
             if piece.iteration < self.iteration:
@@ -375,7 +375,7 @@ class Heard:
 
 
 def _rest_of(said: str, shown: str) -> str | None:
-    """What follows in a text behind what was shown of it, line breaks aside; None where it is another text."""
+    """The part of a text after what was shown of it, ignoring line breaks; None if it is a different text."""
     if said.startswith(shown):
         return said[len(shown) :]
     was, is_now = shown.replace("\n", ""), said.replace("\n", "")
@@ -392,6 +392,6 @@ def _rest_of(said: str, shown: str) -> str | None:
 
 
 async def _pieces_of(event: events.ModelAnswered) -> AsyncIterator[Piece]:
-    """A whole answer, as if it were streamed."""
+    """Yield a whole answer as if it were streamed."""
     if event.text:
         yield TextStreamed(iteration=event.iteration, text=event.text)

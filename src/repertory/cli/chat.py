@@ -1,4 +1,4 @@
-"""``repertory chat``: one run, asked again and again at the keyboard or through a pipe."""
+"""``repertory chat``: a conversation with one run, at the keyboard or through a pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from repertory.supervisor import Run, Supervisor
 
 _PROMPT = "> "
-_MOST_SIGNALS = 4  # which end the process, whatever it is doing
+_MOST_SIGNALS = 4  # this many end the process, whatever it is doing
 
 
 @command
@@ -97,7 +97,7 @@ class _Talk:
         self._signals: _Signals | None = None
 
     async def main(self, restore: Callable[[], None]) -> None:
-        """Ask until there is no more question, or a signal ends it; ``restore`` leaves the terminal as it was."""
+        """Ask until there are no more questions, or a signal ends it; ``restore`` restores the terminal."""
         from repertory.supervisor import open_supervisor
 
         signals = self._signals = _Signals(restore, self._typed_at)
@@ -111,7 +111,7 @@ class _Talk:
             beating.cancel_scope.cancel()
 
     def close(self) -> None:
-        """Say how to go on with it, and raise what it ended with."""
+        """Say how to continue the chat, and raise the error that it ended with."""
         assert self._signals is not None
         go_on = "" if self._run is None else f"continue with: repertory chat {self._run.id}{db_option(self.path)}"
         if self._signals.ended_by:
@@ -124,7 +124,7 @@ class _Talk:
     async def _talk(self, supervisor: Supervisor) -> None:
         if self.row is not None:
             started = self.row.started
-            # As spawn takes one up: what was interrupted goes on, and what has ended stays so until it is asked.
+            # Spawn continues an interrupted run; a run that has ended stays so until it gets a message.
             run = self._run = await supervisor.spawn(
                 self.agent, started.task, context=self.context, run_id=started.run_id
             )
@@ -161,7 +161,7 @@ class _Talk:
         )
 
     async def _answer(self, run: Run[Any], question: str) -> None:
-        """Show an answer as it comes, to its end."""
+        """Show an answer while it is streamed, to its end."""
         assert self._signals is not None
         shown = ""
         with self._signals.stopping(run):
@@ -214,7 +214,7 @@ async def _show_calls(screen: Screen, run: Run[Any]) -> None:
 
 
 async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None]:
-    """What was asked last, and the answer to it."""
+    """The last question, and the answer to it."""
     entries = await journal.read_entries(row.started.run_id)
     asked = [text_of(entry.content) for entry in entries if entry.kind in ("task", "user-input")]
     return (asked or [row.started.task])[-1], row.result if row.state == "done" else None
@@ -224,12 +224,12 @@ async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None
 
 
 class _Signals:
-    """What signals do: Ctrl-C stops the answer under way, a second one or SIGTERM ends the chat.
+    """What signals do: Ctrl-C stops the current answer, a second one or SIGTERM ends the chat.
 
     Attributes:
-        everything: What is cancelled to end it.
-        ended_by: The signal that did; 0 for none.
-        stopped: Whether the answer under way was stopped.
+        everything: The scope that is cancelled to end the chat.
+        ended_by: The signal that ended it; 0 for none.
+        stopped: Whether the current answer was stopped.
     """
 
     def __init__(self, restore: Callable[[], None], typed_at: bool) -> None:
@@ -249,7 +249,7 @@ class _Signals:
 
     @contextmanager
     def stopping(self, run: Run[Any]) -> Generator[None]:
-        """What the first Ctrl-C stops."""
+        """Let the first Ctrl-C stop this run until the block is left."""
         self._run, self.stopped = run, False
         try:
             yield
@@ -257,7 +257,7 @@ class _Signals:
             self._run = None
 
     def hear(self, number: int) -> None:
-        """Take in a signal, in the handler itself."""
+        """Take in a signal; called in the signal handler itself."""
         self._heard += 1
         if self._heard >= _MOST_SIGNALS:
             self._restore()

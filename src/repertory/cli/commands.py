@@ -1,4 +1,4 @@
-"""How a function becomes a command: groups of options are spread, coroutines run, and what it answers is written."""
+"""Makes commands of functions: expands groups of options, runs coroutines and prints answers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found out.
+    """The answer of a command.
 
     Attributes:
         fields: What ``--json`` writes.
-        show: Writes it for a person.
-        error: What the command ends with behind it; None where all is well.
+        show: Writes the answer for a person.
+        error: Raised after the answer was written; None if the command succeeded.
     """
 
     fields: Any
@@ -32,15 +32,15 @@ class Answer:
 
 
 def command(function: Callable[..., Any], *, backend: str = "asyncio") -> Callable[..., None]:
-    """Make of a function what typer takes for a command.
+    """Make a command for typer from a function.
 
-    A parameter whose type is a dataclass stands for the options that its fields are, each with its option in
-    ``Annotated``. What returns an ``Answer`` gets ``--json``, unless it has one of its own.
+    A parameter whose type is a dataclass stands for one option per field, declared in the field's ``Annotated`` type.
+    A function that returns an ``Answer`` gets ``--json``, unless it has that option already.
 
     Args:
-        function: The function; a coroutine function is run.
-        backend: The event loop where ``--backend`` does not name it: asyncio starts sooner, and trio ends a stream
-            without a word in its middle.
+        function: The function; a coroutine function is run on an event loop.
+        backend: The event loop if ``--backend`` does not name one: asyncio starts faster, and trio prints nothing
+            when a stream is ended in its middle.
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def command(function: Callable[..., Any], *, backend: str = "asyncio") -> Callab
 
 
 def write_answer(answer: Answer, *, as_json: bool) -> None:
-    """Write what a command found out, as JSON or for a person; raises what the command ends with."""
+    """Write the answer of a command, as JSON or for a person; raises the error of the answer, if any."""
     if as_json:
         output.print_json(answer.fields)
     else:
@@ -86,7 +86,7 @@ def write_answer(answer: Answer, *, as_json: bool) -> None:
 
 
 def _spread(group: Any) -> Iterator[inspect.Parameter]:
-    """The options that the fields of a group are."""
+    """The parameters for the fields of a group of options."""
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
         kind, option = get_args(hints[field.name])

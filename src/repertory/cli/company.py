@@ -23,8 +23,8 @@ from repertory.service.client import open_client
 from repertory.service.places import service_of
 
 _FILE = argument("FILE", "The company file.", Path(COMPANY))
-_WAIT = 30.0  # seconds that --detach waits for the service to answer, and down for one that answers to end
-_FROZEN = 6.0  # seconds that down waits for one that did not answer: with those of asking it, ten in all
+_WAIT = 30.0  # seconds that --detach waits for an answer, and that down waits for a service that answers to end
+_FROZEN = 6.0  # seconds that down waits for a service that did not answer: ten in all, with the time for asking it
 
 
 @command
@@ -98,9 +98,9 @@ async def reload(file: Path = _FILE) -> None:
 
 
 def _need(file: Path, *, is_new: bool = False) -> None:
-    """See that there is a company file; of one that may still be to be written, show what to write."""
-    _ = service.read_company  # before anything else of it: it says what to install
-    if os.path.exists(file):  # of a name that no file can have, too
+    """Check that the company file exists; if it may still have to be written, show an example."""
+    _ = service.read_company  # first of all: if libraries are missing, it says what to install
+    if os.path.exists(file):  # also for names that no file can have
         return
     if is_new:
         from repertory.service.company import EXAMPLE
@@ -111,7 +111,7 @@ def _need(file: Path, *, is_new: bool = False) -> None:
 
 
 def _database(file: Path) -> tuple[Path, Database]:
-    """What the service of a company has the lock of, and its database, whatever else is wrong with the file."""
+    """The file that the service of a company locks, and its database, even if the company file has errors."""
     _need(file)
     from repertory.service.company import anchor_of_company, database_of, read_service
 
@@ -129,7 +129,7 @@ def _check_alone(file: Path, anchor: Path) -> None:
 
 
 def _under_way(anchor: Path, database: Database) -> int | None:
-    """How many runs the service has under way; None where it does not say."""
+    """How many runs the service has in progress; None if it does not answer."""
     place = service_of(anchor)
 
     async def main() -> int:
@@ -139,7 +139,7 @@ def _under_way(anchor: Path, database: Database) -> int | None:
 
     try:
         return anyio.run(main) if place is not None else None
-    except RepertoryError:  # it hangs, or is about to end
+    except RepertoryError:  # it hangs, or is ending
         return None
 
 
@@ -158,8 +158,8 @@ def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None
     place = service_of(anchor)
     if place is not None and process.poll() is None:
         output.say(f"up: process {process.pid} at {place}, its log is {said}")
-        output.remark(said.read_bytes()[begun:].decode("utf-8", "replace").rstrip())  # the page's link among it
-        process.returncode = 0  # it is left alone, and nobody need be warned of that
+        output.remark(said.read_bytes()[begun:].decode("utf-8", "replace").rstrip())  # includes the link to the page
+        process.returncode = 0  # the process is left running on purpose, so no ResourceWarning is wanted
         return
     words = said.read_bytes()[begun:].decode("utf-8", "replace").strip().removeprefix("repertory: ")
     last = words.splitlines()[-1] if words else f"see {said}"
@@ -170,7 +170,7 @@ def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None
 
 
 def _until(condition: Callable[[], bool], seconds: float = _WAIT) -> bool:
-    """Wait for what another process is to do; whether it came."""
+    """Wait until a condition holds that another process brings about; whether it did in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""``repertory content``: what runs have stored whole, one of them, and letting go of what is not wanted any more."""
+"""``repertory content``: lists, shows and deletes the contents that runs have stored."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def gc(
 async def _collect(
     db: str | None, retention: float, run_id: str | None, *, dry_run: bool
 ) -> tuple[Database, Sequence[StoredBody]]:
-    """What goes, or would go, and from which database."""
+    """Delete what is due, or find it in a dry run; the database and the contents."""
     from repertory.record import open_journal
     from repertory.supervisor.retention import Retention
 

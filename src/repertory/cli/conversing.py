@@ -1,4 +1,4 @@
-"""What talks need of a terminal, whoever runs the run: a screen for what it says, and lines that are typed."""
+"""The terminal of a conversation, for ``chat`` and ``attach``: a screen for answers, and the lines typed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repertory.runs import events, streaming
 
 
 class Screen:
-    """Where an answer is shown as it comes. A thread writes, so that a terminal which takes nothing holds no run up."""
+    """Shows an answer while it is streamed. A thread writes, so that a blocked terminal does not delay a run."""
 
     def __init__(self) -> None:
         self._writing = anyio.Lock()
@@ -26,7 +26,7 @@ class Screen:
         self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if output.console().color_system else ("", "")
 
     async def show_text(self, pieces: AsyncIterator[streaming.Piece]) -> str:
-        """Show what a model says until its turn ends; returns the text of its last answer."""
+        """Show the text of a model until its turn ends; returns the text of its last answer."""
         iteration, text = 0, ""
         async for piece in pieces:
             if piece.iteration != iteration:
@@ -41,23 +41,23 @@ class Screen:
         return text
 
     async def show_call(self, event: events.Event, root: str) -> None:
-        """Show a line for a tool call that begins; of a run below the root with its agent's name."""
+        """Show a line for a tool call that starts; for a sub-agent with its name."""
         if isinstance(event, events.ToolStarted):
             name = "" if event.run_id == root else f"{event.agent}: "
             line = call_line(event.tool, event.arguments)
             await self.remark(output.one_line(f"· {name}{line}", max(20, output.console().width - 4)))
 
     async def show(self, text: str) -> None:
-        """Show a text that did not come in pieces."""
+        """Show a text that was not streamed."""
         await self._write(output.clean(text))
 
     async def end_line(self) -> None:
-        """Begin a new line, unless one has just begun."""
+        """Start a new line, unless the last one has just ended."""
         if self._column:
             await self._write("\n")
 
     async def remark(self, line: str) -> None:
-        """Show a line that is nobody's words, dimmed. It must be clean."""
+        """Show a line about the run, dimmed. Its text must be clean, see ``output.clean``."""
         await self.end_line()
         await self._write(f"{self._dim}{line}{self._plain}\n")
 
@@ -71,28 +71,28 @@ class Screen:
 
 
 class Lines:
-    """Reads lines in a thread of its own, which nobody has to wait for.
+    """Reads lines in a thread of its own, which the process does not wait for when it ends.
 
     Args:
-        prompt: What stands before a line that is typed, which can be edited then; "" for lines of a pipe.
+        prompt: The prompt before a typed line, which can then be edited; "" for lines from a pipe.
     """
 
     def __init__(self, prompt: str) -> None:
         self._prompt = prompt
         self._rest = b""
         if prompt:
-            with suppress(ImportError):  # not built in everywhere; then the terminal's own editing has to do
+            with suppress(ImportError):  # not available everywhere; then the terminal's own line editing is used
                 import readline  # noqa: F401  # pyright: ignore[reportUnusedImport] - input() edits lines with it
 
     async def read(self) -> str | None:
-        """The next line; None where there is none."""
+        """The next line; None at the end of the input."""
         waiter, lines = Waiter(), list[str | None]()
 
         def read() -> None:
             lines.append(self._read_line())
             waiter.post(_wake, waiter)
 
-        # A daemon: the process ends also while it waits for a line that never comes.
+        # A daemon thread, so that the process can end while it waits for a line.
         threading.Thread(target=read, name="repertory-chat", daemon=True).start()
         await waiter.wait()
         return lines[0]
@@ -103,7 +103,7 @@ class Lines:
                 return input(self._prompt)
             except (EOFError, OSError, UnicodeDecodeError):
                 return None
-        # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending.
+        # Not through sys.stdin: a thread that waits there keeps the interpreter from exiting.
         while b"\n" not in self._rest:
             try:
                 piece = os.read(sys.stdin.fileno(), 65_536)
@@ -123,10 +123,10 @@ def _wake(waiter: Any) -> None:
 
 @contextmanager
 def terminal_kept() -> Generator[Callable[[], None]]:
-    """Leave the terminal as it was, also where a thread is still reading a line from it."""
+    """Restore the terminal afterwards, even if a thread is still reading a line from it."""
     try:
         import termios
-    except ImportError:  # a system without them
+    except ImportError:  # a system without terminals
         yield lambda: None
         return
     try:

@@ -24,7 +24,7 @@ _KEYS = "y: allow, n: deny, e: change the arguments"
 
 
 def who_decides() -> str:
-    """The user's name, for the record; his number where he has no name, as in many a container."""
+    """The user's name, for the record; the user id if the user has no name, as in many containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
@@ -34,21 +34,21 @@ def who_decides() -> str:
 async def decide_at_terminal(
     run: Run[Any], say: Callable[[str], None], aside: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    """Ask about each call of a run, and of those below it, that waits, until the run ends.
+    """Ask about each waiting call of a run and its sub-agents, until the run ends.
 
-    Where nobody is at a terminal the calls stay as they are, and it is said how to decide.
+    Without a terminal the calls stay waiting, and a message says how to decide them.
 
     Args:
         run: The run.
-        say: Tells the person something in a line.
-        aside: Keeps what is being drawn out of the way meanwhile.
+        say: Shows a line to the person.
+        aside: Hides the live display within the block.
     """
     there = sys.stdin.isatty() and sys.stderr.isatty()
     async for event in run.events(tree=True):
         if not isinstance(event, ApprovalRequested):
             continue
         if there and all(each.call_id != event.call_id for each in run.waiting(tree=True)):
-            continue  # it was decided before anybody could be asked
+            continue  # it was decided before the person could be asked
         if there:
             with aside():
                 there = await _ask(run, event)
@@ -60,7 +60,7 @@ async def decide_at_terminal(
 
 
 async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
-    """Ask until a call is decided; whether anybody is there."""
+    """Ask until a call is decided; False if nobody answers any more."""
     by = who_decides()
     output.remark(f"{one_line(event.agent)} wants to call {asked_line(event.tool, event.arguments)}")
     while True:
@@ -85,11 +85,11 @@ async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
             output.say(str(error))
             if any(each.call_id == event.call_id for each in run.waiting(tree=True)):
                 continue
-        return True  # else it was decided elsewhere, or its time is over
+        return True  # or it was decided elsewhere, or has expired
 
 
 async def _typed(prompt: str) -> str | None:
-    """What is typed in a line; None where nobody types any more."""
+    """A typed line; None at the end of the input."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
     return await Lines("").read()

@@ -1,4 +1,4 @@
-"""``repertory demo``: a team answers a question from source code, and what that took is put beside a plain loop."""
+"""``repertory demo``: a team answers a question from source code; its figures are compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ QUESTION = (
     "when is it removed, and what takes its place?"
 )
 _OTHER_QUESTION = "What is in this folder, which parts does it have, and what does each of them do?"
-OFFLINE_STEPS = 34  # turns of searching and reading; 10 answer a question, but then a record is still small
+OFFLINE_STEPS = 34  # turns of searching and reading; 10 are enough for an answer, but the record would be small
 TEAM = "repertory.cli.demo:demo_team"
-# In the folder of the standard library, but none of its own source, or no explanation of it.
+# Folders in that of the standard library that hold no source of it, or none that explains it.
 NOT_SHOWN = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "__pycache__")
 
 
 def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) -> Agent:
-    """Make the team that the demo runs: ``research_team``, summarised often enough to be seen in a short run.
+    """Make the team of the demo: ``research_team``, summarized often enough to show summaries in a short run.
 
     Args:
-        root: The folder; nothing outside of it can be read.
-        model: For all of them; None leaves the choice to the supervisor.
-        deny: Names in the folder that stay hidden.
+        root: The folder; nothing outside it can be read.
+        model: The model of all agents; None leaves the choice to the supervisor.
+        deny: Names in the folder that the agents cannot see.
     """
     from repertory.agents import research_team
     from repertory.context import ContextPolicy
@@ -61,7 +61,7 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
 
 
 def _model(name: str | None) -> Model:
-    """The model that a name, or nothing, stands for; the offline one given more turns than it takes by itself."""
+    """The model of a name, or the default one; the offline model takes more turns than usual."""
     from repertory.offline import OfflineModel
     from repertory.runs import open_model
 
@@ -150,7 +150,7 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
 
 
 def _print_bars(screen: Console, fields: Json) -> None:
-    """What the models were sent, beside what the record would have filled: two bars of one scale."""
+    """Two bars to one scale: the tokens sent to the models, and those of the whole record."""
     seen, plain = fields["tokens_seen"], fields["tokens_plain"]
     widest = max(10, min(60, screen.width - 28))
     for name, count, style in (("in view", seen, "green"), ("the record", plain, "yellow")):
@@ -161,7 +161,7 @@ def _print_bars(screen: Console, fields: Json) -> None:
 
 
 def _program() -> str:
-    """How the commands are called from here: in a checkout it is .venv/bin/repertory, and not on the path."""
+    """The command to type here: in a checkout, .venv/bin/repertory is not on the path."""
     started = sys.argv[0]
     is_command = os.path.basename(started) == "repertory"
     return os.path.relpath(started) if is_command and not shutil.which("repertory") else "repertory"
