@@ -1,4 +1,4 @@
-"""Which database, or which service, a command is about, and the run in it."""
+"""Finds the database or the service that a command is for, and the run in it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ Found = TypeVar("Found")
 
 
 def data_dir() -> Path:
-    """The folder that databases are kept in unless told otherwise."""
+    """The default folder for databases."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("repertory", appauthor=False))
 
 
 def made_data_dir() -> Path:
-    """The same, made if need be, for its owner alone.
+    """The same folder, created if it is missing, accessible to its owner alone.
 
     Raises:
-        ConfigurationError: It cannot be made.
+        ConfigurationError: It cannot be created.
     """
     folder = data_dir()
     try:
@@ -55,10 +55,10 @@ def made_data_dir() -> Path:
 
 
 def kept_databases() -> list[Path]:
-    """The databases in the data folder, the one that was written to last first."""
+    """The databases in the data folder, the last written first."""
     written: dict[Path, float] = {}
-    for file in data_dir().glob("*.db*"):  # a write goes to the log beside a database at first
-        with suppress(OSError):  # whoever closes a database takes its log away
+    for file in data_dir().glob("*.db*"):  # a write goes first to the log beside a database
+        with suppress(OSError):  # closing a database removes its log
             path = file.with_name(file.name.removesuffix("-wal"))
             written[path] = max(file.stat().st_mtime, written.get(path, 0.0))
     return sorted(
@@ -67,13 +67,13 @@ def kept_databases() -> list[Path]:
 
 
 def named_database(db: str | None) -> Database | None:
-    """The database that the user named, on the command line or in the environment; None where neither."""
+    """The database that the user named, on the command line or in the environment; None if neither names one."""
     named = os.environ.get(VARIABLE) if db is None else db
     return postgres_address(named) or Path(named) if named else None
 
 
 def new_database() -> Path:
-    """A path for a demo's own database."""
+    """A path for a new database of a demo."""
     return made_data_dir() / f"demo-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.db"
 
 
@@ -83,7 +83,7 @@ def runs_database(db: str | None) -> Database:
 
 
 def company_served() -> tuple[Database, Place] | None:
-    """The database of the company in the current folder, and where its service listens; None where none runs."""
+    """The database of the company in the current folder, and the address of its service; None if none runs."""
     from repertory.service.places import service_of
 
     file = Path(COMPANY)
@@ -93,9 +93,9 @@ def company_served() -> tuple[Database, Place] | None:
 
 
 def company_database(file: Path) -> Database | None:
-    """The database of a company; None where its file does not say, or what a service needs is not installed.
+    """The database of a company; None if its file is invalid, or if the libraries of a service are missing.
 
-    Of both ``up`` and ``doctor`` say more.
+    ``up`` and ``doctor`` report the details of both.
     """
     try:
         from repertory.service.company import database_of, read_service
@@ -106,7 +106,7 @@ def company_database(file: Path) -> Database | None:
 
 
 def known_databases() -> list[Database]:
-    """That of the company in the current folder, else of the service at the usual socket; then those that are kept."""
+    """First the company's in the current folder, else that of the service at the default socket; then the kept ones."""
     from repertory.service.places import file_served
 
     here = company_served()
@@ -117,14 +117,14 @@ def known_databases() -> list[Database]:
 
 
 def databases_to_read(db: str | None) -> Sequence[Database]:
-    """The databases that a command may look into: the one that was named, else all that are known; the first counts.
+    """The databases that a command may read: the named one, else all that are known, the preferred one first.
 
     Raises:
         NothingThere: There is none.
     """
     named = named_database(db)
     if named is not None:
-        if isinstance(named, Path) and not os.path.exists(named):  # of a name that no file can have, too
+        if isinstance(named, Path) and not os.path.exists(named):  # also for names that no file can have
             raise NothingThere(f"no database at {named}; repertory demo{db_option(named)} creates one")
         return [named]
     known = known_databases()
@@ -134,7 +134,7 @@ def databases_to_read(db: str | None) -> Sequence[Database]:
 
 
 def open_to_read(path: Database) -> AbstractAsyncContextManager[Journal]:
-    """Open a database beside whoever is writing to it."""
+    """Open a database for reading, even while another process writes to it."""
     from repertory.record import open_journal
 
     return open_journal(path, readonly=True)
@@ -144,15 +144,15 @@ def open_to_read(path: Database) -> AbstractAsyncContextManager[Journal]:
 async def open_with(
     db: str | None, find: Callable[[Database, Journal], Awaitable[Found | None]], missing: Callable[[str], str]
 ) -> AsyncGenerator[tuple[Database, Journal, Found]]:
-    """Find something, in the named database or in those that are kept, and read there until the end of the block.
+    """Find something in the named database or in the known ones, and read that database until the end of the block.
 
     Args:
-        db: The database that was named, if one was.
-        find: Is handed a database's path and its journal; None where it is not there.
-        missing: What to say where it is nowhere, by the databases that were looked into.
+        db: The named database, if any.
+        find: Gets a database's path and its journal; returns None if it finds nothing there.
+        missing: Makes the message if nothing is found, from a description of the databases that were searched.
 
     Raises:
-        NothingThere: There is no database, or it is in none.
+        NothingThere: There is no database, or none has it.
     """
     paths = databases_to_read(db)
     for path in paths:
@@ -170,16 +170,16 @@ async def open_with(
 async def open_run(
     run_id: str | None, db: str | None, *, unfinished: bool = False
 ) -> AsyncGenerator[tuple[Database, Journal, RunRow]]:
-    """Find a run, in the named database or in those that are kept, and read it until the end of the block.
+    """Find a run in the named database or in the known ones, and read that database until the end of the block.
 
     Args:
         run_id: Its id, or a part of it; None for the newest.
-        db: The database that was named, if one was.
-        unfinished: Without an id, the newest that did not finish and that no process works on.
+        db: The named database, if any.
+        unfinished: Without an id, find the newest run that did not finish and that no process works on.
 
     Raises:
         NothingThere: There is no database, or no such run.
-        RunNotFound: There are several such runs.
+        RunNotFound: Several runs fit.
     """
     from repertory.record.opening import is_owned
 
@@ -212,24 +212,24 @@ def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) ->
 
 
 def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow | None:
-    """The run that an id, or a part of one, stands for; None where there is none. Raises ``RunNotFound``."""
+    """The run with an id, or with a part of it; None if there is none. Raises ``RunNotFound`` if several fit."""
     found = find_id([(row.started.run_id, row.started.parent_id) for row in rows], run_id)
     return next((row for row in rows if row.started.run_id == found), None)
 
 
 def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | None:
-    """The id that a part of one stands for; None where there is none.
+    """The whole id for a part of one; None if there is none.
 
     Args:
-        ids: Those of the runs, each with that of its parent, oldest first.
-        part: The id, or any part of it; None stands for the newest root.
+        ids: The ids of the runs, each with its parent's, oldest first.
+        part: The id, or any part of it; None for the newest root.
 
     Raises:
-        RunNotFound: Several fit that are not one tree.
+        RunNotFound: Several runs fit that are not in one tree.
     """
     if part is None:
         return next((run_id for run_id, parent_id in reversed(ids) if parent_id is None), None)
-    # A root's id is the beginning of the ids below it, so a part of it fits its whole tree. "" is a part of none.
+    # The ids of sub-agents start with the root's, so a part of that fits the whole tree. "" fits nothing.
     fitting = sorted((run_id for run_id, _ in ids if part and part in run_id), key=len)
     others = [other for other in fitting if not other.startswith(fitting[0])]
     if others and fitting[0] != part:
@@ -242,8 +242,8 @@ def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | No
 
 
 def find_service(at: At) -> Place | None:
-    """Where the service listens that a command is about: the one that was named, else the one that owns the database
-    that was named, else that of the company in the current folder, else one of this user's. None where there is none.
+    """The address of the service that a command is for: the named one, else the one that owns the named database,
+    else that of the company in the current folder, else one of this user's. None if there is none.
     """
     from repertory.service.places import Place, service_of, usual_service
 
@@ -262,7 +262,7 @@ def find_service(at: At) -> Place | None:
 
 @asynccontextmanager
 async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
-    """Ask the service that a command is about until the end of the block; None where there is none.
+    """Connect to the service that a command is for, until the end of the block; None if there is none.
 
     Raises:
         ServiceUnavailable: It does not answer.
@@ -279,11 +279,11 @@ async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
 
 @asynccontextmanager
 async def open_source(at: At, *, quiet: bool = False) -> AsyncGenerator[RunSource]:
-    """Look at runs until the end of the block: in the service, or in the file where none answers.
+    """Read runs until the end of the block: from the service, or from the database if none answers.
 
     Args:
-        at: Where.
-        quiet: Do not say which file is read.
+        at: The database or the service.
+        quiet: Do not say which database is read.
 
     Raises:
         NothingThere: There is no database.
@@ -304,7 +304,7 @@ async def open_source(at: At, *, quiet: bool = False) -> AsyncGenerator[RunSourc
 
 
 async def _answering(at: At, stack: AsyncExitStack) -> ServiceClient | None:
-    """The service that a command is about; None where there is none, or it does not answer and need not."""
+    """The service that a command is for; None if there is none, or if it does not answer and was not named."""
     try:
         return await stack.enter_async_context(open_service(at))
     except ServiceUnavailable as error:
@@ -316,15 +316,15 @@ async def _answering(at: At, stack: AsyncExitStack) -> ServiceClient | None:
 
 @asynccontextmanager
 async def open_source_of(run_id: str | None, at: At) -> AsyncGenerator[tuple[RunSource, str]]:
-    """Find a run by its id, or a part of it, where a command is about, and look at it until the end of the block.
+    """Find a run by its id, or a part of it, and read it until the end of the block.
 
     Args:
         run_id: The id; None for the newest root.
-        at: Where to look.
+        at: The database or the service.
 
     Raises:
         NothingThere: There is no database, or no such run.
-        RunNotFound: There are several such runs.
+        RunNotFound: Several runs fit.
     """
     from repertory.record.opening import is_owned
     from repertory.service.sources import RecordSource
@@ -344,12 +344,12 @@ async def open_source_of(run_id: str | None, at: At) -> AsyncGenerator[tuple[Run
 
 @asynccontextmanager
 async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
-    """Ask the service that a command is about until the end of the block.
+    """Connect to the service that a command is for, until the end of the block.
 
     Raises:
         NothingThere: There is no database.
-        JournalLocked: Another process than a service owns the database.
-        RunError: Nobody does.
+        JournalLocked: A process that is not a service owns the database.
+        RunError: No process owns it.
         ServiceUnavailable: The service does not answer.
     """
     from repertory.record.sqlite_file import owner_of
@@ -371,13 +371,13 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
 
 @asynccontextmanager
 async def ask_service_of(run_id: str, at: At) -> AsyncGenerator[tuple[ServiceClient, str]]:
-    """The same, about the run that a part of its id stands for. Raises ``NothingThere``, too."""
+    """The same, with the whole id of a run. Raises ``NothingThere`` also if there is no such run."""
     async with ask_service(at) as client:
         yield client, await find_served(client, run_id)
 
 
 async def find_served(client: ServiceClient, run_id: str) -> str:
-    """The id of the run of a service that a part of it stands for. Raises ``NothingThere``."""
+    """The whole id of a run of a service, from a part of it. Raises ``NothingThere`` if there is none."""
     found = await find_in_service(client, run_id)
     if found is None:
         raise no_run(run_id, client.database, None)
@@ -385,20 +385,20 @@ async def find_served(client: ServiceClient, run_id: str) -> str:
 
 
 async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:
-    """The whole id of a run of a service; None where there is none. Raises ``RunNotFound`` where several fit."""
+    """The whole id of a run of a service; None if there is none. Raises ``RunNotFound`` if several fit."""
     found = find_id(await client.list_ids(), run_id)
     if found is None and run_id is not None:
-        with suppress(RunNotFound):  # one of the older trees, by the beginning of its id
+        with suppress(RunNotFound):  # an older tree, which the list leaves out, by the beginning of its id
             found = (await client.read_run(run_id)).run.id
     return found
 
 
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:
-    """The error of a run that is not there; ``db`` is the database that was named, if one was."""
+    """The error for a run that does not exist; ``db`` is the named database, if any."""
     what = "no run" if run_id is None else f"no run {run_id!r}"
     return NothingThere(f"there is {what} in {where}; repertory ps -a{db_option(db)} lists the runs there")
 
 
 def db_option(database: Database | str | None) -> str:
-    """How a command that is advised says which database it means; "" where none has to be said."""
+    """The ``--db`` option of a suggested command; "" if it needs none."""
     return "" if database is None else f" --db {shlex.quote(str(database))}"

@@ -1,4 +1,4 @@
-"""``repertory doctor``: what this machine has, and whether it will do."""
+"""``repertory doctor``: checks what this machine has and how it is set up."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("anyio", "trio", "msgspec", "aiosqlite", "anthropic", "structlog", "typer", "rich", "platformdirs")
 _PATIENCE = 3.0  # seconds to reach a server
-_CLOCK = 300.0  # seconds that a file may be ahead of the clock: that of another machine may be off by as much
-_BACKUP_AGE = 7 * 86_400.0  # seconds: whoever makes them does so every week
+_CLOCK = 300.0  # seconds that a file may be ahead of the clock: the clock of another machine may be off by this much
+_BACKUP_AGE = 7 * 86_400.0  # seconds: an older backup is worth a warning
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _ELSEWHERE = "name a database with --db FILE or $REPERTORY_DB"
 _NEEDS_TOOLS = "agents need tools, so use a model that can call them; llama.cpp: llama-server --jinja"
@@ -168,7 +168,7 @@ async def _database(path: Database | None, deep: bool) -> Finding:
 
 
 def _keeping(database: Database | None) -> Iterator[Finding]:
-    """What a database in a file needs to be kept for weeks: room, a clock, backups."""
+    """Check what a database file needs to be kept for weeks: disk space, a correct clock, backups."""
     if isinstance(database, Path) and os.path.exists(database):
         yield _disk(database)
         yield _clock(database)
@@ -185,7 +185,7 @@ def _disk(path: Path) -> Finding:
     advice = "remove old runs, or move the database"
     if free < WAL_LIMIT:
         return Finding("disk", "problem", fact, advice)
-    # A backup into the same folder, or a vacuum without a service, takes as much again.
+    # A backup to the same folder, or a vacuum without a service, needs the same space again.
     return Finding("disk", "ok", fact) if free > max(2**30, 2 * size) else Finding("disk", "warning", fact, advice)
 
 
@@ -215,7 +215,7 @@ def _backups(path: Path) -> Finding:
 
 
 async def _service(database: Database | None, company: Path | None) -> AsyncIterator[Finding]:
-    """Whether the service of a company, or of this machine that has a database, says that it is well."""
+    """Check whether the service of a company, or of the database, reports that it is healthy."""
     from repertory.record.opening import is_owned
     from repertory.service.places import anchor_of, service_of
 
@@ -267,7 +267,7 @@ async def _server(environment: Mapping[str, str]) -> Finding:
         return Finding(name, "problem", f"ANTHROPIC_BASE_URL cannot be read: {error}", advice)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return Finding(name, "problem", "ANTHROPIC_BASE_URL is not a URL", advice)
-    where = f"{parts.scheme}://{parts.hostname}:{port}"  # never the user and password that a URL may hold
+    where = f"{parts.scheme}://{parts.hostname}:{port}"  # without the user and password that a URL may hold
     try:
         with anyio.fail_after(_PATIENCE):
             stream = await anyio.connect_tcp(parts.hostname, port)
@@ -294,7 +294,7 @@ def _model(model: Model) -> Finding:
 
 
 async def _call(model: Model) -> Finding:
-    """Whether the model answers, and calls a tool when it is told to: without that no agent works."""
+    """Check that the model answers, and calls a tool when asked to: no agent works without that."""
     from repertory.llm.messages import Message, Text, encode_block, text_of, tool_uses
     from repertory.llm.model import ModelRequest, ToolSchema
 
@@ -303,7 +303,7 @@ async def _call(model: Model) -> Finding:
     schema = {"type": "object", "properties": {"query": query}, "required": ["query"], "additionalProperties": False}
     tool = ToolSchema("search", "Search the notes for a word.", schema)
     asked = Message("user", (Text("Use the tool search, once, to look up the word lighthouse."),))
-    # Not forced by `tool_choice`, which the newest models refuse; with room for those that think first.
+    # Not forced by `tool_choice`, which the newest models refuse; max_tokens leaves room for thinking.
     request = ModelRequest(model=model.name, messages=(asked,), tools=(tool,), max_tokens=1024)
     begun = time.monotonic()
     try:
@@ -322,7 +322,7 @@ async def _call(model: Model) -> Finding:
 
 
 def _is_broken_call(block: Block) -> bool:
-    """Whether a block calls a tool, and not the one that was offered, as it is to be called."""
+    """Whether a block is a tool call that does not fit the offered tool."""
     from repertory.llm.messages import RawBlock, ToolUse
 
     match block:

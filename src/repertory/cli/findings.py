@@ -1,4 +1,4 @@
-"""What ``repertory doctor`` finds out about a company file, and about a PostgreSQL server."""
+"""The checks of ``repertory doctor`` for a company file, systemd and a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 
-_APART: Final = 5.0  # seconds; schedules, quotas and leases are reckoned in no less
-_WATCHDOG: Final = 30.0  # seconds; /healthz lets a round trip through the journal take as long
-_STOPPING: Final = 10.0  # seconds that a service takes at most to end: its runs, and what it writes last
+_APART: Final = 5.0  # seconds; schedules, quotas and leases are not more precise than this
+_WATCHDOG: Final = 30.0  # seconds; /healthz allows a round trip through the journal this long
+_STOPPING: Final = 10.0  # seconds that a service takes at most to end: its runs, and the last writes
 _UNITS: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
-_CONNECTIONS: Final = 20  # a service has about six, and another one has to be able to take over
+_CONNECTIONS: Final = 20  # a service uses about six, and another one must be able to take over
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at. ``advice`` says what to do where it is not ok."""
+    """The result of one check. ``advice`` says what to do if it is not ok."""
 
     name: str
     verdict: Verdict
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 
 async def check_company(file: Path) -> AsyncIterator[Finding]:
-    """Whether a company could be brought up: its agents load, their models have keys, and its secrets are there."""
+    """Check that a company could be started: its agents load, their models have keys, and its secrets are there."""
     from repertory.service import read_company
 
     try:
@@ -60,7 +60,7 @@ def _schedules(company: Company) -> Iterator[Finding]:
 
 
 def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the units of services in a folder, and what systemd has told this process, fit what a service does."""
+    """Check the service units in a folder, and the settings that systemd passed to this process."""
     from repertory.service.systemd import Notifier
 
     name = "systemd"
@@ -102,7 +102,7 @@ def _unit(path: Path, settings: Mapping[str, str]) -> Finding:
 
 
 def _seconds(span: str) -> float | None:
-    """A time as systemd.time(7) writes it; None for one that is written in another way."""
+    """Seconds of a time span as in systemd.time(7); None if it is written in another way."""
     parts = re.findall(r"([0-9.]+)\s*([a-z]*)", span)
     if not parts or any(unit not in _UNITS for _, unit in parts):
         return None
@@ -110,7 +110,7 @@ def _seconds(span: str) -> float | None:
 
 
 def check_postgres(address: PostgresAddress) -> Iterator[Finding]:
-    """Whether a server keeps what it acknowledges, and can be kept on."""
+    """Check that a server keeps what it acknowledges, and has free connections and a correct clock."""
     from repertory.record.postgres_sql import connect, driver, explain
 
     name = "postgresql"

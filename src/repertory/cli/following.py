@@ -1,4 +1,4 @@
-"""``repertory logs``: what happened in runs, as it happens, also while the service is restarted."""
+"""``repertory logs``: shows the events of runs as they happen, even across a restart of the service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from repertory.runs.waiting_calls import WaitingCall
     from repertory.service.sources import RunSource
 
-# Our systemd unit restarts a service after 2 s; to end in order takes up to 10 s, and opening a large record some more.
+# Our systemd unit restarts a service after 2 s; an orderly end takes up to 10 s, and opening a large record a bit more.
 _RECONNECT: Final = 60.0
 _AGAIN: Final = 0.5  # seconds between two attempts
 
@@ -71,7 +71,7 @@ async def logs(
         else:
             source, found = await stack.enter_async_context(open_source_of(run_id, at))
         scribe = Scribe(source, found)
-        seq = (await source.list_runs(0)).seq  # what comes behind it is followed
+        seq = (await source.list_runs(0)).seq  # later events are followed
         is_live = found is None or (await source.read_run(found)).run.live
         for event in await scribe.read_past():
             if event.seq <= seq and scribe.is_ours(event):
@@ -89,11 +89,11 @@ async def logs(
 
 
 async def _follow_on(scribe: Scribe, at: At, *, after: int, within: float) -> AsyncGenerator[EventView]:
-    """Events of the runs of a scribe behind a number, as they come: of the service, and of the one that comes after it.
+    """Yield new events of the runs of a scribe after a number, from the service and from those that replace it.
 
     Raises:
-        ServiceGone: None came in time.
-        RunError: It does not go on with the run.
+        ServiceGone: No service came back in time.
+        RunError: The new service does not continue the run.
     """
     async with AsyncExitStack() as stack:
         error: ServiceGone | None = None
@@ -128,29 +128,29 @@ async def _follow_on(scribe: Scribe, at: At, *, after: int, within: float) -> As
 
 
 def going_away(client: ServiceClient, within: float) -> str:
-    """What to say once a service does not answer any more."""
+    """The message when a service does not answer any more."""
     return f"the service at {client.place} went away; waiting up to {within:g} s for it"
 
 
 def has_ended(client: ServiceClient) -> ServiceGone:
-    """The error of a service that has said that it ends."""
+    """The error for a service that announced its end."""
     return ServiceGone(f"the service at {client.place} has ended")
 
 
 async def find_again(
     at: At, gone: ServiceClient, stack: AsyncExitStack, error: ServiceGone, *, within: float
 ) -> ServiceClient:
-    """Ask the service of a database that went away once it is back, wherever it listens by then.
+    """Wait until the service of a database is back, wherever it listens then, and connect to it.
 
     Args:
-        at: Where it was looked for.
-        gone: The one that was asked.
-        stack: Keeps the new one; what it kept before is let go of.
-        error: How it went away.
+        at: The options by which the service was found.
+        gone: The client of the service that went away.
+        stack: Holds the new client; what it held before is closed.
+        error: How the service went away.
         within: Seconds until it must be back.
 
     Raises:
-        ServiceGone: It is not.
+        ServiceGone: It was not back in time.
     """
 
     def look() -> Place | None:
@@ -178,10 +178,10 @@ async def find_again(
 
 
 async def wait_live(client: ServiceClient, run_id: str, *, within: float) -> None:
-    """Wait until a service that has just begun goes on with a run, unless the run has ended.
+    """Wait until a service that has just started continues a run, unless the run has ended.
 
     Raises:
-        RunError: It does not.
+        RunError: The service does not continue it.
     """
     deadline = anyio.current_time() + within
     while True:
@@ -201,11 +201,11 @@ async def wait_live(client: ServiceClient, run_id: str, *, within: float) -> Non
 
 
 class Scribe:
-    """Makes lines of events.
+    """Turns events into lines.
 
     Attributes:
-        source: Where they are from.
-        root: The run whose events they are, and those of the runs below it; None for all runs.
+        source: Where the events are read.
+        root: The run whose events are shown, with those of its sub-agents; None for all runs.
     """
 
     def __init__(self, source: RunSource, root: str | None) -> None:
@@ -215,17 +215,17 @@ class Scribe:
         self._progress = Progress()
 
     def is_ours(self, of: EventView | WaitingCall) -> bool:
-        """Whether an event or a call is of one of the runs."""
+        """Whether an event or a call belongs to one of the runs."""
         return self.root is None or is_in_tree(of.run_id, self.root)
 
     async def knows(self, event: EventView) -> bool:
-        """Whether an event is of one of the runs; what there is to ask for its line is asked then."""
+        """Whether an event belongs to one of the runs; if so, also read the name of its agent for its line."""
         if self.is_ours(event):
             await self.agent_of(event)
         return self.is_ours(event)
 
     async def read_past(self) -> list[EventView]:
-        """What has happened in the runs, in order."""
+        """The past events of the runs, in order."""
         ids: Sequence[str | None] = [None]
         if self.root is not None:
             ids = [run_id for run_id, _ in await self.source.list_ids() if run_id.startswith(self.root)]
@@ -238,7 +238,7 @@ class Scribe:
         return sorted(found, key=attrgetter("seq"))
 
     async def agent_of(self, event: EventView) -> str:
-        """The name of an event's agent; "" where its run is gone."""
+        """The name of an event's agent; "" if its run was removed."""
         if not self._agents:
             self._agents = {run.id: run.agent for run in (await self.source.list_runs()).runs}
         if event.run_id not in self._agents:
@@ -249,7 +249,7 @@ class Scribe:
         return self._agents[event.run_id]
 
     async def take(self, view: EventView, write: Callable[[EventView, str, str], None]) -> None:
-        """Write an event, with the name of its agent and what is worth saying of it."""
+        """Write an event, with the name of its agent and its line."""
         agent = await self.agent_of(view)
         event = event_of(view, agent=agent)
         if event is None:
@@ -264,7 +264,7 @@ class Scribe:
 
 
 def write_line(event: EventView, agent: str, line: str) -> None:
-    """Write an event that is worth a line."""
+    """Write an event, unless its line is empty."""
     if line:
         output.write(f"{output.timestamp(event.at)}  {one_line(agent):<13} {line}")
 
@@ -275,11 +275,11 @@ def _write_json(event: EventView, agent: str, line: str) -> None:
 
 
 def check_there(event: EventView, run_id: str | None) -> None:
-    """Raise ``RunNotFound`` where an event says that a run which is followed was removed; None for all runs."""
+    """Raise ``RunNotFound`` if an event says that the followed run was removed; ``run_id`` None stands for all runs."""
     if event.type == REMOVED and run_id is not None and is_in_tree(run_id, event.run_id):
         raise RunNotFound(f"run {run_id} was removed, with its whole record")
 
 
 def ends(event: EventView) -> bool:
-    """Whether a run ends with an event."""
+    """Whether an event is the end of its run."""
     return event.type == "StateChanged" and event.body["state"] in FINAL_STATES

@@ -1,4 +1,4 @@
-"""What is made of runs that there are: forks and room in the database, in the service or where none has it."""
+"""``repertory fork``, ``rewind`` and ``rm``: in the service, or in the database if no service has it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
 
 
 async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *, rewind: bool = False) -> Answer:
-    """Have the service fork a run, or write the fork into a database that no process owns."""
+    """Let the service fork a run, or write the fork to a database that no process owns."""
     from repertory.record import open_journal
     from repertory.supervisor.forking import Fork, fork_records
 

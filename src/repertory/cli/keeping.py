@@ -1,4 +1,4 @@
-"""``repertory backup``, ``restore``, ``vacuum`` and ``migrate``: what keeps a database safe and small, and moves it."""
+"""``repertory backup``, ``restore``, ``vacuum`` and ``migrate``: keep a database safe and small, or move it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from repertory.record.backup import Copied
     from repertory.service.client import ServiceClient
 
-NOTE = ".backup"  # beside a database: what the last backup of it was
+NOTE = ".backup"  # suffix of the file beside a database that names its last backup
 
 
 @command
@@ -94,14 +94,14 @@ async def vacuum(*, at: At) -> Answer:
 
 
 async def _vacuum(client: ServiceClient) -> tuple[int, int]:
-    """Have a service give back all that it can; the size before and after."""
+    """Let a service free all the space that it can; the size before and after."""
     space = await client.vacuum()
     before, free = space.size, space.free
     with _progress("given back") as progress:
         while space.free:
             space, last = await client.vacuum(), space
             progress(before - space.size, before - space.size + space.free)
-            if space.free >= last.free:  # a file that was made without this, or others free as fast
+            if space.free >= last.free:  # the file was made without this feature, or others free space as fast
                 break
     if space.free and space.size == before:
         output.say(f"{_mib(free)} of free space stay in the file: end the service, then repertory vacuum rewrites it")
@@ -148,7 +148,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _leave_note(source: Path, file: Path) -> None:
-    """Say beside a database when it was backed up, for ``doctor``; without it doctor knows less, and nothing else."""
+    """Note beside a database when it was backed up; only ``doctor`` reads this."""
     note = {"file": os.path.abspath(file), "at": time.time()}
     beside = f"{os.path.realpath(source)}{NOTE}"
     try:
@@ -165,7 +165,7 @@ def _private(path: str, flags: int) -> int:
 
 @contextmanager
 def _showing() -> Generator[Callable[[str], None]]:
-    """Show how far it is, on a terminal. A signal ends it there, so that nothing half done is left behind."""
+    """Show the progress on a terminal. A signal is raised at the next step, so that nothing half done stays."""
     with raised_by_signals() as check, status_line() as show:
 
         def step(words: str) -> None:

@@ -1,6 +1,6 @@
-"""What goes on: a picture of a running tree of agents, redrawn on a terminal, or a line for each thing that happens.
+"""The progress of a running tree of agents: a live display on a terminal, or a line for each event.
 
-The picture has below the tree what the first run says, as it says it; what the others say stands in their rows.
+Below the tree, the display streams the text of the first run; the text of the others is in their rows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from repertory.runs.streaming import Piece
 if TYPE_CHECKING:
     from repertory.supervisor import Run
 
-_MOST_SPOKEN: Final = 12  # lines of what is said, below the tree
+_MOST_SPOKEN: Final = 12  # lines of streamed text below the tree
 _BEFORE_NOW: Final = 44  # columns between the names of agents and what they do
-_NOTED = (  # what stays below the picture for a while: it is what the view and the record are about
+_NOTED = (  # events whose lines stay below the display for a while
     events.ContextEdited,
     events.SummaryTaken,
     events.SummaryRefused,
@@ -49,11 +49,11 @@ _NOTED = (  # what stays below the picture for a while: it is what the view and 
 
 @contextmanager
 def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
-    """Show what goes on until the block is left.
+    """Show the progress until the block is left.
 
     Args:
-        shown: What is to be shown; with ``as_json`` only a terminal at standard error gets a picture.
-        stderr: Lines go to standard error, because standard output is for the answer alone.
+        shown: What to show; with ``as_json``, only a terminal at standard error gets a live display.
+        stderr: Write lines to standard error, because standard output is for the answer alone.
     """
     screen = output.console(stderr=shown.as_json or stderr)
     if shown.quiet or shown.plain or not has_picture(screen):
@@ -94,12 +94,12 @@ def _one_place() -> bool:
         return False
 
 
-# --- what is known ----------------------------------------------------------------------------------------
+# --- the state of the runs ----------------------------------------------------------------------------------------
 
 
 @dataclass
 class AgentLine:
-    """One run, as it stands."""
+    """The current state of one run."""
 
     run_id: str
     parent_id: str | None
@@ -109,21 +109,21 @@ class AgentLine:
     view_tokens: int = 0
     record_tokens: int = 0
     cost: float = 0.0
-    calls: dict[str, str] = field(default_factory=dict)  # tool calls under way
+    calls: dict[str, str] = field(default_factory=dict)  # tool calls in progress
     now: str = "starting"
     speech: Speech = field(default_factory=Speech)
 
 
 class Progress:
-    """Takes in events, and pieces of what runs say; read from any thread.
+    """Takes in events and streamed text of runs; may be read from any thread.
 
-    ``announce`` says what the person at the keyboard has to know, where it does not get into the picture's way; within
-    ``aside`` there is no picture, so that something can be asked.
+    ``announce`` shows a message without disturbing the live display; within ``aside`` the display is hidden, so that
+    a question can be asked.
 
     Args:
-        on_line: Gets each event that is worth a line, and the lines of what the first run says.
-        beside_answer: Those lines go to where the answer is written, so it is not among them.
-        is_drawn: A picture is made of it.
+        on_line: Gets a line for each event that has one, and the lines of the first run's text.
+        beside_answer: The lines go to the same place as the answer, so the answer is not among them.
+        is_drawn: There is a live display.
     """
 
     def __init__(
@@ -152,16 +152,16 @@ class Progress:
                 self.notes.append(line)
 
     def describe(self, event: events.Event) -> tuple[str, str]:
-        """Take in one event; the name of its agent, and the line that it is worth, or ""."""
+        """Take in one event; returns the name of its agent, and the event's line, or ""."""
         agent = self._agent(event.run_id, event.agent)
         return agent.name, self._take(event, agent)
 
     def wants_speech(self, run_id: str) -> bool:
-        """Whether what a run says is shown: in a picture that of all, in lines that of the first."""
+        """Whether the text of a run is shown: a live display shows that of all runs, lines that of the first."""
         return self._is_drawn or (self._on_line is not None and next(iter(self.agents), run_id) == run_id)
 
     def hear(self, run: Run[Any], piece: Piece | None) -> None:
-        """Take in a piece of what a run says; None where it says no more."""
+        """Take in a piece of a run's streamed text; None at its end."""
         agent = self._agent(run.id, run.agent.name)
         if piece is not None:
             agent.speech.hear(piece)
@@ -184,7 +184,7 @@ class Progress:
         return f"{time.monotonic() - self.started_at:5.1f}s  {agent.name:<13} {text}"
 
     def end(self) -> None:
-        """Nothing more will come: what goes on by its record was interrupted."""
+        """Mark runs that are still unfinished as interrupted: no more events will come."""
         self.is_over = True
         for agent in self.agents.values():
             if agent.state in ("running", "waiting"):
@@ -195,14 +195,14 @@ class Progress:
         agent = self.agents.get(run_id)
         if agent is None:
             self._names[agent_name] += 1
-            # An id begins with the parent's; in the first run that is seen, nobody looks for one.
+            # An id starts with its parent's; the first run seen counts as the root.
             parent_id = run_id.rpartition(".")[0] if self.agents else None
             name = f"{agent_name} {self._names[agent_name]}" if parent_id else agent_name
             agent = self.agents[run_id] = AgentLine(run_id, parent_id, one_line(name, 32))
         return agent
 
     def _take(self, event: events.Event, agent: AgentLine) -> str:
-        """Take in what an event changes; the line that it is worth, or ""."""
+        """Take in what an event changes; returns its line, or ""."""
         match event:
             case events.RunSpawned():
                 return f"starts: {one_line(event.task, 160)}"
@@ -265,11 +265,11 @@ class Progress:
         return ""
 
 
-# --- the picture ------------------------------------------------------------------------------------------
+# --- the live display ------------------------------------------------------------------------------------------
 
 
 def draw(progress: Progress, screen: Console) -> RenderableType:
-    """Draw the tree as it stands, and what its first run says."""
+    """Draw the current tree, and the text of its first run."""
     agents = list(progress.agents.values())
     spoken = agents[0].speech if agents and not progress.is_over else Speech()
     fitting = max(3, screen.height - 11)
@@ -278,7 +278,7 @@ def draw(progress: Progress, screen: Console) -> RenderableType:
     room = max(10, screen.width - widest - _BEFORE_NOW)
     rows: list[tuple[str | Text, ...]] = [
         (
-            f"{branch}{agent.name}".ljust(15),  # so that the columns stay where they are as agents come
+            f"{branch}{agent.name}".ljust(15),  # keeps the columns in place when agents are added
             coloured_state(agent.state.ljust(8)),
             f"{agent.iteration:4}",
             f"{tokens(agent.view_tokens)} / {tokens(agent.record_tokens)}".rjust(15),
@@ -298,14 +298,14 @@ def draw(progress: Progress, screen: Console) -> RenderableType:
     parts.append(Text("   ".join(facts), style="bold", no_wrap=True, overflow="ellipsis"))
     notes = list(progress.notes)
     parts.extend(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes)
-    left = screen.height - len(rows) - len(notes) - 6  # beside headers, figures and what separates them
+    left = screen.height - len(rows) - len(notes) - 6  # minus headers, figures and blank lines
     if said := spoken.draw(screen, min(_MOST_SPOKEN, left)):
         parts += [Text(), *said]
     return Group(*parts)
 
 
 def _now(agent: AgentLine, room: int) -> str:
-    """What an agent does, and of a sub-agent that speaks the end of what it says."""
+    """What an agent is doing; for a sub-agent that streams text, the end of the text."""
     calls = list(agent.calls.values())
     if not calls:
         if agent.now or agent.state in (*FINAL_STATES, "interrupted") or not agent.speech.text:

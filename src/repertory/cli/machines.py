@@ -1,4 +1,4 @@
-"""``repertory machines`` and ``repertory drain``: the supervisors that share a journal on PostgreSQL."""
+"""``repertory machines`` and ``repertory drain``: machines that share a journal on PostgreSQL."""
 
 from __future__ import annotations
 
