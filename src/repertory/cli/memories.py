@@ -1,4 +1,4 @@
-"""``repertory memory``: whose memory there is, what is in it, and bringing one into another."""
+"""``repertory memory``: lists, shows and searches the memory of runs, and merges snapshots."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ memory = typer.Typer(help="Show what agents have kept, and merge one's memory in
 SCOPE = argument("RUN", "A run or a memory scope: its id, or any part that fits only one. Default: the newest run.")
 CHILD = argument("RUN", "The run that has a snapshot, or its scope: its id, or any part that fits only one.", ...)
 _SIDES = (("before", "base"), ("parent", "parent"), ("child", "child"))
-_LINES = 8  # of one side, or of one item's changes, where not everything is to be shown
+_LINES = 8  # lines shown of one side, or of an item's changes, without --full
 
 
-# --- which scope is meant ---------------------------------------------------------------------------------
+# --- finding a scope ---------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def _open_scope(
     name: str | None, db: str | None, *, everything: bool = False
 ) -> AsyncGenerator[tuple[Database, Journal, str]]:
-    """Find the scope that a run's id, its own, or a part of either stands for, None for the newest run, and read it.
+    """Find a scope by its id, that of its run, or a part of either, None for the newest run; and read its database.
 
-    With ``everything`` it is the newest database with a scope that is read, and any of them is found.
+    With ``everything``, it is any scope of the newest database that has one.
     """
 
     async def find(_path: Database, journal: Journal) -> str | None:
@@ -77,7 +77,7 @@ async def _open_scope(
         yield found
 
 
-# --- what there is ----------------------------------------------------------------------------------------
+# --- lists ----------------------------------------------------------------------------------------
 
 
 @memory.command()
@@ -133,7 +133,7 @@ def _seen(view: MemoryView) -> Json:
 
 
 def _above(scope_id: str) -> str:
-    """A sub-agent's scope is named as the one of its parent, and by a part of its own."""
+    """The id of the parent's scope: a sub-agent's scope is named after it, with a part of its own."""
     return scope_id.rpartition(".")[0]
 
 
@@ -210,7 +210,7 @@ def _heading(item: ItemInfo) -> Text:
     return Text.assemble((one_line(item.item_id), "bold"), (f"  {one_line(' · '.join(filter(None, facts)))}", "dim"))
 
 
-# --- by words ---------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------------
 
 
 @memory.command()
@@ -242,7 +242,7 @@ async def search(
     return Answer({"database": str(path), **_seen(view)}, show)
 
 
-# --- a snapshot against its parent ------------------------------------------------------------------------
+# --- a snapshot and its parent ------------------------------------------------------------------------
 
 
 @memory.command()
@@ -289,7 +289,7 @@ def _lines_of(change: ItemChange, *, full: bool) -> Iterator[Text]:
         yield from _conflict_lines(sides, full=full)
         return
     before, after = (_words(side).split("\n") if side is not None else [] for side in (change.parent, change.child))
-    compared = list(difflib.unified_diff(before, after, lineterm="", n=1))[3:]  # behind the names and the first place
+    compared = list(difflib.unified_diff(before, after, lineterm="", n=1))[3:]  # after the names and the first position
     lines = ["…" if line.startswith("@@") else line for line in compared]
     shown = lines if full else lines[:_LINES]
     for line in shown:
@@ -344,7 +344,7 @@ async def merge(
 
 
 async def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]:
-    """Merge through the memory actor, as a run does."""
+    """Merge through the memory actor, as runs do."""
     from repertory.actors import open_system
     from repertory.memory import Memory, MemoryActor, MemoryQuota
     from repertory.memory.merging import parent_of
@@ -353,7 +353,7 @@ async def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, Me
 
     async with open_journal(path) as journal, open_system("merge") as system:
         parent_id = parent_of(await read_scope(journal, scope_id))
-        # What the program bounds is not on record, and who merges by hand wants all of it.
+        # Quotas of a program are not on record, and a person who merges by hand wants everything.
         unbounded = MemoryQuota(item_bytes=None, label_bytes=None, items=None, scope_bytes=None)
         ref = system.spawn(partial(MemoryActor, journal, quota=unbounded), "memory")
         return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)

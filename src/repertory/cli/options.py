@@ -1,4 +1,4 @@
-"""How arguments and options are declared, and those that several commands have."""
+"""Declares arguments and options, and those that several commands share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Backend: TypeAlias = Literal["trio", "asyncio"]
 
 
 def argument(name: str, text: str, default: Any = None) -> Any:
-    """An argument; ``...`` as its default makes it required."""
+    """Declare an argument; the default ``...`` makes it required."""
     return typer.Argument(default, metavar=name, help=text)
 
 
 def option(spelled: str, text: str, default: Any = None, **bounds: Any) -> Any:
-    """An option, by how the help spells it: ``--all``, ``--root DIR``, ``-i, --iteration N``."""
+    """Declare an option, spelled as in the help: ``--all``, ``--root DIR``, ``-i, --iteration N``."""
     *names, last = spelled.replace(",", "").split()
     if last.startswith("-"):
         return typer.Option(default, *names, last, help=text, **bounds)
@@ -64,7 +64,7 @@ UNFINISHED_RUN = argument(
 ONE_RUN = argument("RUN", "A run's id, or any part of it that fits one run only.", ...)
 
 
-# --- groups, which ``commands.command`` spreads -----------------------------------------------------------
+# --- groups, which ``commands.command`` expands -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class At:
 
     @property
     def is_service_named(self) -> bool:
-        """Whether it is a service that was named, and no file."""
+        """Whether a service was named, by its socket or port."""
         return self.socket is not None or self.port is not None
 
 
 @dataclass(frozen=True)
 class How:
-    """How a run is run here."""
+    """The settings of a run in this process."""
 
     model: Annotated[str | None, MODEL] = None
     limit: Annotated[list[str], LIMIT] = field(default_factory=list)
@@ -92,7 +92,7 @@ class How:
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """What ``--limit`` says."""
+        """The limits given with ``--limit``."""
         limits: dict[str, float | None] = {}
         for each in self.limit:
             name, _, value = each.partition("=")
@@ -104,20 +104,20 @@ class How:
 
     @property
     def summaries(self) -> tuple[str, ...] | None:
-        """The ``summaries`` of a supervisor, as ``--summary-model`` says."""
+        """The ``summaries`` argument of a supervisor for ``--summary-model``."""
         return None if self.summary_model is None else () if self.summary_model == "none" else (self.summary_model,)
 
 
 @dataclass(frozen=True)
 class HowServed(How):
-    """How runs of several agents are run here."""
+    """The settings of runs of several agents in this process."""
 
     model: Annotated[str | None, option("--model NAME", "The model of agents that name none.")] = None
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of a run here."""
+    """What to show of a run in this process."""
 
     as_json: Annotated[bool, AS_JSON] = False
     plain: Annotated[bool, PLAIN] = False

@@ -1,4 +1,4 @@
-"""What leaves the process: consoles, JSON, error lines and exit codes, nothing that could steer a terminal."""
+"""The output of the process: consoles, JSON, error lines and exit codes, without terminal control sequences."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ BUSY = 75
 STORE = 78
 INTERRUPTED = 130  # 128 + SIGINT
 
-_LONG = re.compile(r"\S{400,}")  # an id that no run has; a path that one may have is shorter
-_SIZES = {"COLUMNS": range(20, 1001), "LINES": range(1, 1001)}  # what may be asked for: tables are padded to it
+_LONG = re.compile(r"\S{400,}")  # too long for the id of a run or for a likely path
+_SIZES = {"COLUMNS": range(20, 1001), "LINES": range(1, 1001)}  # allowed terminal sizes: tables are padded to the width
 
 
 class NothingThere(errors.RepertoryError):
-    """What the command was asked about does not exist."""
+    """The run, database or other thing that the command was asked for does not exist."""
 
 
 class CannotWrite(errors.RepertoryError):
-    """Standard output takes no more."""
+    """Standard output cannot be written to any more."""
 
 
 class Interrupted(errors.RepertoryError):
@@ -47,7 +47,7 @@ class Interrupted(errors.RepertoryError):
         self.exit_code = exit_code
 
 
-_EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first that fits counts
+_EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first class that matches counts
     NothingThere: NOT_FOUND,
     errors.RunNotFound: NOT_FOUND,
     errors.ScopeNotFound: NOT_FOUND,
@@ -64,14 +64,14 @@ _EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first that fits c
 
 
 def exit_code_of(error: errors.RepertoryError) -> int:
-    """The exit code that an error stands for."""
+    """The exit code for an error."""
     if isinstance(error, Interrupted):
         return error.exit_code
     return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 
 def words_of(error: errors.RepertoryError) -> str:
-    """What to tell a person at a shell. The library's own words are for who writes Python."""
+    """The message of an error for a person at a shell. The library's own messages are for Python programmers."""
     if not isinstance(error, errors.JournalLocked) or not error.path:
         return _LONG.sub(lambda found: f"{found[0][:100]}…", str(error))
     from repertory.service.places import service_of
@@ -93,9 +93,9 @@ def words_of(error: errors.RepertoryError) -> str:
 
 def _dangerous() -> Iterable[int]:
     yield from (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
-    yield from (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # turn the reading order
+    yield from (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # change the reading order
     yield from (0x2028, 0x2029, 0xFEFF, *range(0xFFF9, 0xFFFC))  # break lines, mark, annotate
-    yield from range(0xE0000, 0xE0080)  # tags: whole sentences that nobody sees
+    yield from range(0xE0000, 0xE0080)  # tags: invisible text
     yield from range(0xD800, 0xE000)  # lone surrogates, which no encoding can write
 
 
@@ -104,27 +104,27 @@ _ONE_LINE = {**_ESCAPES, 10: " ", 9: " "}
 
 
 def clean(text: object) -> str:
-    """Make text from a model, a tool or a file safe to show: what could steer the terminal is spelled out.
+    """Make text from a model, a tool or a file safe to show: characters that control the terminal are escaped.
 
-    Escape sequences, C1 controls and marks that turn the reading order become visible as ``\\x1b`` and the like;
+    Escape sequences, C1 controls and marks that change the reading order become visible as ``\\x1b`` and the like;
     line breaks and tabs stay.
     """
     return str(text).replace("\r\n", "\n").translate(_ESCAPES)
 
 
 def one_line(text: object, width: int = 0) -> str:
-    """The same on one line, cut to ``width`` characters; 0 for no cut."""
+    """The same on one line, cut to ``width`` characters; 0 for no limit."""
     line = " ".join(str(text).replace("\r\n", "\n").translate(_ONE_LINE).split())
     return f"{line[: width - 1]}…" if width and len(line) > width else line
 
 
-# --- where it goes ----------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that shows text as it is: no markup, no emoji codes, no guessing at colours for numbers.
+    """A console that shows text as it is: no markup, no emoji codes, no automatic highlighting.
 
-    Rich itself sees to ``NO_COLOR``, ``FORCE_COLOR``, ``TERM=dumb`` and to what is not a terminal.
+    Rich itself handles ``NO_COLOR``, ``FORCE_COLOR``, ``TERM=dumb`` and output that is not a terminal.
     """
     from rich.console import Console
 
@@ -134,16 +134,16 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
-    """Make a table whose last column gives way where there is not enough room.
+    """Make a table whose last column is cut if there is not enough room.
 
-    It is left out where less than 8 columns of the terminal would be left for it, and so are those
-    before it that do not fit.
+    If fewer than 8 columns of the terminal would be left for it, it is left out, and so are columns before it that do
+    not fit.
 
     Args:
-        headers: What stands above the columns.
-        rows: The cells; of texts, what could steer the terminal is spelled out.
-        width: Columns of the terminal that it may take.
-        right: The headers, joined by ``|``, whose columns are aligned to the right.
+        headers: The headers of the columns.
+        rows: The cells; in strings, characters that control the terminal are escaped.
+        width: The most columns of the terminal that the table may take.
+        right: The headers of right-aligned columns, joined by ``|``.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -171,7 +171,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
 
 
 def print_wrapped(screen: Console, headers: Sequence[str], *rows: Sequence[str]) -> None:
-    """Print a table that shows every cell whole, over several lines where there is not enough room."""
+    """Print a table that shows every cell whole, on several lines if necessary."""
     from rich.table import Table
     from rich.text import Text
 
@@ -184,7 +184,7 @@ def print_wrapped(screen: Console, headers: Sequence[str], *rows: Sequence[str])
 
 
 def show(screen: Console, *parts: RenderableType) -> None:
-    """Print renderables; into a file without the spaces that fill a table up to its width."""
+    """Print renderables; if not to a terminal, without the trailing spaces that pad tables."""
     if screen.is_terminal:
         for part in parts:
             screen.print(part)
@@ -198,7 +198,7 @@ def show(screen: Console, *parts: RenderableType) -> None:
 def print_table(
     screen: Console, headers: Sequence[str], rows: Sequence[Sequence[str | Text]], right: str = "", *, gap: bool = True
 ) -> None:
-    """Print a table as wide as its console, see ``table``, with a gap behind it; nothing where there are no rows."""
+    """Print a table as wide as its console, see ``table``, and a blank line; nothing if there are no rows."""
     if rows:
         show(screen, table(headers, rows, width=screen.width, right=right), *[""][:gap])
 
@@ -208,7 +208,7 @@ def print_json(value: Any, *, on_one_line: bool = False) -> None:
 
     Args:
         value: The value.
-        on_one_line: At a terminal, too: others follow it.
+        on_one_line: Do not indent it at a terminal either, because more values follow.
     """
     import msgspec
 
@@ -218,7 +218,7 @@ def print_json(value: Any, *, on_one_line: bool = False) -> None:
 
 
 def write(text: str) -> None:
-    """Write text to standard output at once, as lines of their own."""
+    """Write text to standard output at once, escaped, with a line break at its end."""
     put(f"{clean(text)}\n")
 
 
@@ -234,24 +234,24 @@ def say(text: str) -> None:
 
 
 def remark(line: str) -> None:
-    """Write a line to standard error as it is. Where nobody can read it, that stops nothing."""
+    """Write a line to standard error as it is. An error in writing is ignored."""
     try:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-    except OSError:  # full, or its reader is gone; there is no other place to say so
+    except OSError:  # the disk is full, or the reader is gone; there is no other place to report it
         drop(sys.stderr)
 
 
 def drop(stream: TextIO) -> None:
-    """Point a stream nowhere, because what is written to it cannot be read, so that the last flush is quiet."""
+    """Redirect a stream that cannot be written to the null device, so that the last flush raises nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-# --- what the process was started with --------------------------------------------------------------------
+# --- the standard streams --------------------------------------------------------------------
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors can be told from those of any other file."""
+    """Standard output, with errors that differ from those of other files."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -263,9 +263,9 @@ class _Output(io.FileIO):
 
 
 def open_standard_streams() -> None:
-    """Put something in the place of each standard stream that was closed; without standard output, give up.
+    """Open the null device for each standard stream that is closed; exit if standard output is.
 
-    Else the next file to be opened would get its number, and what is meant for a person would go into a database.
+    Otherwise the next opened file would get its number, and messages for a person would go into a database.
     """
     had_output = sys.__stdout__ is not None
     if had_output:
@@ -284,7 +284,7 @@ def open_standard_streams() -> None:
 
 
 def tolerate_any_terminal() -> None:
-    """Write what the encoding lacks as an escape, and pay no heed to a size that no terminal has."""
+    """Escape characters that the encoding lacks, and ignore impossible terminal sizes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -310,13 +310,13 @@ def tokens(count: int) -> str:
 
 
 def dollars(amount: float) -> str:
-    """``$0.0123`` below a dollar, ``$1.23`` above, ``-$0.0123`` for what was lost."""
+    """``$0.0123`` below a dollar, ``$1.23`` above, ``-$0.0123`` for a loss."""
     sign, amount = "-" * (amount < 0), abs(amount)
     return f"{sign}${amount:.4f}" if amount < 1 else f"{sign}${amount:,.2f}"
 
 
 def cost(amount: float, tokens: int) -> str:
-    """Dollars; ``unknown`` where tokens were paid for and nobody knows their price."""
+    """Dollars; ``unknown`` if tokens were used whose price is not known."""
     return "unknown" if tokens and not amount else dollars(amount)
 
 
@@ -329,7 +329,7 @@ def duration(seconds: float) -> str:
 
 
 def ratio(seen: float, plain: float) -> str:
-    """How much less was seen than a plain loop would have: ``3.2 times less``, ``4.3% more``, ``the same``."""
+    """How much less was seen than in a plain loop: ``3.2 times less``, ``4.3% more``, ``the same``."""
     if seen <= 0 or plain <= 0:
         return "–"
     times = max(seen, plain) / min(seen, plain)

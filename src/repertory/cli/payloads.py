@@ -1,4 +1,4 @@
-"""``repertory payload show`` and ``repertory payload history``: the payload of a run, and how it came to be so."""
+"""``repertory payload show`` and ``repertory payload history``: the payload of a run and its versions."""
 
 from __future__ import annotations
 

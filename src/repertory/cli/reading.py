@@ -1,4 +1,4 @@
-"""``repertory inspect`` and ``repertory ledger``: what the model saw, and the record that it was made from."""
+"""``repertory inspect`` and ``repertory ledger``: what the model saw, and the record behind it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from repertory.record import RunStatistics
     from repertory.service.views import RunDetail
 
-_WIDE = 120  # columns from which the record and the view stand side by side
-_PREVIEW = (8, 800)  # lines and characters of a text that is not shown whole
-_ASKED = 2000  # characters of a call, above the question whether it may be made
+_WIDE = 120  # columns from which the record and the view are shown side by side
+_PREVIEW = (8, 800)  # lines and characters shown of a text without --full
+_ASKED = 2000  # characters shown of a call that a person is asked about
 _COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
 
 
@@ -51,7 +51,7 @@ async def inspect(
 
 
 def _standing(detail: RunDetail) -> RenderableType:
-    """How a run stands, in a few lines: its task, what it and its tree have spent, its limits, where it is defined."""
+    """The state of a run in a few lines: its task, what it and its tree have spent, its limits, where it is defined."""
     run, own, tree = detail.run, detail.statistics, detail.tree_statistics
     facts = Text.assemble((one_line(run.agent), "bold"), f" {one_line(run.id)}, ", coloured_state(run.state))
     if run.machine:
@@ -158,7 +158,7 @@ async def ledger(
 ) -> Answer:
     """Show the full record of a run."""
     async with open_source_of(run_id, at) as (source, found):
-        run = (await source.read_run(found)).run  # before its entries: those of a run that has ended are all
+        run = (await source.read_run(found)).run  # before the entries, so that an ended run has all of them
         record: Json = {"database": source.database, **await source.read_record(found)}
 
     def show(screen: Console) -> None:
@@ -195,7 +195,7 @@ def _print_entry(screen: Console, entry: Json, *, full: bool) -> None:
 
 
 def _preview(text: str, *, full: bool) -> str:
-    """The beginning of a text, with how much is left out; all of it if it is to be full."""
+    """The beginning of a text, with how much is left out; the whole text if ``full``."""
     if full:
         return text
     lines, characters = _PREVIEW
@@ -205,7 +205,7 @@ def _preview(text: str, *, full: bool) -> str:
 
 
 def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
-    """A label and the text of a content block as it is sent."""
+    """A label and the text of a content block in its wire format."""
     kind = block.get("type")
     if kind == "text":
         return "", clean(block["text"])
@@ -228,14 +228,14 @@ def call_line(tool: str, arguments: dict[str, Any], width: int = 0) -> str:
 
 
 def asked_line(tool: str, arguments: dict[str, Any]) -> str:
-    """A tool call that a person decides on: where it is long, with how much of it is not shown."""
+    """A tool call that a person decides on; if it is long, with how much is left out."""
     line = call_line(tool, arguments)
     left = len(line) - _ASKED
     return line if left <= 0 else f"{line[:_ASKED]}… ({left:,} more characters: repertory approvals shows them)"
 
 
 def _whole(blocks: list[dict[str, Any]]) -> str:
-    """All that an entry says."""
+    """The whole text of an entry."""
     parts: list[str] = []
     for block in blocks:
         label, text = describe_wire_block(block)

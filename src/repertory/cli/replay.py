@@ -1,4 +1,4 @@
-"""``repertory replay``: what a context policy would have made of recorded runs."""
+"""``repertory replay``: what recorded runs would have cost and shown under a context policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repertory.llm import Model
     from repertory.replay import Played, RecordedRun, Sample
 
-_LEAST, _MOST = 16, 44  # columns of a run's id: where it would get fewer, its figures stand below it
+_LEAST, _MOST = 16, 44  # columns of a run's id: if it would get fewer, its figures are on lines below it
 
 _Line = tuple[str, Callable[[dict[str, Any]], str]]
 
@@ -68,7 +68,7 @@ def replay(
     from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report, write_chart
     from repertory.replay.chart import check_target
 
-    import_from_here()  # a policy of yours may be in the current folder
+    import_from_here()  # a user's policy may be in the current folder
     chosen = policy_named(policy)
     asked = _model_to_ask(model) if agree is not None else None
     profiles = [] if asked else [profile_named(name) for name in model or PRESETS]
@@ -96,7 +96,7 @@ def replay(
 
 
 def _failed_if(failed: object) -> BaseException | None:
-    """The exit code of what was said before."""
+    """The exit code if something failed; the messages were printed before."""
     return typer.Exit(output.FAILED) if failed else None
 
 
@@ -118,7 +118,7 @@ def _agree(
     yes: bool,
     is_whole: bool,
 ) -> Answer:
-    """Ask the model, once the user knows what that costs, how often it agrees."""
+    """Ask the model how often it agrees, after the user has agreed to the cost."""
     from repertory.replay import agree, price_at_most, sample_requests
 
     with count_up(sum(len(run.turns) for run in runs), "requests played") as played:
@@ -135,7 +135,7 @@ def _agree(
 
 
 def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool) -> None:
-    """Say what asking costs, and go on only where somebody wants that."""
+    """Say what asking costs, and continue only if the user agrees."""
 
     cost = f"at most {output.dollars(price)}" if model.profile.known else "an unknown amount"
     what = f"{3 * len(samples)} requests to {output.one_line(model.name)} cost {cost}"
@@ -147,7 +147,7 @@ def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool
         raise typer.Exit(output.OK)
 
 
-# --- what a person sees: runs, the sums over them, the longest run's context ------------------------------
+# --- output for a person: runs, the sums over them, the longest run's context ------------------------------
 
 
 def _longest(played: Sequence[dict[str, Played]]) -> dict[str, Played]:
@@ -156,12 +156,12 @@ def _longest(played: Sequence[dict[str, Played]]) -> dict[str, Played]:
 
 
 def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict[str, Played]]) -> None:
-    """Write everything that fits a terminal of any width.
+    """Write the report for a terminal of any width.
 
     Args:
         screen: The terminal.
-        result: What ``repertory.replay.report`` says.
-        played: The same, run by run.
+        result: The result of ``repertory.replay.report``.
+        played: The played runs behind it.
     """
     from repertory.replay.chart import bars
     from repertory.replay.reporting import GROUPS
@@ -173,7 +173,7 @@ def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict
     shown = 0
     for name, least in GROUPS.items():
         group = result[name]
-        if group["runs"] not in (0, shown):  # what was just shown says the same of fewer
+        if group["runs"] not in (0, shown):  # unless the group is the same as the one just shown
             shown = group["runs"]
             title = f"Runs of {least} iterations and more" if least else "All runs"
             what = f"{title}: {group['runs']}, {group['iterations']:,} iterations, policy "
@@ -188,11 +188,11 @@ def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict
 
 
 def _print_agreement(screen: Console, result: dict[str, Any]) -> None:
-    """Write how often answers agreed.
+    """Write how often the answers agreed.
 
     Args:
         screen: The terminal.
-        result: What ``repertory replay --agree --json`` prints.
+        result: The value that ``repertory replay --agree --json`` prints.
     """
     rows = [
         [label, _share(result[f"{part}_view"]), _share(result[f"{part}_record"])]
@@ -221,7 +221,7 @@ def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence
 
 
 def _beside(runs: Sequence[dict[str, Any]], names: Sequence[str], width: int) -> list[list[str]] | None:
-    """A line for each run, with the costs of all models beside one another; None where there is no room for that."""
+    """A line for each run, with the costs of all models side by side; None if there is no room for that."""
     wanted = max(len("RUN"), *(len(output.one_line(run["id"])) for run in runs))
     for prefix, least in (("COST ", _MOST), ("", _LEAST)):
         lines = [["ITER", *(f"{prefix}{name}" for name in names), "RECALL", "PEAK", "PLAIN"]]
@@ -255,12 +255,12 @@ def _of(figures: dict[str, Any]) -> list[str]:
 
 
 def _width(lines: Iterable[Sequence[str]]) -> int:
-    """What columns take that stand behind another."""
+    """The width of columns that follow another one."""
     return sum(2 + max(map(len, column)) for column in zip(*lines, strict=True))
 
 
 def _cut(text: str, width: int) -> str:
-    """One line, cut in the middle: ids of one session's agents differ at the end."""
+    """One line, cut in the middle, because the ids of one session's agents differ at the end."""
     indent = text[: len(text) - len(text.lstrip(" "))]
     line = indent + output.one_line(text)
     kept = line
@@ -276,7 +276,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_figures(screen: Console, models: dict[str, Any], names: Sequence[str]) -> None:
-    """One table, or several where not all models fit beside one another."""
+    """Print one table, or several if not all models fit side by side."""
     rows = [[label, *(show(models[name]) for name in names)] for label, show in _LINES]
     labels, *columns = zip(["", *names], *rows, strict=True)
     while columns:

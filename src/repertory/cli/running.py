@@ -1,4 +1,4 @@
-"""Runs in the foreground: ``repertory run``, ``repertory resume``, and what the demo shares with them."""
+"""Runs in the foreground: ``repertory run`` and ``repertory resume``; the demo shares their functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.supervisor import Run, Supervisor
 
-_RULE = re.compile(":?-+:?")  # below the headers of a table
+_RULE = re.compile(":?-+:?")  # a cell of the line below the headers of a table
 RESEARCH = "repertory.agents:research_team"
 
 
@@ -94,7 +94,7 @@ def resume(
     path, row = read_row(run_id, at.db, unfinished=True)
     started = row.started
     if run_id is None:
-        # By the record it may run still; what nobody works on was interrupted.
+        # The record may still say running; a run that no process works on was interrupted.
         state = "interrupted" if row.state in ("running", "waiting") else row.state
         output.say(f"continuing {started.run_id}, which is {state}: {output.one_line(started.task, 60)}")
     options = options_with(started.options, root, how)
@@ -113,7 +113,7 @@ def resume(
 
 
 def options_with(saved: Json, root: Path | None, how: How) -> Json:
-    """The options of a run with what the command line says in their place."""
+    """The saved options of a run, overridden by those of the command line."""
     options = dict(saved)
     if root is not None:
         options["root"] = str(existing_folder(root))
@@ -125,7 +125,7 @@ def options_with(saved: Json, root: Path | None, how: How) -> Json:
 
 
 def existing_folder(path: Path) -> Path:
-    """The folder, made absolute; an error where it is not there."""
+    """The folder as an absolute path. Raises ``ConfigurationError`` if it does not exist."""
     if not os.path.isdir(path):
         raise ConfigurationError(f"--root: there is no folder {path}")
     try:
@@ -135,7 +135,7 @@ def existing_folder(path: Path) -> Path:
 
 
 def find_agent(reference: str, options: Json) -> Agent[Any]:
-    """Import an agent, from the current folder too, and see that its model makes sense before anything is written."""
+    """Import an agent, also from the current folder, and check its model before anything is written."""
     from repertory.agents import load_agent
     from repertory.runs import open_model
 
@@ -151,7 +151,7 @@ def find_agent(reference: str, options: Json) -> Agent[Any]:
 
 
 def find_context(reference: str | None) -> Any:
-    """Import what is handed to the tools, from the current folder too; None where nothing is named."""
+    """Import the context for the tools, also from the current folder; None if none is named."""
     from repertory.agents.loading import load_context
 
     import_from_here()
@@ -159,7 +159,7 @@ def find_context(reference: str | None) -> Any:
 
 
 def import_from_here() -> None:
-    """Have modules in the current folder found, as ``python -m`` does."""
+    """Make modules in the current folder importable, as ``python -m`` does."""
     if "" not in sys.path:
         sys.path.insert(0, "")
 
@@ -177,19 +177,19 @@ def execute(
     model: Model | None = None,
     is_shown: bool = False,
 ) -> tuple[Json, RepertoryError | None]:
-    """Run one run to its end, or until a signal asks to stop, and show how it goes. Its record says how to go on.
+    """Run one run to its end, or until a signal stops it, and show its progress. It can be resumed from its record.
 
     Args:
-        start: Starts or resumes it.
+        start: Starts or resumes the run.
         path: The database.
-        options: Its own: citations in the answer are about the folder ``root``, and are not checked without one.
-        how: How it is run.
-        shown: What is shown of it.
-        model: For agents that name none, instead of the one that the options name.
-        is_shown: What goes on belongs to standard output, beside the answer.
+        options: The options of the run. Citations in the answer are checked in the folder ``root``, if it is given.
+        how: The settings of the run.
+        shown: What to show of it.
+        model: The model of agents that name none, instead of the one in the options.
+        is_shown: Write the progress to standard output, like the answer.
 
     Returns:
-        What ``--json`` gives, and what the command ends with: the run failed, or a signal came first.
+        What ``--json`` writes, and the error that ends the command: the run failed, or a signal came first.
     """
     from repertory.cli.deciding import decide_at_terminal
     from repertory.cli.live import show_progress
@@ -224,7 +224,7 @@ def execute(
                 progress.announce("stopping at the next boundary; Ctrl-C again stops at once")
         if not begun_runs:
             raise stop.interrupted(f"stopped at once; repertory ps{db_option(path)} lists the runs to resume")
-        ((run, name),) = begun_runs  # only now, when nothing goes on any more, is it certain how it ended
+        ((run, name),) = begun_runs  # only now, when nothing runs any more, is its end certain
         go_on = f"continue with: repertory resume {run.id}{db_option(path)}"
         return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
@@ -245,7 +245,7 @@ async def _outcome(
 
     answer, words, result = None, None, None
     error: RepertoryError | None = interrupted
-    if run.state in FINAL_STATES:  # a signal came too late to matter, if any
+    if run.state in FINAL_STATES:  # if a signal came, it came too late to matter
         try:
             (answer, result), error = told(run, await run.wait_result()), None
         except RunError as raised:
@@ -270,7 +270,7 @@ async def _outcome(
 
 
 def told(run: Run[Any], answer: Any) -> tuple[str, Any]:
-    """An answer as text; and as a value, where the agent says its type."""
+    """An answer as text, and as a value if the agent has an output type."""
     kind = run.agent.output_type
     if kind is None:
         return str(answer), None
@@ -278,7 +278,7 @@ def told(run: Run[Any], answer: Any) -> tuple[str, Any]:
     return msgspec.json.format(written, indent=2), msgspec.json.decode(written)
 
 
-# --- what came of it --------------------------------------------------------------------------------------
+# --- the outcome --------------------------------------------------------------------------------------
 
 
 def print_outcome(_screen: Console, *, fields: Json) -> None:
@@ -290,12 +290,12 @@ def print_outcome(_screen: Console, *, fields: Json) -> None:
 
 
 def broken_citation(citation: Json) -> str:
-    """What is wrong with a citation that does not hold."""
+    """The message for a citation that does not hold."""
     return f"citation {citation['path']}:{citation['first']} does not hold: {citation['problem']}"
 
 
 def print_answer(answer: str) -> None:
-    """Write an answer for a person: wrapped on a terminal, as it is elsewhere."""
+    """Write an answer for a person: wrapped on a terminal, unchanged elsewhere."""
     text = output.clean(answer).rstrip("\n")
     if not sys.stdout.isatty():
         output.write(text)
@@ -313,5 +313,5 @@ def print_answer(answer: str) -> None:
                 item.add_row("• ", Text(line[2:]))
                 screen.print(item)
             else:
-                # Not more of Markdown than this: its underscores would eat those of file names.
+                # No more Markdown than this: its underscores would remove those of file names.
                 screen.print(Text(line.strip("*"), style="bold") if line.startswith("**") else Text(line))
