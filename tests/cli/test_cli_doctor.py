@@ -72,7 +72,7 @@ def test_what_keeps_a_database_is_looked_at(made: Path, tmp_path: Path) -> None:
     note.write_text(json.dumps({**noted, "at": noted["at"] - 30 * 86_400}))
     assert "30.0 days old" in checks_of(tmp_path, "--db", str(made))["backups"]["fact"]
     (tmp_path / "b.db").unlink()
-    assert "not at" in checks_of(tmp_path, "--db", str(made))["backups"]["fact"]
+    assert "no longer at" in checks_of(tmp_path, "--db", str(made))["backups"]["fact"]
     note.write_text("{")
     assert "cannot be read" in checks_of(tmp_path, "--db", str(made))["backups"]["fact"]
     later = time.time() + 86_400
@@ -105,7 +105,7 @@ def test_the_key_is_named_and_never_shown(tmp_path: Path) -> None:
     ("address", "said"),
     [
         ("http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
-        ("nonsense", "no address"),
+        ("nonsense", "not a URL"),
         ("http://127.0.0.1:999999", "cannot be read"),
         ("http://user:secret@127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
     ],
@@ -365,7 +365,7 @@ def test_what_the_service_command_writes_fits(tmp_path: Path) -> None:
     """The doctor looks where ``service install`` writes."""
     home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
     assert invoke("service", "install", home=tmp_path, env=home).code == 0
-    assert "repertory.service fits" in checks_of(tmp_path, **home)["systemd"]["fact"]
+    assert "repertory.service is right" in checks_of(tmp_path, **home)["systemd"]["fact"]
 
 
 def test_a_company_whose_model_has_no_key_is_not_brought_up(tmp_path: Path) -> None:

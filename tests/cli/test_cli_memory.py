@@ -222,7 +222,7 @@ def test_a_merge_does_what_the_diff_said_and_a_second_one_nothing(mine: Path, ho
         (("ls", "nothing"), 4, "there is no run and no memory scope 'nothing' in"),
         (("ls", LEAD, "--all"), 2, "leave RUN or --all out"),
         (("show", "nothing"), 4, f"has no item 'nothing'; repertory memory ls {ROOT} lists the items that it sees"),
-        (("show", "plan", "--raw", "--json"), 2, "leave one of them out"),
+        (("show", "plan", "--raw", "--json"), 2, "leave one out"),
         (("search", " "), 2, "expected WORDS with some text, got an empty one"),
         (("diff", LEAD), 4, f"scope '{ROOT}' is root, so it has no parent to merge into"),
         (("merge", LEAD), 4, f"scope '{ROOT}' is root, so it has no parent to merge into"),
