@@ -1,4 +1,4 @@
-"""``repertory ps`` and ``tree``, runs as trees, and bare ``repertory``, what one may want to do next."""
+"""``repertory ps`` and ``tree`` show runs as trees; ``repertory`` alone suggests what to do next."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLOURS = {
     "stopped": "yellow",
     "interrupted": "magenta",
 }
-_LISTED = 3  # runs that did not finish
+_LISTED = 3  # how many unfinished runs are named
 _BEGIN = (
     ("repertory demo", "watch a team of agents answer a question"),
     ('repertory run "TASK" --root DIR', "let a team read one of your folders"),
@@ -99,7 +99,7 @@ async def ps(
 
 
 def unfinished_trees(runs: Sequence[RunView]) -> list[RunView]:
-    """The trees whose root has not come to an end, whole."""
+    """The runs of all trees whose root has not ended."""
     kept: set[str] = set()
     for run in runs:
         if run.parent_id in kept or (run.parent_id is None and run.state not in ("done", "failed", "stopped")):
@@ -108,7 +108,7 @@ def unfinished_trees(runs: Sequence[RunView]) -> list[RunView]:
 
 
 def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: str) -> str:
-    """What a person may want to do next; "" where the table says it all."""
+    """A suggestion for what to do next; "" if the table is enough."""
     resumable = [run.id for run in shown if run.resumable]
     if resumable:
         return f"Continue with: repertory resume {resumable[-1]}{where}"
@@ -122,7 +122,7 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
 
 
 def runs_table(runs: Sequence[RunView], width: int) -> Table:
-    """Runs as a tree, with their figures."""
+    """Make a table of runs as trees, with their figures."""
     rows = [
         (
             *_who(branch, run),
@@ -137,7 +137,7 @@ def runs_table(runs: Sequence[RunView], width: int) -> Table:
 
 
 def figures_of(run: RunView) -> tuple[str, str, str]:
-    """Iterations, tokens and dollars of a run, as a table has them."""
+    """Iterations, tokens and dollars of a run, as cells of a table."""
     figures = run.figures
     return (
         ("", "", "")
@@ -147,12 +147,12 @@ def figures_of(run: RunView) -> tuple[str, str, str]:
 
 
 def _who(branch: str, run: RunView) -> tuple[str, str, Text]:
-    """A run's place in its tree, its agent and how it stands."""
+    """A run's place in its tree, its agent and its state."""
     return f"{branch}{own_id(run.id, run.parent_id) if branch else run.id}", run.agent, _standing(run)
 
 
 def _standing(run: RunView) -> Text:
-    """The state of a run, with its priority where it waits, and its machine where that is not its lead's."""
+    """The state of a run, with its priority if it is queued, and its machine if it is not its lead's."""
     state = coloured_state(run.state)
     if run.machine and unit_of(run.id) == run.id:
         state.append(f" on {output.one_line(run.machine, 40)}", style="dim")
@@ -160,7 +160,7 @@ def _standing(run: RunView) -> Text:
 
 
 def _about(run: RunView) -> str:
-    """What a run is about, or what is wrong with it."""
+    """The task of a run, or its error."""
     waits_for = f"({run.reason}) " if run.state == "queued" and run.reason else ""
     return output.one_line(run.error or f"{waits_for}{run.task}", 200)
 
@@ -193,14 +193,14 @@ def _spent(figures: RunStatistics) -> tuple[str, str, str]:
 
 
 def nodes_of(node: RunNode) -> Iterator[RunNode]:
-    """A run and those below it, parents first."""
+    """A run and its sub-agents, parents first."""
     yield node
     for child in node.children:
         yield from nodes_of(child)
 
 
 def own_id(run_id: str, parent_id: str | None) -> str:
-    """A sub-agent's id is its parent's and a part of its own; that part."""
+    """A sub-agent's own part of its id, which follows that of its parent."""
     return output.one_line(run_id.removeprefix(parent_id or ""))
 
 
@@ -215,7 +215,7 @@ T = TypeVar("T")
 def in_tree(
     runs: Sequence[T], ids: Callable[[Any], tuple[str, str | None]] = attrgetter("id", "parent_id")
 ) -> Iterator[tuple[str, T]]:
-    """Each run after its parent, with what to draw before it. Whose parent is not among them is a root.
+    """Yield each run after its parent, with the branch to draw before it. A run whose parent is missing is a root.
 
     Args:
         runs: The runs.
@@ -243,7 +243,7 @@ def in_tree(
 
 
 def welcome() -> None:
-    """See what there is, and say what to do with it. Nothing is written, and nothing that is there is an error."""
+    """Show what there is, and suggest commands. Nothing is written, and a missing database is no error."""
 
     async def read() -> tuple[str, Place | None, RunList]:
         async with open_source(At(), quiet=True) as source:
@@ -279,7 +279,7 @@ def welcome() -> None:
 
 
 def _model_in_use() -> str:
-    """Who answers where nothing else is said, and whether that costs anything."""
+    """The default model, and whether it costs money."""
     from repertory.offline import OfflineModel
     from repertory.runs import open_model
 

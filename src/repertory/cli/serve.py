@@ -1,4 +1,4 @@
-"""``repertory serve``: the long-lived process."""
+"""``repertory serve``: runs a service in this process."""
 
 from __future__ import annotations
 

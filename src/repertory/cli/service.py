@@ -1,4 +1,4 @@
-"""``repertory service``: the units by which systemd keeps a service running."""
+"""``repertory service``: writes the systemd units that keep a service running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACTIVATED = option(
     "Let systemd hold the socket: clients wait while the service starts, and the first of them starts it.",
     False,
 )
-# What follows the command's name is its own: serve has options that print has not.
+# Options after the name of the command belong to that command: serve has options that print has not.
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -85,6 +85,6 @@ def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:
 
 
 def unit_folder() -> Path:
-    """Where the user's own units are; see systemd.unit(5)."""
+    """The folder of the user's own units; see systemd.unit(5)."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base and os.path.isabs(base) else Path.home() / ".config") / "systemd" / "user"

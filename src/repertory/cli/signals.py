@@ -1,8 +1,8 @@
-"""What Ctrl-C and SIGTERM do, from the first line of the program to its last.
+"""Handles Ctrl-C and SIGTERM, from the first line of the program to its last.
 
-One handler stays for the whole life of the process. Nothing is ever raised from it, so a signal shows no traceback,
-wherever it comes: it either tells the command that is under way, which then comes to an orderly end, or ends the
-process at once with the terminal as it was. Every import here comes before the handler and must be quick.
+One handler stays for the whole life of the process. It never raises an exception, so a signal shows no traceback at
+any time: the handler either notifies the current command, which then ends in order, or ends the process at once and
+restores the terminal. The imports here run before the handler is installed and must be quick.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import os
 import signal
 from contextlib import contextmanager
 
-TYPE_CHECKING = False  # typing's own takes longer to import than everything else here
+TYPE_CHECKING = False  # importing typing takes longer than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import FrameType
     from typing import NoReturn
 
-_SHOW_CURSOR = b"\n\x1b[?25h"  # below what was being drawn
+_SHOW_CURSOR = b"\n\x1b[?25h"  # starts on a new line below the live display
 
 
 class _Process:
-    """What the handler needs to know.
+    """The state of the handler.
 
     Attributes:
-        pid: The process that the handler was made for: a child that was forked from it has nothing to end in order.
-        listener: Who is told of a signal; None ends the process.
-        terminals: Where something is being drawn, maybe with the cursor hidden.
+        pid: The process that the handler was installed in: a forked child has nothing to end in order.
+        listener: Called for each signal; None ends the process.
+        terminals: The terminals with a live display, whose cursor may be hidden.
     """
 
     pid = 0
@@ -35,7 +35,7 @@ class _Process:
 
 
 def install() -> None:
-    """Take over Ctrl-C and SIGTERM. Only for the main thread, and for the command line's own process."""
+    """Install the handler for Ctrl-C and SIGTERM. Only for the main thread of the command line's own process."""
     _Process.pid = os.getpid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
@@ -64,9 +64,9 @@ def leave(number: int) -> NoReturn:
 
 @contextmanager
 def told_to(listener: Callable[[int], None]) -> Generator[None]:
-    """Tell a function about signals, instead of ending the process, until the block is left.
+    """Call a function for signals, instead of ending the process, until the block is left.
 
-    It is called in the main thread between any two instructions: it must only leave a note or post to an event loop.
+    It is called in the main thread between any two instructions: it may only set a variable or post to an event loop.
     """
     before, _Process.listener = _Process.listener, listener
     try:
@@ -77,7 +77,7 @@ def told_to(listener: Callable[[int], None]) -> Generator[None]:
 
 @contextmanager
 def drawn_on(terminal: int) -> Generator[None]:
-    """Where a new line has to be begun and the cursor shown again if the process ends inside the block."""
+    """Start a new line and show the cursor on a terminal if the process ends inside the block."""
     _Process.terminals += (terminal,)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a run says while it says it: kept for the live picture, or written line by line."""
+"""The streamed text of a run: kept for the live display, or written line by line."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from repertory.supervisor import Run
 
 _KEPT: Final = 20_000  # characters of an answer; a terminal shows fewer
-_LONGEST: Final = 400  # characters of a plain line that has no end yet
+_LONGEST: Final = 400  # characters after which an unfinished line is written in part
 _THOUGHT_LINES: Final = 3
 
 
 class Speech:
-    """The answer that a run is giving, or the last one that it gave.
+    """The answer that a run is streaming, or its last one.
 
     Attributes:
         text: The end of its text.
-        thought: The end of what the model thought before; "" once it speaks.
-        thought_length: Characters of all that it thought.
-        calling: The tool whose call the model writes; "" where it writes none.
+        thought: The end of the thinking before it; "" once the text begins.
+        thought_length: The number of characters of all the thinking.
+        calling: The tool whose call the model is writing; "" if none.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Speech:
         self.thought_length = 0
 
     def hear(self, piece: Piece) -> None:
-        """Take in a piece; with a new answer, or one that is begun anew, what was heard before is gone."""
+        """Take in a piece; when an answer starts, or starts again, earlier pieces are dropped."""
         if piece.iteration != self._iteration or isinstance(piece, StreamRestarted):
             self._iteration = piece.iteration
             self._begin()
@@ -56,12 +56,12 @@ class Speech:
             self.calling, self.thought = piece.tool, ""
 
     def tail(self, length: int) -> str:
-        """The end of what is said or thought, in a line."""
+        """The end of the text or the thinking, on one line."""
         said = " ".join((self.text or self.thought)[-2 * length :].split())
         return output.one_line(said if len(said) <= length else f"…{said[1 - length :]}", length)
 
     def draw(self, screen: Console, lines: int) -> list[RenderableType]:
-        """Its end, in so many lines of a terminal at most; thinking is dimmed, and folded once the answer begins."""
+        """Its end, in at most ``lines`` lines of a terminal; thinking is dimmed, and folded once the answer begins."""
         from rich.text import Text
 
         if not self.text:
@@ -80,12 +80,12 @@ def _last_lines(text: str, screen: Console, lines: int, style: str) -> list[Rend
 
 
 class SpokenLines:
-    """Writes what a run says as whole lines, for logs and for those who want no picture.
+    """Writes the text of a run as whole lines, for logs and plain output.
 
     Args:
-        write: Takes a line.
-        hold: Keep an answer back until it is certain not to be the last one, which is written elsewhere: to the same
-            place, where it would stand twice.
+        write: Writes a line.
+        hold: Hold an answer back until it is certain not to be the last one, which the command itself writes to the
+            same place: it would be there twice.
     """
 
     def __init__(self, write: Callable[[str], None], *, hold: bool) -> None:
@@ -98,7 +98,7 @@ class SpokenLines:
     def hear(self, piece: Piece) -> None:
         """Take in a piece, and write the lines that are complete."""
         if piece.iteration != self._iteration:
-            self.flush()  # the run went on, so it was not the last answer
+            self.flush()  # the run continued, so it was not the last answer
             self._iteration = piece.iteration
             self._begun = self._thinks = False
         if isinstance(piece, StreamRestarted):
@@ -117,7 +117,7 @@ class SpokenLines:
             self.flush()
 
     def end(self, *, is_answered: bool) -> None:
-        """The run says no more: write what is left, unless it is the answer and that is written elsewhere."""
+        """The text has ended: write what is left, unless it is the answer, which the command itself writes."""
         if not (self._hold and is_answered):
             self.flush()
 
@@ -142,7 +142,7 @@ class SpokenLines:
 
 
 async def read_along(run: Run[Any], hear: Callable[[Run[Any], Piece | None], None]) -> None:
-    """Hand on each piece of what a run says, and None at its end."""
+    """Pass on each piece of the text of a run, and None at its end."""
     async for piece in run.stream():
         hear(run, piece)
     hear(run, None)

@@ -20,7 +20,7 @@ from repertory.cli.runs import in_tree, own_id
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
 
-_DECISIONS = 12  # lines; --json has them all
+_DECISIONS = 12  # how many are listed; --json has them all
 _BAR = 0.03  # how far the token estimate may be off in 95 of 100 prompts
 _HEIGHT = 8  # lines of the chart
 
@@ -147,7 +147,7 @@ def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
         for run, line in lines[-_DECISIONS:]
     ]
     headers = ("RUN", "ITER", "DECISION", "PROMPT", "COST", "SAVED", "REASON")
-    first = 0 if len(runs) > 1 else 1  # of one run, there is no need to say which
+    first = 0 if len(runs) > 1 else 1  # for a single run, its column is left out
     output.print_table(screen, headers[first:], [row[first:] for row in rows], right="ITER|PROMPT|COST|SAVED")
     if len(lines) > len(rows):
         output.show(screen, Text(f"the last {len(rows)} of {len(lines)} decisions; --json has them all", style="dim"))

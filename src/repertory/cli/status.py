@@ -1,4 +1,4 @@
-"""One line at a terminal that says how far something is."""
+"""A status line on a terminal that shows progress."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rich.console import Console
 from repertory.cli import output
 from repertory.cli.signals import drawn_on
 
-REFRESH = 8  # times a second; more is not seen, and each redrawing costs a millisecond
+REFRESH = 8  # times a second; more would not be noticed, and each redraw costs a millisecond
 
 
 def has_picture(screen: Console) -> bool:
-    """Whether something can be drawn over there."""
+    """Whether the console can show a live display."""
     return screen.is_terminal and not screen.is_dumb_terminal
 
 
 @contextmanager
 def status_line() -> Generator[Callable[[str], None]]:
-    """Show one line at a terminal, on standard error, each over the one before; nothing where there is none."""
+    """Show a line that replaces itself, on standard error; nothing without a terminal."""
     screen = output.console(stderr=True)
     width = screen.width - 1
     if not has_picture(screen):
@@ -36,7 +36,7 @@ def status_line() -> Generator[Callable[[str], None]]:
 
 @contextmanager
 def count_up(total: int, what: str) -> Generator[Callable[[], None]]:
-    """Show on a status line how many of a total are done; what it gives is called with each of them."""
+    """Count on a status line how many of a total are done; the yielded function counts one."""
     with status_line() as show:
         done, shown_at = 0, 0.0
 

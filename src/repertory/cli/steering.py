@@ -1,4 +1,4 @@
-"""What is said to runs from another terminal: to begin, to hear something, to pause, to end, to make a call or not."""
+"""Commands that steer runs of a service: start, message, pause, stop, kill, and decide on waiting calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def start(
 
 
 def new_run(run_id: str, hint: str) -> Answer:
-    """The id of a run that was begun, for scripts, with what a person does next."""
+    """The id of a new run, for scripts, with a hint for a person."""
 
     def show(_screen: Console) -> None:
         output.write(run_id)
@@ -102,7 +102,7 @@ async def kill(run_id: str = ONE_RUN, *, at: At) -> None:
 
 
 async def resume_in_service(run_id: str | None, at: At) -> Answer:
-    """Have the service go on with a run, None for the newest that did not finish."""
+    """Let the service continue a run; None for the newest that did not finish."""
     if run_id is None:
         async with ask_service(at) as client:
             waiting = [run.id for run in (await client.list_runs()).runs if run.resumable or run.state == "paused"]
@@ -135,7 +135,7 @@ async def approvals(*, at: At) -> Answer:
         for call in waiting:
             age = output.duration(time.time() - call.since)
             facts = one_line(f"has waited {age} for {call.kind}: {call.agent}, {call.run_id}")
-            # Whole: nobody should have to allow what he cannot see.
+            # Shown whole: nobody should have to allow what they cannot see.
             what = Text(call_line(call.tool, dict(call.arguments)), overflow="fold")
             output.show(screen, Text.assemble((one_line(call.call_id), "bold"), (f"  {facts}", "dim")), what, "")
         if is_served:
@@ -185,8 +185,8 @@ async def _decide(verb: str, call_id: str, *, run: str | None, by: str | None, a
 
 
 def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> tuple[str, str]:
-    """The run and the id of the one call that waits and fits. One that is named whole may have been decided before."""
-    check_text("CALL", call_id)  # "" would fit whatever waits
+    """The run and the id of the waiting call that fits. With ``run_id``, it may have been decided before."""
+    check_text("CALL", call_id)  # "" would fit every call
     fitting = [
         (each.run_id, each.call_id)
         for each in waiting

@@ -1,4 +1,4 @@
-"""How a signal ends a command that has something to bring to an end: a run, a temporary folder."""
+"""How a signal ends a command that must end in order, because it has a run or a temporary folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from repertory.cli.output import Interrupted
 from repertory.cli.signals import leave, told_to
 from repertory.record.waiting import Waiter
 
-_BEAT = 0.25  # seconds; a signal that comes just as the loop goes to sleep is seen when it wakes
+_BEAT = 0.25  # seconds; a signal that comes just as the loop goes to sleep is noticed when it wakes
 
 
 class Stop:
-    """What signals ask for: the first an orderly stop, the second a stop at once, the third ends the process.
+    """Reacts to signals: the first asks for an orderly stop, the second stops at once, the third ends the process.
 
     Attributes:
         asked: Set on the first signal.
@@ -29,7 +29,7 @@ class Stop:
         self._loop = Waiter()
 
     def hear(self, number: int) -> None:
-        """Take in a signal, in the handler itself: that the third one ends the process must not need the loop."""
+        """Take in a signal, in the handler itself: the third one must end the process without the event loop."""
         self._heard.append(number)
         if len(self._heard) > 2:
             leave(number)
@@ -46,16 +46,16 @@ class Stop:
         scope.cancel()
 
     def interrupted(self, words: str) -> Interrupted:
-        """The error of a command that a signal ended."""
+        """The error for a command that a signal ended."""
         return Interrupted(words, 128 + sum(self._heard[:1]))
 
 
 @asynccontextmanager
 async def stopped_by_signals(*, orderly: bool = False) -> AsyncGenerator[Stop]:
-    """Have signals stop what the block does.
+    """Let signals stop what the block does.
 
     Args:
-        orderly: The block itself comes to an end when asked; else the first signal cancels it.
+        orderly: The block ends by itself when asked; otherwise the first signal cancels it.
     """
     async with anyio.create_task_group() as everything:
         stop = Stop(everything.cancel_scope, orderly=orderly)
@@ -67,9 +67,9 @@ async def stopped_by_signals(*, orderly: bool = False) -> AsyncGenerator[Stop]:
 
 @contextmanager
 def raised_by_signals() -> Generator[Callable[[], None]]:
-    """Have the first signal end what the block does, and the second one the process.
+    """Let the first signal end what the block does, and the second one the process.
 
-    What it gives raises ``Interrupted`` once a signal has come; it is to be called now and then.
+    The yielded function raises ``Interrupted`` after a signal; the block must call it now and then.
     """
     heard: list[int] = []
 
@@ -87,6 +87,6 @@ def raised_by_signals() -> Generator[Callable[[], None]]:
 
 
 async def beat() -> None:
-    """Wake the loop now and then, for signals that come just as it goes to sleep."""
-    while True:  # noqa: ASYNC110 - nothing is waited for but the time
+    """Wake the event loop regularly, for signals that come just as it goes to sleep."""
+    while True:  # noqa: ASYNC110 - only time is waited for
         await anyio.sleep(_BEAT)

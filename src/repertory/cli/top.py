@@ -1,4 +1,4 @@
-"""``repertory top``: all runs at a glance, again and again."""
+"""``repertory top``: an overview of all runs that refreshes itself."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _STATES: Final = ("queued", "running", "waiting", "paused", "interrupted", "fail
 
 @dataclass(frozen=True, kw_only=True)
 class Glance:
-    """All runs at one time.
+    """The state of all runs at one time.
 
     Attributes:
-        service: Where the one listens that was asked; None where the file was read.
+        service: The address of the service; None if the database was read.
         at: Seconds since 1970.
         states: How many runs are in each state; sub-agents count.
         waiting: How many tool calls wait for a person or for their result.
-        tokens_seen: Those of all prompts of the runs together.
-        cost: Theirs in US dollars.
+        tokens_seen: The tokens of all prompts of the runs together.
+        cost: The cost of the runs in US dollars.
         seq: The number of the newest event.
         more: How many older trees of runs are left out.
-        runs: The trees that have not come to an end.
+        runs: The runs of trees that have not ended.
     """
 
     database: str

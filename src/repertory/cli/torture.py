@@ -1,4 +1,4 @@
-"""``repertory stress`` and ``repertory torture``: they try to make it lose something, and say whether it did."""
+"""``repertory stress`` and ``repertory torture``: try to make repertory lose data, and report the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from repertory.torture.appends import AppendsReport
 
 _MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
-_SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
+_SUMMARIZED = 100  # entries; if a summary's cost grew with the record, the test would measure the summaries
 _SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives the process, not a power failure"}
 
 
@@ -58,7 +58,7 @@ def stress(
 
     async def main() -> AppendsReport:
         async with stopped_by_signals() as stop:
-            # Made where signals are waited for, so that none leaves it behind.
+            # Created where signals are handled, so that a signal does not leave it behind.
             with tempfile.TemporaryDirectory(prefix="repertory-") as folder, status_line() as show:
                 return await run_appends(
                     writers=writers,
@@ -75,7 +75,7 @@ def stress(
 
 
 async def _summarize(snapshot: Snapshot) -> str:
-    """The newest entries: a summary that says all it could know."""
+    """Return the newest entries: a summary that contains all it could know."""
     from repertory.llm.messages import text_of
 
     return "\n".join(text_of(entry.content) for entry in snapshot[-_SUMMARIZED:])
@@ -130,7 +130,7 @@ def torture(
 
 
 def finish(report: AppendsReport | Report, *, ended_by: Sequence[int] = ()) -> Answer:
-    """What was found; an error where something is not as promised, or a negative control did not fail."""
+    """The answer of a report; with an error if a promise was broken, or a negative control did not fail."""
     from repertory.torture import Report
 
     error: BaseException | None = typer.Exit(128 + ended_by[0]) if ended_by else None
@@ -186,7 +186,7 @@ def _print_scenarios(screen: Console, report: Report) -> None:
 
 
 def _details(report: Report) -> Iterator[str]:
-    """What was tried, then what failed, each with the command that plays it again."""
+    """What was tried, then the failures, each with the command that repeats it."""
     yield from (f"{each.name}: {each.left_out or _tried(each)}" for each in report.scenarios)
     for each in report.scenarios:
         yield from (

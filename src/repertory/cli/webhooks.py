@@ -1,4 +1,4 @@
-"""``repertory webhooks``: what they were told of, and telling them again."""
+"""``repertory webhooks``: lists deliveries, and repeats one."""
 
 from __future__ import annotations
 
