@@ -263,7 +263,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(made: Path, home: Path
         (("run", "x", "--agent", "nonsense"), "module:name"),
         (("run", " "), "expected a task with some text"),
         (("demo", "--model", "gpt-4"), "unknown model 'gpt-4'"),
-        (("run", "x", "--limit", "cost"), "--limit must be as cost=2 or cost=none, got 'cost'"),
+        (("run", "x", "--limit", "cost"), "--limit must look like cost=2 or cost=none, got 'cost'"),
         (("run", "x", "--limit", "money=2"), "there is no limit 'money'; there are iterations, depth, runs, cost"),
         (("demo", "--limit", "runs=1.5"), "limits.runs must be a whole number"),
         (("serve", "--limit", "runs=none"), "limits.runs must be a whole number"),

@@ -97,7 +97,7 @@ async def _vacuum(client: ServiceClient) -> tuple[int, int]:
     """Let a service free all the space that it can; the size before and after."""
     space = await client.vacuum()
     before, free = space.size, space.free
-    with _progress("given back") as progress:
+    with _progress("freed") as progress:
         while space.free:
             space, last = await client.vacuum(), space
             progress(before - space.size, before - space.size + space.free)

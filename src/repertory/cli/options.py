@@ -99,7 +99,7 @@ class How:
             try:
                 limits[name.strip()] = None if value == "none" else int(value) if value.isdecimal() else float(value)
             except ValueError:
-                raise ConfigurationError(f"--limit must be as cost=2 or cost=none, got {each[:100]!r}") from None
+                raise ConfigurationError(f"--limit must look like cost=2 or cost=none, got {each[:100]!r}") from None
         return limits
 
     @property
