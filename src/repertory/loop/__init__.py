@@ -1,7 +1,7 @@
-"""The loop of a run: show, ask, append, act. Nothing in here is public.
+"""The loop of a run: show, ask, append, act. Nothing in this package is public.
 
-``loop`` is the whole of it. What it acts with stands beside it: ``tool_calls``, with permissions and kept results, and
-``teams``, by which a lead hands work on.
+``loop`` has the loop itself. ``tool_calls`` makes tool calls, with permissions and recorded results, and ``teams`` lets
+a lead delegate work.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What becomes of a tool call's result: shaped on arrival, and kept in one transaction with what belongs to it."""
+"""Recording the results of tool calls: shaped on arrival, and written in one transaction with their records."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from repertory.tools import ToolOutput
 from repertory.tools.media import without_documents
 from repertory.tools.threads import MAX_ON_LOOP, compute
 
-_TRACEBACK = 16_000  # characters of one that is kept; the end says what was raised, and where
-_TOLD = ("call_id", "tool", "status", "characters", "shown", "duration", "retrieval")  # by the event, of the record
+_TRACEBACK = 16_000  # characters of one that are kept, from its end, which says what was raised and where
+_TOLD = ("call_id", "tool", "status", "characters", "shown", "duration", "retrieval")  # copied from record to event
 
 
 class Results:
-    """Keeps the results of one run's calls."""
+    """Records the results of one run's calls."""
 
     def __init__(self, live: LiveRun, policy: ContextPolicy | None) -> None:
         """Prepare for a run; ``policy`` says how results are shaped, None for a plain loop."""
@@ -59,14 +59,15 @@ class Results:
     async def append(
         self, use: ToolUse, output: ToolOutput, iteration: int, payload: Payload | None = None, *, note: str = ""
     ) -> None:
-        """Shape a result and keep it, with what the call changed of the payload; ``note`` stands behind it.
+        """Shape a result and record it, with the call's payload changes; ``note`` is appended to it.
 
-        The content store takes the whole where the model is shown less, and memory where the policy says so.
+        If the model is shown less than the whole, the content store keeps the whole. If the policy says so, memory
+        keeps it too.
         """
         output, shaped = await compute(partial(self._arrive, use, output), size=len(output.text))
         stored = None if shaped.content_id is None else self._stored(use, output, shaped)
         staged = [] if payload is None or output.is_error else payload.staged("tool", use.name)
-        # From here to its being submitted no other change of the payload may come between.
+        # No other change of the payload may come between here and the submission.
         async with nullcontext() if self._live.payload is None else self._live.changing_payload():
             changes, conflicts = changes_of(self._live, staged, call_id=use.id, stored=stored)
             notes = [note, _note_on(changes)] if conflicts else [note]
@@ -85,7 +86,7 @@ class Results:
             self._live.show(event)
 
     def _is_remembered(self, use: ToolUse, output: ToolOutput) -> bool:
-        """Whether a result becomes an item of memory: not what came from there, or from the record."""
+        """Whether a result becomes an item of memory; results from memory or from the record do not."""
         if self._policy is None or output.is_error or output.retrieved is not None or output.source_type == "memory":
             return False
         return self._policy.rules(use.name).remember and bool(output.text)
@@ -93,14 +94,14 @@ class Results:
     async def _remember(
         self, use: ToolUse, output: ToolOutput, draft: Draft, records: Sequence[Record]
     ) -> Ticket | None:
-        """Write a result together with an item of memory that holds it; None where memory does not take it."""
+        """Write a result together with an item of memory that holds it; None if memory does not accept it."""
         live, tickets = self._live, list[Ticket]()
 
         def write(_info: ItemInfo, items: Sequence[Record]) -> Ticket:
             tickets.append(live.ledger.submit(draft, also=[*records, *items]))
             return tickets[0]
 
-        # What is very long is not copied: the item holds what was shown of it, which names the citation.
+        # A very long result is not copied: the item holds what was shown of it, which names the citation.
         text = output.text if len(output.text) <= MAX_ON_LOOP else text_of(draft.content)
         metadata = {"run": live.run_id, "agent": live.agent.name, "iteration": draft.iteration}
         try:
@@ -116,16 +117,16 @@ class Results:
                     write=write,
                 )
         except RepertoryError as error:
-            if not tickets:  # else whoever waits for the ticket is told
+            if not tickets:  # otherwise whoever waits for the ticket gets the error
                 log(logging.WARNING, "result.not.remembered", run=live.run_id, tool=use.name, reason=str(error))
         return tickets[0] if tickets else None
 
     def _citation(self, use: ToolUse) -> str:
-        """The id of what a call gave, in the content store and in memory."""
+        """The id of a call's result in the content store and in memory."""
         return "c-" + hashlib.blake2b(f"{self._live.run_id}\0{use.id}".encode(), digest_size=5).hexdigest()
 
     def _draft_of(self, use: ToolUse, output: ToolOutput, shaped: Shaped, iteration: int, *, note: str) -> Draft:
-        """The entry of a result; ``note`` is told to the model behind it."""
+        """The entry of a result, with ``note`` appended for the model."""
         content = shaped.content
         if note:
             content = f"{content}\n{note}" if isinstance(content, str) else (*content, Text(note))
@@ -149,13 +150,13 @@ class Results:
         )
 
     def _stored(self, use: ToolUse, output: ToolOutput, shaped: Shaped) -> ContentStored:
-        """What the content store takes in of a result that is cited."""
+        """The stored content of a cited result."""
         return ContentStored(
             content_id=shaped.content_id or "",
             run_id=self._live.run_id,
             source_type=output.source_type,
             source=use.name,
-            # What the ledger holds whole is read from there; what it does not, stands here alone.
+            # A text that the ledger holds whole is read from there.
             body="" if text_of(shaped.content) == output.text else output.text,
             length=len(output.text),
             at=self._live.shared.clock(),
@@ -166,7 +167,7 @@ class Results:
         )
 
     def _arrive(self, use: ToolUse, output: ToolOutput) -> tuple[ToolOutput, Shaped]:
-        """A result without what is to be redacted, and what the model first sees of it; callable from any thread."""
+        """The redacted result, and what the model first sees of it; callable from any thread."""
         output = self._journal.redact(output)
         if not self._model.profile.documents:
             output = msgspec.structs.replace(output, content=without_documents(output.content))
@@ -175,7 +176,7 @@ class Results:
     def _shape(self, use: ToolUse, output: ToolOutput) -> Shaped:
         """Decide what the model first sees of a result."""
         if self._policy is None or output.as_is or output.retrieved is not None:
-            # What the agent fetched again comes page by page already, and is not to be taken away at once.
+            # What the agent fetched again comes page by page already, and should not be shortened at once.
             return Shaped(content=output.content)
         return shape_result(
             output.content,
@@ -187,13 +188,13 @@ class Results:
         )
 
     async def keep(self, draft: Draft, status: OutcomeStatus) -> None:
-        """Make a result durable together with its outcome."""
+        """Write a result together with its outcome."""
         finished, ended = self.end_of(draft, status)
         await self._live.ledger.append(draft, also=[finished, to_record(ended)])
         self._live.show(ended)
 
     def end_of(self, draft: Draft, status: OutcomeStatus, **more: Any) -> tuple[ToolFinished, AnyEvent]:
-        """The record of how a call ended, and the event that says so."""
+        """The record of how a call ended, and the event for it."""
         shown = len(text_of(draft.content))
         finished = ToolFinished(
             run_id=self._live.run_id,
@@ -212,7 +213,7 @@ class Results:
         return finished, self._live.event(ToolEnded, **told, deduplicated=finished.deduplicated_from is not None)
 
     def _brings_back_covered(self, retrieved: Retrieved | None) -> bool:
-        """Whether a retrieval brought back what a summary stands for."""
+        """Whether a retrieval brought back entries that a summary covers."""
         if retrieved is None or retrieved.hint:
             return False
         wanted, cited, plan = retrieved.positions, retrieved.content_id or None, self._live.plan
@@ -224,7 +225,7 @@ class Results:
 
 
 def _note_on(changes: Sequence[PayloadChanged]) -> str:
-    """What the model is told of changes of the payload that were not made; "" where all were."""
+    """What the model is told about payload changes that were not made; "" if all were made."""
     lines = [
         f"{show_path(conflict.change.path)}: "
         + (f"changed in version {conflict.version} already" if conflict.version else conflict.reason)

@@ -1,6 +1,4 @@
-"""The loop of one run: show, ask, append, act; again, until there is an answer. And the actor whose task it is, below
-that of the run which delegated to it.
-"""
+"""The loop of one run: show, ask, append, act, until there is an answer; and the actor that runs it."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ _MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run f
 
 
 class Loop:
-    """Runs one run from wherever its record stands. One per incarnation of its actor."""
+    """Runs one run from wherever its record ends. There is one per incarnation of the run's actor."""
 
     def __init__(self, live: LiveRun, caller: Caller, team: Team, ref: ActorRef[Any]) -> None:
         self._live = live
@@ -68,11 +66,11 @@ class Loop:
     async def run(self) -> RunEnd | None:
         """Run to the end.
 
-        What the run itself got wrong, or its model, or a limit, ends the run as failed. Anything else is a
-        crash of the actor, for its supervisor to judge.
+        An error of the run itself, of its model or of a limit ends the run as failed. Any other error is a crash of
+        the actor, which its supervisor handles.
 
         Returns:
-            How it ended; None where the supervisor is closing: the record says how to go on.
+            How it ended; None if the supervisor is closing, so that the run can be resumed from its record.
         """
         on_compactor_failure(compactor_log(self._live.run_id))
         try:
@@ -96,21 +94,21 @@ class Loop:
             except LimitExceeded:
                 if answer is None or not self._live.try_to_end():
                     raise
-                return answer  # which was held back only to tell of sub-agents
-        # An answer that is there is kept: to stop is not to throw away what is done and paid.
+                return answer  # which was held back only to mention sub-agents
+        # An answer that exists is kept: stopping does not throw away what is done and paid for.
         answer = self._answer()
         return answer if answer is not None and self._live.try_to_end() else None
 
     # --- beginning and between iterations -----------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Read what the record says, and bring the last iteration to its end."""
+        """Read the record, and finish the last iteration."""
         if self._live.begun is not None:
             await self._live.begun.wait()
         await self.view.open()
         self._live.opened(self.view)
         await self._live.wait_for_turn(self.view.head)
-        # Only now: reading waits for what an earlier incarnation of the actor left on its way to the disk.
+        # Only now, as opening the view waits for what an earlier incarnation of the actor was still writing.
         snapshot = self._ledger.snapshot()
         self._caller.open(snapshot)
         iteration = max((entry.iteration for entry in snapshot), default=0)
@@ -126,10 +124,10 @@ class Loop:
             await self._say("system", _OTHER_FORM)
 
     async def _may_go_on(self) -> bool:
-        """Serve the mailbox between iterations: wait while paused, take in what the user said."""
+        """Obey wishes between iterations: wait while paused, and read new messages; returns whether to continue."""
         live = self._live
         if live.wish == "pause":
-            live.answered(refused=True)  # nobody waits for a first call that is not made now
+            live.answered(refused=True)  # others must not wait for a first call that is not made now
             await live.enter("paused").wait()
             while live.wish == "pause":
                 await live.wait_for_wish()
@@ -143,22 +141,22 @@ class Loop:
                 self._form.forget()
             await self._ledger.append(*live.inbox.take(iteration=live.iteration))
             live.asked = last_asked(self._ledger.snapshot())
-            live.wake()  # whoever waits for the answer to what was said before
+            live.wake()  # whoever waits for the answer to an earlier message
         return True
 
     async def _finished_answer(self) -> str | None:
         """The run's answer, if its last turn is one; nudges a model whose turn was cut off, paused, empty or unfit.
 
         Raises:
-            ResultInvalid: It does not fit the type asked for, and it was the last that may not.
-            LimitExceeded: Too many turns in a row brought nothing.
+            ResultInvalid: The answer does not fit the type asked for, and no retry is left.
+            LimitExceeded: Too many turns in a row were useless.
         """
         snapshot = self._ledger.snapshot()
         answer, last = find_answer(snapshot, self._form), snapshot[-1]
         if answer is not None or last.role != "assistant" or tool_uses(last.content):
             return answer
         if self._paused_by_server():
-            return None  # it goes on where it stopped when it gets the turn back as it is
+            return None  # it continues where it stopped when it gets the turn back unchanged
         paused, text = last.stop_reason == PAUSED, text_of(last.content).strip()
         if self._form is not None and text and not is_part(last):
             await self._say("retry-context", self._form.ask_again(last))
@@ -182,22 +180,22 @@ class Loop:
         return self._last().stop_reason == PAUSED and any(map(is_server_tool, self._last().content))
 
     async def _say(self, kind: EntryKind, text: str) -> None:
-        """Say something to the model that nobody else said."""
+        """Add a message of the loop's own for the model."""
         iteration = self._live.iteration
         await self._ledger.append(Draft(role="user", kind=kind, content=(Text(text),), iteration=iteration))
 
     async def _remind_of_team(self) -> bool:
-        """Tell a lead that has an answer of the sub-agents that it started and has not collected, once."""
+        """Remind a lead that has answered, once, of sub-agents that it started and has not collected."""
         reminder = self._team.reminder()
         if reminder:
             await self._say("system", reminder)
         return bool(reminder)
 
     def _count_nudge(self) -> None:
-        """Count an answer that brings nothing.
+        """Count a useless answer.
 
         Raises:
-            LimitExceeded: Too many came in a row.
+            LimitExceeded: There were too many in a row.
         """
         self._nudges += 1
         if self._nudges > _MAX_NUDGES:
@@ -228,8 +226,8 @@ class Loop:
             The calls to make.
 
         Raises:
-            ModelRefused: The model declined, and nothing was said to it since. What it said is not a turn of the run:
-                shown to a model again, it would be declined again.
+            ModelRefused: The model declined, and there is no new message. What it said does not become a turn of the
+                run: shown to a model again, it would be declined again.
         """
         while True:
             async with self.view.show(iteration) as shown:
@@ -241,7 +239,7 @@ class Loop:
                 except ModelError as error:
                     self._live.answered(refused=True)
                     took = anyio.current_time() - begun
-                    # Another request is made then: a refused one is never sent again unchanged.
+                    # Then another request is made: a refused one is never sent again unchanged.
                     if not await self.view.failed(shown, error, duration=took):
                         raise
                     if isinstance(error, PromptTooLong) and self.view.retrieval and self._last().kind != "system":
@@ -270,7 +268,7 @@ class Loop:
         """Call the model.
 
         Raises:
-            ModelError: One of its kinds, also where a model of the application gives something that is no answer.
+            ModelError: A subclass of it, also if the application's own model returns something that is not an answer.
         """
         try:
             self._live.stream.begin(self._live.iteration)
@@ -284,7 +282,7 @@ class Loop:
             if not advice:
                 raise
             raise ModelRequestRejected(f"{error}{advice}") from error
-        except (RecursionError, RecordRefused) as error:  # making a block goes down into it, as redacting it does
+        except (RecursionError, RecordRefused) as error:  # making and redacting a block recurse into it
             raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
 
     def _on_stream(self, event: StreamEvent) -> None:
@@ -298,12 +296,12 @@ class Loop:
 
 
 def _most_characters(max_tokens: int, profile: ModelProfile) -> int:
-    """How long an answer may be: no text has 16 characters a token, and what fills the window cannot be sent again."""
+    """How long an answer may be: no text has 16 characters a token, and one that fills the window cannot be resent."""
     return min(16 * max_tokens, 3 * profile.context_window)
 
 
 def _refusal(answer: Answer, extra: Json) -> str:
-    """Why a model declined, as far as it says so."""
+    """Why a model declined, if it says so."""
     details: object = extra.get("stop_details")
     said = cast("Json", details) if isinstance(details, dict) else {}
     category, why = said.get("category"), said.get("explanation") or text_of(answer.content).strip()
@@ -316,16 +314,16 @@ def _refusal(answer: Answer, extra: Json) -> str:
 
 
 class _Ends(Protocol):
-    """How runs end."""
+    """Ends runs."""
 
     async def end_run(self, live: LiveRun, end: RunEnd) -> None: ...
 
 
 class AgentActor:
-    """Runs the loop of one run, and hears what the summarizer has for it meanwhile.
+    """Runs the loop of one run, and meanwhile receives messages from the summarizer.
 
-    A crash of the loop is a crash of the actor: its supervisor starts a fresh one, whose loop goes on from the
-    last durable iteration.
+    A crash of the loop is a crash of the actor: its supervisor starts a fresh one, whose loop continues from the last
+    durable iteration.
     """
 
     receives: Accepts[ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed]
@@ -338,7 +336,7 @@ class AgentActor:
         self._loop: Loop | None = None
 
     def started(self, ctx: ActorContext) -> None:
-        """Begin, or go on from the record."""
+        """Begin, or continue from the record."""
         self._live.ref, self._live.actor = ctx.ref, ctx
         self._live.opened(None)
         self._team = Team(self._live, self._sub_runs, ctx)
@@ -353,13 +351,13 @@ class AgentActor:
         except JournalError as error:
             try:
                 await self._ends.end_run(self._live, RunEnd.failed(error))
-            except JournalError:  # not even that can be recorded: the supervisor ends
+            except JournalError:  # not even that can be recorded, so the supervisor ends
                 self._live.lost = error
         self._finished.set()
         ctx.stop()
 
     async def _play(self, ctx: ActorContext) -> RunEnd | None:
-        """Run the loop with everything open that it needs; what cannot be opened ends the run."""
+        """Open everything that the loop needs, and run it; a tool set that cannot be opened ends the run."""
         live = self._live
         with live.shared.telemetry.run(live) as ended:
             try:
@@ -372,12 +370,12 @@ class AgentActor:
         return end
 
     async def stopping(self, ctx: ActorContext) -> None:
-        """Let the loop come to its next boundary; the drain time bounds the wait."""
+        """Let the loop reach its next boundary; the drain time bounds the wait."""
         self._live.wish_for("close")
         await self._finished.wait()
 
     @handler
     def heard(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
-        """Hand it to the view, which keeps it until it is wanted."""
-        if self._loop is not None:  # else an earlier incarnation asked; the record has it
+        """Hand the message to the view, which keeps it until it is needed."""
+        if self._loop is not None:  # otherwise an earlier incarnation asked; the record has it
             self._loop.view.heard(message)

@@ -1,4 +1,4 @@
-"""Tool calls without a result: what is to become of each, and of those that an end left open."""
+"""Tool calls without a result: what to do with each, also when a run ends with open calls."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class OpenCall(msgspec.Struct, frozen=True):
 
     Attributes:
         use: The call.
-        position: The place in the ledger of the turn that asked for it.
-        index: Which of that turn's calls it is, from 0.
-        digest: Of its tool and arguments, as it was asked for.
-        fate: ``run`` where it never began or may be run again; ``interrupted`` where its effect is unknown.
-        begun: Whether it began, in a process that came to its end.
-        answers: How many answers from elsewhere it had begun to go on with, in such a process.
+        position: The position in the ledger of the turn that asked for it.
+        index: Its index among that turn's calls, from 0.
+        digest: The digest of its tool and arguments, as asked for.
+        fate: ``run`` if it never began or may be run again; ``interrupted`` if its effect is unknown.
+        begun: Whether it began in an earlier process.
+        answers: With how many answers from outside it had begun to continue, in an earlier process.
     """
 
     use: ToolUse
@@ -51,7 +51,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     answers: int = 0
 
     def idempotency_key(self, run_id: str, arguments_digest: str) -> str:
-        """The key under which it runs, over restarts too: it follows from its place and its arguments."""
+        """The key under which it runs, the same after a restart: it follows from its place and its arguments."""
         parts = f"{run_id}\0{self.position}\0{self.index}\0{arguments_digest}"
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
@@ -65,7 +65,7 @@ def calls_of(turn: Entry) -> list[OpenCall]:
 
 
 def open_calls(entries: Sequence[Entry], intents: Iterable[ToolIntended]) -> list[OpenCall]:
-    """Find the calls of the last turn that have no result, and say what is to become of each.
+    """Find the calls of the last turn that have no result, and decide what to do with each.
 
     A result is written in the same transaction as its outcome, so a call without a result has no outcome. If it
     has no intent either it never began. Otherwise its declared effect decides: ``pure`` and ``idempotent`` calls
@@ -74,7 +74,7 @@ def open_calls(entries: Sequence[Entry], intents: Iterable[ToolIntended]) -> lis
 
     Args:
         entries: The run's ledger.
-        intents: What was begun of the run's tool calls, at least of those of the last turn, in order.
+        intents: The recorded intents of the run's tool calls, at least those of the last turn, in order.
     """
     last = next((entry for entry in reversed(entries) if entry.role == "assistant"), None)
     if last is None:
@@ -100,15 +100,15 @@ def open_calls(entries: Sequence[Entry], intents: Iterable[ToolIntended]) -> lis
 
 
 async def read_intents(journal: Journal, ledger: Ledger) -> list[ToolIntended]:
-    """What ``open_calls`` has to know: the rest of a long record need not be read for it."""
+    """The intents that ``open_calls`` needs, without reading the rest of a long record."""
     turns = (entry.iteration for entry in reversed(ledger.snapshot()) if entry.role == "assistant")
     return await journal.read_intents(ledger.run_id, iteration=next(turns, 0))
 
 
 async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: float) -> None:
-    """Give every open call of a run that will never go on a result, so that its record is whole.
+    """Give every open call of a run that will never continue a result, so that its record is complete.
 
-    Nobody else may append to its ledger any more. ``iteration`` is the run's last, ``at`` in seconds since 1970.
+    Nobody else may append to its ledger any more. ``iteration`` is the run's last, ``at`` is in seconds since 1970.
     """
     run_id = ledger.run_id
     uses = [call.use for call in open_calls(ledger.snapshot(), await read_intents(journal, ledger))]
@@ -119,12 +119,12 @@ async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: f
 
 
 def error_result(use: ToolUse, text: str, iteration: int) -> Draft:
-    """The result of a call that is not made: what the model is told instead."""
+    """An error result for a call, with the text that the model is told."""
     return tool_result(use, text, iteration, wrong=True)
 
 
 def tool_result(use: ToolUse, text: str, iteration: int, *, wrong: bool = False) -> Draft:
-    """The result of a call that no tool ran for."""
+    """A result for a call, without running a tool."""
     return Draft(
         role="user",
         kind="action-result",

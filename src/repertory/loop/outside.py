@@ -1,7 +1,7 @@
-"""What comes from outside for a tool call that waits: whether it may be made, or its result.
+"""Answers from outside for waiting tool calls: the decision whether a call may be made, or its result.
 
-What comes is durable before anything is done with it, and it comes once: the same again changes nothing, and anything
-else is refused.
+An answer is durable before it is used, and counts once: the same answer again changes nothing, and a different one is
+refused.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ T = TypeVar("T")
 
 
 class EndedWaiting(Exception):
-    """The run was stopped alone while one of its calls waited; nobody brings that call to its end any more."""
+    """The run was stopped alone while one of its calls waited, so the call will never be finished."""
 
 
 # --- the loop waits ---------------------------------------------------------------------------------------
 
 
 async def wait_for_decision(live: LiveRun, request: ApprovalRequested) -> ApprovalDecided:
-    """Wait until a call is allowed or denied, which it is when its time is over; the decision is durable then.
+    """Wait until a call is allowed or denied, and the decision is durable. If nobody decides in time, it is denied.
 
     Raises:
-        Unfinished: The supervisor closes, or the whole tree was stopped; it is asked again when the run goes on.
+        Unfinished: The supervisor closes, or the whole tree was stopped; the call waits again when the run continues.
         EndedWaiting: The run was stopped alone.
     """
     call_id, waits = request.call_id, live.waits
@@ -67,11 +67,11 @@ async def wait_for_decision(live: LiveRun, request: ApprovalRequested) -> Approv
 
 
 async def wait_for_result(live: LiveRun, awaited: ResultAwaited) -> ResultGiven:
-    """Wait until the result of a call is given, which says that none came when its time is over; it is durable then.
+    """Wait until the result of a call is given and durable. If none comes in time, the result says so.
 
     Raises:
         Unfinished: As ``wait_for_decision``.
-        EndedWaiting: The same.
+        EndedWaiting: As ``wait_for_decision``.
     """
     key, waits = waiting_id(awaited), live.waits
     async with _waiting(live, []):
@@ -84,7 +84,7 @@ async def wait_for_result(live: LiveRun, awaited: ResultAwaited) -> ResultGiven:
 
 
 async def _wait(live: LiveRun, find: Callable[[], T | None], expires_at: float | None) -> T | None:
-    """What is found, once it is there; None where the time is over first."""
+    """Wait until ``find`` finds something, and return it; None if the time is over first."""
     while (found := find()) is None:
         if live.wish == "close" or (live.wish == "stop" and live.waits_for_tree):
             raise Unfinished
@@ -100,9 +100,9 @@ async def _wait(live: LiveRun, find: Callable[[], T | None], expires_at: float |
 
 @asynccontextmanager
 async def _waiting(live: LiveRun, news: list[AnyEvent]) -> AsyncGenerator[None]:
-    """Show and record that the run waits, together with what says why.
+    """Show and record that the run waits, together with events that say why.
 
-    Whoever is cancelled or closes leaves it so: the record says how the run stands.
+    If the block is cancelled or raises, the run stays recorded as waiting.
     """
     live.waits.held += 1
     try:
@@ -126,10 +126,10 @@ def _seconds(event: ApprovalRequested | ResultAwaited) -> str:
 
 
 async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json | None, reason: str, by: str) -> None:
-    """Allow or deny a call that waits. Returns once that is durable; a cancelled call has decided, or has not.
+    """Allow or deny a waiting call. Returns once that is durable; a cancelled call has either decided or done nothing.
 
     Raises:
-        RunError: No such call waits, or it was decided otherwise, or a rule forbids what it was changed to.
+        RunError: No such call waits, it was decided otherwise, or a rule forbids the changed arguments.
         ConfigurationError: The changed arguments do not fit the tool.
     """
     await anyio.lowlevel.checkpoint()
@@ -158,12 +158,12 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
 
 
 async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: bool) -> None:
-    """Bring the result of a call that waits for it. Returns once that is durable.
+    """Give the result of a waiting call. Returns once it is durable.
 
     Raises:
-        RunError: No such call waits, or another result was given already.
-        ConfigurationError: It is neither text, JSON nor blocks that can be shown, too long to be kept, or does not fit
-            what was asked for.
+        RunError: No such call waits, or another result was already given.
+        ConfigurationError: The result is not text, JSON or blocks that can be shown, is too long to be kept, or does
+            not fit the schema asked for.
     """
     await anyio.lowlevel.checkpoint()
     waits = live.waits
@@ -192,7 +192,7 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
 
 
 def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBlock], *, is_error: bool) -> ContentStored:
-    """What the content store takes in of images and documents, so that no event has to carry them.
+    """Images and documents as stored content, so that no event has to contain them.
 
     Raises:
         ConfigurationError: The Messages API would refuse them.
@@ -263,7 +263,7 @@ def _give(
 
 
 def _take(live: LiveRun, event: ApprovalDecided | ResultGiven, also: Sequence[Record] = ()) -> None:
-    """Write what came and put it before the loop in one step: a caller who is cancelled leaves both, or neither."""
+    """Write an answer and give it to the loop in one step: a cancelled caller has done both or neither."""
     ticket = live.shared.journal.submit([*also, to_record(event)])
     live.waits.take(event, ticket)
     live.show(event)

@@ -1,4 +1,4 @@
-"""Whether a tool call may be made: what the rules say, and what a person says where they want one asked."""
+"""Permission for tool calls: what the rules say, and what a person decides if the rules want one to be asked."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from repertory.tools.repeats import arguments_digest
 
 
 class Refused(Exception):
-    """A call that is not made; its text is what the model is told."""
+    """The call is not made; the model is told the text."""
 
 
 class Permitted(msgspec.Struct, frozen=True):
     """A call that may be made.
 
     Attributes:
-        arguments: What it is made with.
-        note: What the model is told behind the result; "" for nothing.
+        arguments: The arguments with which it is made.
+        note: What the model is told after the result; "" for nothing.
     """
 
     arguments: Json
@@ -45,20 +45,19 @@ class Permitted(msgspec.Struct, frozen=True):
 
 
 def needs_permission(live: LiveRun, tool: Tool) -> bool:
-    """Whether anybody has something to say about a tool's calls."""
+    """Whether any rule may apply to a tool's calls."""
     return tool.approval != "never" or bool(live.approvals)
 
 
 async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
-    """Bring a call to where it may be made, or not; waits for as long as a person has to decide.
+    """Find out whether a call may be made; if a person must decide, wait for the decision.
 
-    Once asked, a call stays asked, and what was decided stands, also where rules have changed; only ``deny`` still
-    counts then.
+    A request for approval and its decision remain valid even if rules change later; only a ``deny`` rule still applies.
 
     Raises:
-        Refused: It may not be made.
-        Unfinished: The run goes on later, see ``wait_for_decision``.
-        EndedWaiting: The same.
+        Refused: The call may not be made.
+        Unfinished: The run continues later, see ``wait_for_decision``.
+        EndedWaiting: The run was stopped alone, see ``wait_for_decision``.
     """
     call_id, waits = use.id, live.waits
     decided, request = waits.decided.get(call_id), waits.requested.get(call_id)
@@ -66,7 +65,7 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
     try:
         proposed = proposed_arguments(tool, arguments)
     except ToolRetry:
-        # The call tells the model what is wrong, and the tool's body is never reached.
+        # Making the call tells the model what is wrong; the tool's body is never reached.
         return Permitted(arguments, "" if decided is None else edit_note(decided))
     verdict, who = _judge(live, tool, proposed)
     if verdict == "deny":
@@ -102,7 +101,7 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
 
 
 def edit_note(decided: ApprovalDecided) -> str:
-    """What the model is told of a call that was made with other arguments than its own; "" for one that was not."""
+    """What the model is told about a call that was made with changed arguments; "" if they were not changed."""
     if decided.arguments is None:
         return ""
     by, changed = decided.by or "a person", canonical_json(decided.arguments).decode()
@@ -110,10 +109,10 @@ def edit_note(decided: ApprovalDecided) -> str:
 
 
 def check_rules(agent: Agent[Any], supervisor: Approvals | None) -> None:
-    """See that the approvals of an agent and its team can be about something, before a run of it starts.
+    """Check that the approval rules of an agent and its team can apply to something, before a run starts.
 
     Raises:
-        ConfigurationError: A rule names a tool or an argument that there is none of.
+        ConfigurationError: A rule names a tool or an argument that does not exist.
     """
     everywhere = [tool for member in agent.walk() for tool in member.own_tools]
     for member in agent.walk():
@@ -121,23 +120,24 @@ def check_rules(agent: Agent[Any], supervisor: Approvals | None) -> None:
             below = [tool for each in member.walk() for tool in each.own_tools]
             all_known = not any(each.tool_sets for each in member.walk())
             _check(member.approvals, f"agent {member.name}", below, more=TEAM_TOOLS, all_known=all_known)
-    if supervisor is not None:  # other agents may have what this one has not
+    if supervisor is not None:  # other agents may have tools that this one does not have
         _check(supervisor, "supervisor", everywhere, more=TEAM_TOOLS, all_known=False)
 
 
 def _check(
     approvals: Approvals, where: str, tools: Iterable[Tool], *, more: Iterable[str] = (), all_known: bool
 ) -> None:
-    """See that rules can be about something.
+    """Check that rules can apply to something.
 
     Args:
-        where: Whose they are.
-        tools: The tools that are known.
-        more: Names of further ones.
-        all_known: Whether there are no others, so that a rule about another one is a mistake.
+        approvals: The rules.
+        where: Whose rules they are.
+        tools: The known tools.
+        more: Names of further tools.
+        all_known: Whether there are no other tools, so that a rule about another one is a mistake.
 
     Raises:
-        ConfigurationError: One is about a tool, or an argument, that there is none of.
+        ConfigurationError: A rule names a tool or an argument that does not exist.
     """
     tools, more = tuple(tools), tuple(more)
     names = sorted({*more, *(tool.name for tool in tools)})
@@ -150,7 +150,7 @@ def _check(
                 )
             meant = [tool for tool in tools if fnmatchcase(tool.name, rule.tool)]
             known = {name for tool in meant for name in tool.input_schema.get("properties", {})}
-            # What a foreign schema leaves open may be called anything.
+            # In a foreign schema, arguments that it leaves open may have any name.
             is_open = any(tool.definition.arguments is None for tool in meant) or rule.tool in more
             wrong = sorted(rule.arguments.keys() - known)
             if wrong and meant and not is_open:
@@ -161,19 +161,20 @@ def _check(
 
 
 def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
-    """What the rules say of a call, and whose word it is."""
+    """What the rules say about a call, and whose rule it is."""
     layers = live.approvals
     said: list[tuple[Verdict, str]] = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
     if tool.own_name:
-        # What forbids a tool holds, too, where another one of its name has come. As if it were harmless: ``unsafe`` was
-        # heard above, where a rule may allow it under the name that the model uses; under its own name nothing is.
+        # A rule for the tool's own name also applies if the tool was renamed because another one has that name. It can
+        # only make the verdict stricter. Judged as ``pure``, as ``unsafe`` was considered above, where a rule may allow
+        # the name that the model uses.
         said.extend((layer.judge(tool.own_name, "pure", proposed), who) for who, layer in layers)
     verdict = strictest(each for each, _ in said)
     return verdict, next((who for each, who in said if each == verdict), "")
 
 
 def _tool_asks(live: LiveRun, tool: Tool, use: ToolUse, proposed: Mapping[str, Any]) -> bool:
-    """Whether the tool itself wants a call to be allowed; one that cannot say so does."""
+    """Whether the tool itself requires an approval; if its own check fails, it does."""
     if not callable(tool.approval):
         return tool.approval == "always"
     call = ProposedCall(
@@ -187,13 +188,13 @@ def _tool_asks(live: LiveRun, tool: Tool, use: ToolUse, proposed: Mapping[str, A
     )
     try:
         return bool(tool.approval(call))
-    except Exception as error:  # noqa: BLE001 - foreign code; a call that nobody could judge is not made unseen
+    except Exception as error:  # noqa: BLE001 - foreign code; a call that it could not judge needs an approval
         log(logging.WARNING, "approval.failed", run=live.run_id, tool=tool.name, exc_info=error)
         return True
 
 
 def _check_edit(live: LiveRun, tool: Tool, arguments: Json) -> None:
-    """See that a call may be made with what a person changed its arguments to."""
+    """Check that a call may be made with the arguments that a person has changed."""
     try:
         proposed = proposed_arguments(tool, arguments)
     except ToolRetry as error:

@@ -1,4 +1,4 @@
-"""What a run gets of records: what a sub-agent is given to begin with, and what tools may read, its own and others'."""
+"""Which records a run may see: what a sub-agent is given at its start, and what a run's tools may read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from repertory.tools import RunRecord
 from repertory.views.policies import layered_policy
 
 SHARED_TOKENS: Final = 4_000
-"""Of a lead's record, what is handed on. It stays in view for the whole run: a 25th of a comfortable prompt."""
-_MOST_BEFORE: Final = SHARED_TOKENS // 4  # of that, for what came before a summary
+"""How much of a lead's record is handed on. It stays in view for the whole run: a 25th of a comfortable prompt."""
+_MOST_BEFORE: Final = SHARED_TOKENS // 4  # of these, for what came before a summary
 
 
-# --- to begin with ----------------------------------------------------------------------------------------
+# --- at the start -----------------------------------------------------------------------------------------
 
 
 async def first_drafts(live: LiveRun) -> list[Draft]:
@@ -45,14 +45,14 @@ def shared_with(live: LiveRun) -> list[str]:
 
 
 async def _digest(lead: LiveRun, *, summarized: bool) -> str:
-    """What a lead knows, up to the turn in which it delegates: its newest summary and the trail of the rest, or all
-    as trail.
+    """What a lead knows before the turn in which it delegates: its newest summary and a trail of the rest, or a trail
+    of everything.
     """
     entries: list[Entry] = [*lead.ledger.snapshot()]
     while entries and entries.pop().role != "assistant":
         pass
     summaries = await lead.shared.journal.read_summaries(lead.run_id) if summarized else []
-    # A summary that only its provider can read says nothing to anybody else.
+    # A summary that only its provider can read is of no use to others.
     newest = max((each for each in summaries if text_of(each.content)), key=lambda each: each.last, default=None)
     if newest is None:
         return bounded_trail(entries, tokens=SHARED_TOKENS, retrieval=False)
@@ -64,7 +64,7 @@ async def _digest(lead: LiveRun, *, summarized: bool) -> str:
 
 
 def _as_document(live: LiveRun, lead: LiveRun, text: str) -> Block:
-    """A digest as a sub-agent is shown it. There are words of tools in it, so it must not pass for somebody's words."""
+    """A digest as shown to a sub-agent. It contains text from tools, so it must not look like somebody's message."""
     policy = layered_policy(live)
     can_ask = policy is not None and policy.retrieval
     how = f"; context_retrieve(run={lead.run_id!r}, …) shows any of it whole" if can_ask else ""
@@ -79,7 +79,7 @@ def _as_document(live: LiveRun, lead: LiveRun, text: str) -> Block:
 
 
 class _Record:
-    """The record of one run, to read."""
+    """The record of one run, for reading."""
 
     def __init__(self, journal: Journal, run_id: str, entries: Sequence[Entry]) -> None:
         self._journal = journal
@@ -93,7 +93,7 @@ class _Record:
         return await self._journal.search_entries(self._run_id, query, limit=limit)
 
     async def of_run(self, run_id: str) -> None:
-        """Nobody else's: what may be read is asked of the run that reads."""
+        """None: the run that reads decides what else it may read."""
 
     def others(self) -> Sequence[str]:
         return ()
@@ -102,8 +102,8 @@ class _Record:
 class Reading:
     """What the tools of a run may read: its own record, those below it and shared with it, and its tree's contents.
 
-    A citation id is no secret: it stands in answers, logs and URLs. So knowing one must not open another tree's
-    contents.
+    A citation id is not a secret: it appears in answers, logs and URLs. So knowing one must not give access to another
+    tree's contents.
     """
 
     def __init__(self, live: LiveRun) -> None:
@@ -119,7 +119,7 @@ class Reading:
         return await self._journal.search_entries(self._live.run_id, query, limit=limit)
 
     async def of_run(self, run_id: str) -> RunRecord | None:
-        """The record of a run, where this one may read it."""
+        """The record of a run, if this run may read it."""
         if run_id == self._live.run_id:
             return self
         if not (is_below(run_id, self._live.run_id) or run_id in shared_with(self._live)):

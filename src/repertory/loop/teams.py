@@ -1,8 +1,8 @@
-"""Teams: what a lead has handed to its sub-agents, and the tools by which it does so.
+"""Teams: what a lead has delegated to its sub-agents, and the tools with which it delegates.
 
-The record says everything: a delegation's run has an id that follows from the tool call that asked for it, so one that
-is made again after a crash finds the run it began. What was started in the background is found in the lead's ledger,
-and goes on together with the lead.
+Everything can be found from the record. A delegation's run has an id that follows from the tool call, so a call that is
+made again after a crash finds the run that it began. Runs started in the background are found in the lead's ledger, and
+continue together with the lead.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ End a sub-agent now, whatever it is doing. Its record stays; it brings no report
 
 
 class Unfinished(BaseException):
-    """A call that goes on when the tree is resumed: the supervisor closes, or the whole tree was stopped.
+    """A call that continues when the tree is resumed: the supervisor closes, or the whole tree was stopped.
 
-    The call stays without an outcome until then. No ``Exception``, so that no tool machinery turns it into a result.
+    The call has no outcome until then. This is not an ``Exception``, so that no tool code turns it into a result.
     """
 
 
 class SubRuns(Protocol):
-    """How the runs below a lead begin and go on, in this process or, where they were placed, on another machine."""
+    """Starts and continues the runs below a lead, in this process or, if they are placed, on another machine."""
 
     async def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
-        """The id of the run of a delegation: the same whenever the call with this key is made again."""
+        """The id of the run of a delegation: the same whenever the call with this key is repeated."""
         ...
 
     async def spawn_below(
         self, parent: LiveRun, agent: Agent[Any], task: str, *, run_id: str, call_id: str, options: Json
     ) -> LiveRun:
-        """Start the run of a delegation, or find it and let it go on. Raises ``LimitExceeded``."""
+        """Start the run of a delegation, or find and continue it. Raises ``LimitExceeded``."""
         ...
 
     async def find_below(self, parent: LiveRun, run_id: str) -> LiveRun | None:
-        """A run that was begun before: under way, going on, or as it ended. None where there is none any more."""
+        """A run that was begun before: under way, continued, or ended; None if it can no longer be found."""
         ...
 
     async def tell(self, live: LiveRun, message_id: str, said: Said) -> None:
-        """Say something to a run. Raises ``RunError`` where it has ended, and ``MachineSilent``."""
+        """Send a message to a run. Raises ``RunError`` if it has ended, and ``MachineSilent``."""
         ...
 
 
@@ -86,11 +86,11 @@ class Delegated:
 
     Attributes:
         run_id: The id of its first run, by which the lead knows it.
-        live: The run that works on it: the first, or after a failure the one that was given the task again.
-        attempt: Which one that is, from 1.
-        why: Why it was cancelled, in this process; "" where it was not.
-        postponed: Whether it failed, and its task is given to another run once the tree is resumed.
-        settled: Set when no run works on it any more, nor will in this incarnation of the lead.
+        live: The run that works on it: the first, or after a failure the one that retries the task.
+        attempt: The number of that attempt, from 1.
+        why: Why it was cancelled in this process; "" if it was not.
+        postponed: Whether it failed, and another run gets the task once the tree is resumed.
+        settled: Set when no run works on it any more, or will in this incarnation of the lead.
     """
 
     def __init__(self, run_id: str, live: LiveRun, attempt: int = 1) -> None:
@@ -103,19 +103,19 @@ class Delegated:
 
     @property
     def name(self) -> str:
-        """The run and its agent, as the lead is told of them."""
+        """The run and its agent, as shown to the lead."""
         return f"{self.run_id} ({self.live.agent.name})"
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it stands as it is until the tree is resumed."""
+        """Whether it stays as it is until the tree is resumed."""
         end = self.live.end
         stopped = end is not None and end.state == "stopped" and self.live.waits_for_tree
         return self.settled.is_set() and (end is None or stopped or self.postponed)
 
     @property
     def standing(self) -> str:
-        """How it stands, in a few words."""
+        """Its state, in a few words."""
         live, end = self.live, self.live.end
         after = f"after {live.iteration} iterations"
         if not self.settled.is_set() or end is None:
@@ -131,10 +131,10 @@ class Delegated:
 
 
 class Team:
-    """What one lead has delegated, for one incarnation of its actor; and its tools."""
+    """The delegations of one lead during one incarnation of its actor, and the tools for them."""
 
     def __init__(self, live: LiveRun, runs: SubRuns, actor: ActorContext) -> None:
-        """Begin with nothing; what it starts lives as long as this incarnation of the lead's ``actor``."""
+        """Begin empty; tasks that it starts live as long as this incarnation of the lead's ``actor``."""
         self._live = live
         self._runs = runs
         self._actor = actor
@@ -148,7 +148,7 @@ class Team:
         self._failed_in = 0  # the iteration whose delegations one failure has cancelled
 
     async def open(self, snapshot: Snapshot) -> None:
-        """Let go on what the lead had started in the background, in an earlier process or incarnation."""
+        """Continue what the lead had started in the background, in an earlier process or incarnation."""
         for entry in snapshot:
             if entry.tool == START and "run" in entry.facts:
                 self._by_call[entry.tool_call_id or ""] = entry.facts["run"]
@@ -156,7 +156,7 @@ class Team:
                 self._collected.update(entry.facts.get("collected", ()))
         for run_id in self._started():
             if run_id not in self._collected and await self._find(run_id) is None:
-                self._collected.add(run_id)  # its agent is in the team no more: there will be no report
+                self._collected.add(run_id)  # its agent is no longer in the team: there will be no report
 
     def _started(self) -> list[str]:
         """The runs that were started in the background, in the order in which the lead asked for them."""
@@ -172,9 +172,9 @@ class Team:
         )
 
     def reminder(self) -> str:
-        """What to tell a lead that answers although it has not collected what it started; "" for nothing, or told.
+        """The reminder for a lead that answers before it has collected what it started; "" if none is due or left.
 
-        An answer that is given while sub-agents work is mostly one that means to wait for them.
+        Most answers that are given while sub-agents work only say that the lead waits for them.
         """
         left = [
             delegated
@@ -196,11 +196,11 @@ class Team:
     async def end(self, *, answered: bool) -> None:
         """End the sub-agents that are under way, before the lead's own end is recorded.
 
-        With a lead that is stopped they come to their own next boundary, else they are ended at once.
+        If the lead is stopped, they stop at their own next boundary; otherwise they are ended at once.
 
         Args:
-            answered: Whether the lead has given its answer without them. Then they have ended for good; else they go on
-                with the lead, should that be resumed.
+            answered: Whether the lead has given its answer without them. If so they have ended for good; otherwise they
+                continue with the lead if it is resumed.
         """
         self._ending = True
         for child in self._live.children:
@@ -214,7 +214,7 @@ class Team:
     # --- the tools ----------------------------------------------------------------------------------------
 
     def tools(self) -> list[Tool]:
-        """Make the tools of the lead, its team's names in the schema."""
+        """Make the lead's tools, with its team's names in the schema."""
         if not self._members:
             return []
         roster = "".join(f"- {member.name}: {member.summary}\n" for member in self._members.values())
@@ -230,7 +230,7 @@ class Team:
         return out
 
     def _tool(self, function: Callable[..., Awaitable[ToolOutput]], name: str, description: str) -> Tool:
-        """Make a tool of a method, without the arguments between which this lead has no choice."""
+        """Make a tool from a method, without the arguments for which this lead has no choice."""
         choices: dict[str, Any] = {"agent": Literal[tuple(self._members)]}
         for argument, values in (("memory", self._policy.memory), ("share", self._policy.share)):
             choice: Any = Literal[tuple(values)] if values else None
@@ -251,7 +251,7 @@ class Team:
         return self._with_tasks(made) if "task" in signature.parameters else made
 
     def _with_tasks(self, made: Tool) -> Tool:
-        """Say in a tool's schema what the members take as their task."""
+        """State in a tool's schema what tasks the members take."""
         takes: dict[bytes, tuple[Json, list[str]]] = {}
         for member in self._members.values():
             kind = task_schema(member)
@@ -325,7 +325,7 @@ class Team:
             end = delegated.live.end
             if end is not None and end.state == "done":
                 bring_back(context.payload, delegated.live.run_id, delegated.live.payload)
-                # Indented, so that no report can pass for another's, or for what is said of it here.
+                # Indented, so that no report can be mistaken for another one, or for the text around it.
                 lines = (end.result or "").splitlines(keepends=True)
                 told[-1] += "\n" * bool(lines) + "".join(f" {line}" for line in lines)
         if not enough(delegated.settled.is_set() for delegated in new):
@@ -366,10 +366,10 @@ class Team:
     async def _begin(
         self, agent: str, task: object, context: ToolContext, memory: str | None, share: str | None
     ) -> Delegated:
-        """Start the run of a delegation, or take up the one that the same call began.
+        """Start the run of a delegation, or continue the one that the same call began.
 
         Raises:
-            ToolFailed: There is no room for it, or what it was to be done beside has failed.
+            ToolFailed: There is no room for it, or another delegation of the same turn has failed.
         """
         if self._failed_in == context.iteration:
             raise ToolFailed(f"{agent} was not started: another delegation of this turn has failed")
@@ -386,15 +386,15 @@ class Team:
             )
         except (LimitExceeded, PayloadInvalid, ConfigurationError) as error:
             raise ToolFailed(f"{agent} was not started: {error}") from error
-        found = await self._find(run_id) if live.ended.is_set() else None  # it may have been given the task again
+        found = await self._find(run_id) if live.ended.is_set() else None  # the task may have been retried
         return found or self._follow(Delegated(run_id, live))
 
     async def _named(self, run_id: str) -> Delegated:
-        """What was started under an id.
+        """The delegation that was started with an id.
 
         Raises:
-            ToolRetry: Nothing was.
-            ToolFailed: Its agent is in the team no more.
+            ToolRetry: There is none.
+            ToolFailed: Its agent is no longer in the team.
         """
         started = self._started()
         if run_id not in started:
@@ -406,7 +406,7 @@ class Team:
         return found
 
     async def _find(self, run_id: str) -> Delegated | None:
-        """Take up what an earlier process or incarnation began; None where there is no such run."""
+        """Continue what an earlier process or incarnation began; None if there is no such run."""
         found: Delegated | None = None
         attempt = 1
         while (live := await self._runs.find_below(self._live, _attempt_id(run_id, attempt))) is not None:
@@ -428,7 +428,7 @@ class Team:
         return failed and self._policy.on_failure == "retry" and delegated.attempt <= self._policy.retries
 
     async def _see_through(self, delegated: Delegated) -> None:
-        """Wait for a delegation's end, and do what its failure asks for."""
+        """Wait for a delegation's end, and handle its failure as ``Delegation.on_failure`` says."""
         await delegated.live.ended.wait()
         while self._is_to_be_retried(delegated):
             delegated.postponed = self._ending or self._live.wish in ("stop", "close")
@@ -447,7 +447,7 @@ class Team:
         self._live.wake()
 
     async def _retry(self, delegated: Delegated) -> bool:
-        """Give the task to another run, and tell it what went wrong; whether there was room for one."""
+        """Give the task to another run, and tell it what went wrong; returns whether there was room for one."""
         before, end = delegated.live, delegated.live.end
         assert end is not None
         attempt = delegated.attempt + 1

@@ -1,5 +1,7 @@
-"""The life of a tool call: asked for in a turn, answered from an earlier one or run between its durable intent and its
-durable outcome, or waiting for somebody outside before the one or the other.
+"""Making tool calls.
+
+A call is answered from an earlier one, or runs between its durable intent and its durable outcome. Before either of
+these it may wait for somebody outside.
 """
 
 from __future__ import annotations
@@ -53,20 +55,20 @@ from repertory.views.answers import Answer
 from repertory.views.policies import enabled, layered_policy, tools_of
 from repertory.views.results import result_form
 
-_LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
-_RECENT = 2  # iterations for which a result is taken to stay as it is
+_LEAST_POINTED = 300  # characters; a shorter result is repeated instead of pointed at
+_RECENT = 2  # iterations for which a result is assumed to stay as it is
 
 
 class Caller:
     """Makes the tool calls of one run.
 
     Attributes:
-        tools: By name.
+        tools: The tools, by name.
         form: How the model gives the run's result; None for text.
     """
 
     def __init__(self, live: LiveRun, team_tools: Iterable[Tool]) -> None:
-        """Prepare for a run; ``team_tools`` are those by which it delegates."""
+        """Prepare for a run; ``team_tools`` are the tools with which it delegates."""
         self._live = live
         self._journal = live.shared.journal
         self.tools: dict[str, Tool] = {
@@ -76,21 +78,21 @@ class Caller:
         self.form = result_form(live)
         self._results = Results(live, self._policy)
         self._reading = Reading(live)
-        self.known_ids: set[str] = set()  # of all calls of the run, those without a result too
+        self.known_ids: set[str] = set()  # ids of all calls of the run, including those without a result
 
     def open(self, snapshot: Snapshot) -> None:
-        """Take up the calls where the record left them; answer none from what was seen before."""
+        """Prepare from the record; no call is answered from results before now."""
         turns = (entry for entry in snapshot if entry.role == "assistant")
         self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}
         self._live.repeats.clear()
-        if self._live.state == "waiting":  # an earlier incarnation of the actor was, and its calls are taken up again
+        if self._live.state == "waiting":  # an earlier incarnation waited, and its calls are taken up again
             self._live.enter("running")
 
     async def keep(self, answer: Answer, iteration: int, records: Sequence[Record]) -> list[OpenCall]:
-        """Make an answer durable in one transaction with its records, and a result for each call not to be made.
+        """Record an answer, its records, and a result for each call that is not made, in one transaction.
 
         Returns:
-            Its other calls, which may be run from now on.
+            The other calls, which may now be run.
         """
         content, reason = answer.content, answer.stop_reason
         turn = Draft(role="assistant", kind="assistant", content=content, iteration=iteration, stop_reason=reason)
@@ -107,13 +109,13 @@ class Caller:
         return [call for call in calls_of(entry) if call.use.id not in answer.unmade]
 
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> LimitExceeded | None:
-        """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
+        """Make calls concurrently, as many at once as the limits allow; each result becomes durable on its own.
 
-        Equal ones that may be answered from one another come one after the other. Calls that give the run's result are
-        answered once all others of their turn are.
+        Equal calls that may be answered from one another run one after the other. Calls that give the run's result are
+        answered after all other calls of their turn.
 
         Returns:
-            The limit that has forbidden all of them; None where any was made.
+            The limit that has forbidden all of them; None if any was made.
 
         Raises:
             ToolAbort: A tool ended the run. The other calls are finished first, so that every call has a result.
@@ -154,7 +156,7 @@ class Caller:
         """Answer the calls that give the run's result, all at once.
 
         Raises:
-            ResultInvalid: It does not fit, and it was the last that may not.
+            ResultInvalid: A result does not fit, and no retry is left.
         """
         if self.form is None or not any(self._is_final(call.use) for call in calls):
             return
@@ -169,7 +171,7 @@ class Caller:
                 self.form.count(reply.error)
 
     def _equal(self, calls: Sequence[OpenCall]) -> Iterable[Sequence[OpenCall]]:
-        """Calls in groups of which the first may answer the others."""
+        """Group calls so that the first of a group may answer the others."""
         groups: dict[str, list[OpenCall]] = {}
         for call in calls:
             tool = self.tools.get(call.use.name)
@@ -178,18 +180,18 @@ class Caller:
         return groups.values()
 
     async def _call(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
-        """Bring one call to its result, in whichever way it gets one.
+        """Bring one call to its result, in whichever way.
 
-        While it waits for somebody outside, it takes no place among the tools at work.
+        While the call waits for somebody outside, it does not count towards ``Limits.parallel_tools``.
 
         Raises:
-            LimitExceeded: It may not be made.
-            Unfinished: It stays open until the run is resumed.
+            LimitExceeded: The call may not be made.
+            Unfinished: The call stays open until the run is resumed.
         """
         use, waits = call.use, self._live.waits
         tool = self.tools.get(use.name)
         try:
-            if use.id in waits.newest or use.id in waits.given:  # it was made, in an earlier process
+            if use.id in waits.newest or use.id in waits.given:  # the call was made in an earlier process
                 await self._bring_in(call, iteration, limiter)
             elif call.fate == "interrupted":
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
@@ -199,7 +201,7 @@ class Caller:
                 permitted = Permitted(use.input)
                 if needs_permission(self._live, tool):
                     permitted = await ask_permission(self._live, tool, use)
-                # Who waits for a sub-agent is no tool at work; how many of those work at once, their lead says.
+                # A call that waits for a sub-agent is not limited here: ``Delegation.parallel`` limits sub-agents.
                 async with nullcontext() if use.name in REPORTING else limiter:
                     await self._repeat_or_make(call, tool, permitted, iteration)
                 if use.id in waits.newest:
@@ -213,7 +215,7 @@ class Caller:
                 await self._results.keep(error_result(use, NOT_MADE, iteration), "error")
 
     async def _repeat_or_make(self, call: OpenCall, tool: Tool, permitted: Permitted, iteration: int) -> None:
-        """Answer a call from an earlier one where that can be, else make it."""
+        """Answer a call from an earlier one if possible, otherwise make it."""
         digest = arguments_digest(tool.name, permitted.arguments) if permitted.note else call.digest
         earlier = self._live.repeats.find(tool, digest) if not permitted.note else None
         if earlier is None or not await self._repeat(call.use, earlier, iteration):
@@ -222,7 +224,7 @@ class Caller:
             await self._make(call, tool, permitted, digest, iteration)
 
     async def _bring_in(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
-        """Wait for what comes from elsewhere: go on with it, or keep it like any result."""
+        """Wait for what comes from outside: continue the tool with it, or record it like any result."""
         use, waits, tool = call.use, self._live.waits, self.tools.get(call.use.name)
         while True:
             awaited = waits.newest.get(use.id)
@@ -233,7 +235,7 @@ class Caller:
             await waits.durable(given)
             if awaited is None or awaited.state is None:
                 break
-            if call.fate == "interrupted" and call.answers >= awaited.round:  # an earlier process went on with it
+            if call.fate == "interrupted" and call.answers >= awaited.round:  # an earlier process continued with it
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
                 return
             if tool is None:
@@ -259,7 +261,7 @@ class Caller:
             self._live.repeats.clear()
 
     async def _value_of(self, given: ResultGiven) -> Any:
-        """What was given: as JSON, or the blocks that are stored."""
+        """The given value: JSON, or the stored blocks."""
         if not given.content_id:
             return given.result
         stored = await self._journal.read_content(given.content_id, root=self._live.run_id)
@@ -268,7 +270,7 @@ class Caller:
         return tuple(decode_block(raw) for raw in msgspec.json.decode(stored.body))
 
     async def _go_on(self, call: OpenCall, tool: Tool, answer: GivenAnswer, answers: int, iteration: int) -> None:
-        """Call a tool again that goes on with what it was given; what was permitted once is."""
+        """Call a tool again to continue with what it was given; the earlier permission still applies."""
         decided = self._live.waits.decided.get(call.use.id)
         permitted = Permitted(call.use.input)
         if decided is not None and decided.arguments is not None:
@@ -277,7 +279,7 @@ class Caller:
         await self._make(call, tool, permitted, digest, iteration, answer=answer, answers=answers)
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
-        """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
+        """Answer a call from an earlier one: point at its result, or show the same again under its citation."""
         entries = reversed(self._live.ledger.snapshot())
         entry = next((entry for entry in entries if entry.tool_call_id == earlier.call_id), None)
         if entry is None:
@@ -307,9 +309,9 @@ class Caller:
         answer: GivenAnswer | None = None,
         answers: int = 0,
     ) -> None:
-        """Run the tool's body between its intent and its outcome, or what says that the outcome comes later.
+        """Run the tool, after recording its intent; then record its outcome, or that the outcome comes later.
 
-        ``answer`` is what came from elsewhere, the last of ``answers``; None where the call begins.
+        ``answer`` is what came from outside, the last of ``answers``; None if the call begins.
         """
         live, use, arguments = self._live, call.use, permitted.arguments
         key = call.idempotency_key(live.run_id, digest)
@@ -330,9 +332,9 @@ class Caller:
         started = live.event(ToolStarted, call_id=use.id, tool=tool.name, arguments=arguments)
         ticket = self._journal.submit([intended, to_record(started)])
         if tool.effect != "pure":
-            # A pure call may be repeated unseen, so it need not wait for the disk before it starts.
+            # A pure call may be repeated at will, so it does not wait for the disk before it starts.
             await ticket.wait()
-            await live.shared.may_begin_effect()  # the process may have stood still meanwhile
+            await live.shared.may_begin_effect()  # the process may have been suspended meanwhile
         live.show(started)
         mark = live.repeats.begin(tool)
         context = ToolContext(
@@ -352,7 +354,7 @@ class Caller:
         )
         live.waits.making.add(use.id)
         try:
-            # A copy: what a tool does to its arguments is its own affair.
+            # A copy, as a tool may change its arguments.
             with live.shared.telemetry.tool_call(live, tool, use) as ended:
                 output = await execute(tool, thaw(arguments), context)
                 ended(output)
@@ -370,7 +372,7 @@ class Caller:
             else:
                 await self._results.append(use, output, iteration, context.payload, note=permitted.note)
         except RecordRefused as error:
-            # The tool has done its work, so that is said once: a crash here would run it again.
+            # The tool has done its work, so record that much: a crash here would run it again.
             text = f"{tool.name} ran, but its result cannot be kept: {error}"
             output = ToolOutput(text, status="error", duration=output.duration)
             await self._results.append(use, output, iteration, note=permitted.note)
@@ -378,7 +380,7 @@ class Caller:
         live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=ok)
 
     async def _leave_open(self, use: ToolUse, output: ToolOutput, payload: Payload) -> None:
-        """Record that the result of a call comes from elsewhere, with what the call changed already."""
+        """Record that the result of a call comes from outside, with the payload changes that the call has made."""
         live, later = self._live, output.later
         assert later is not None
         expires_at = None if later.timeout is None else live.shared.clock() + later.timeout
@@ -406,7 +408,7 @@ class Caller:
             live.show(event)
 
     def _progress_of(self, use: ToolUse) -> Callable[[str], None]:
-        """What a tool calls to say how far it is; from any thread, as plain functions run in one."""
+        """The function with which a tool reports progress, from any thread: plain functions run in one of their own."""
         live, token, home = self._live, current_token(), get_ident()
 
         def show(text: str) -> None:
@@ -416,16 +418,16 @@ class Caller:
             if get_ident() == home:
                 show(text)
             else:
-                with suppress(RunFinishedError):  # a thread that was left behind has nobody to tell
+                with suppress(RunFinishedError):  # for a thread that outlives the event loop
                     from_thread.run_sync(show, text, token=token)
 
         return tell
 
     def _pointer(self, earlier: EarlierCall, entry: Entry) -> str:
-        """What stands for a repeated result whose first telling is in view and stays there; "" where it is not.
+        """A pointer that replaces a repeated result if the first one is in view and stays there; otherwise "".
 
-        Only the newest results count: older ones may be shortened with the very next request, and then the pointer
-        would lead to nothing.
+        Only the newest results qualify: older ones may be shortened with the next request, and the pointer would lead
+        to nothing.
         """
         length = len(text_of(entry.content))
         if self._policy is None or length <= _LEAST_POINTED:
