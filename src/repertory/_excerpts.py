@@ -82,7 +82,7 @@ def fold(text: str) -> str:
 def cut_at(text: str, start: int, end: int, limit: int = EXCERPT) -> tuple[int, int]:
     """Bounds of a piece of at most ``limit`` characters that begins and ends between words.
 
-    It holds all from ``start`` to ``end``, or as much as there is room for, and some of what stands around it.
+    It contains everything from ``start`` to ``end``, or as much as fits, and some of the text around it.
     """
     if len(text) <= limit:
         return 0, len(text)
@@ -97,7 +97,7 @@ def cut_at(text: str, start: int, end: int, limit: int = EXCERPT) -> tuple[int, 
 
 
 class Lines:
-    """The lines of a text, for saying where something stands."""
+    """The lines of a text, to describe where something is."""
 
     def __init__(self, text: str) -> None:
         self.text = text
