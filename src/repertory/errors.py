@@ -45,7 +45,7 @@
     │   └── ContextOverflow         it does not fit, even at its smallest
     ├── ToolError                   a tool call, by addressee
     │   ├── ToolRetry               the model may try again with other arguments
-    │   ├── ToolFailed              the model is told, and goes on without
+    │   ├── ToolFailed              the model is told, and continues without
     │   ├── ToolAbort               the caller is told: the run ends
     │   └── ToolSetUnavailable      a tool set, such as an MCP server, cannot be opened
     ├── RunError                    a whole run
@@ -55,12 +55,12 @@
     │   ├── RunFailed
     │   ├── RunStopped
     │   ├── ResultInvalid           what the model gave as its result does not fit the type asked for
-    │   ├── ContextMissing          it was given an application context, which must be handed in again
+    │   ├── ContextMissing          it has an application context, which must be given again
     │   ├── QueueFull               its client has as many runs in the queue as it may
     │   └── LimitExceeded           iterations, depth, runs, money, tokens, time, tool calls
     ├── RecordingError              a recorded run cannot be read
-    ├── ServiceUnavailable          no service answers where one was looked for, or not in time
-    │   └── ServiceGone             one that was asked does not answer any more
+    ├── ServiceUnavailable          no service answers at the expected address, or not in time
+    │   └── ServiceGone             one that was asked no longer answers
     └── AddressInUse                another process serves at this socket or port
 
 A message states in lower case what is wrong, with the offending value and its place, and then what to do instead.

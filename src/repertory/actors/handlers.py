@@ -8,12 +8,12 @@ hook                                    when                                    
 ``started(self, ctx)``                  before the first message of every incarnation        a crash
 ``terminated(self, ctx, ref, reason)``  a watched actor has stopped                          a crash
 ``stopping(self, ctx)``                 graceful stop, after the last message; children and  logged, and the
-                                        background tasks still live; within the drain time   stop goes on
+                                        background tasks still live; within the drain time   stop continues
 ``stopped(self, ctx)``                  the end of the last incarnation, on stop, kill and   logged, and the
-                                        final crash, when children and tasks are gone;       stop goes on
+                                        final crash, when children and tasks are gone;       stop continues
                                         shielded, within ``cleanup_timeout``
 ``restarting(self, ctx, error)``        the end of any other incarnation, likewise; the      logged, and the
-                                        error is the crash, its own or a sibling's           restart goes on
+                                        error is the crash, its own or a sibling's           restart continues
 ======================================  ===================================================  ===================
 
 Every incarnation whose ``started`` was called ends with exactly one of ``stopped`` and ``restarting``.

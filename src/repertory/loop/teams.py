@@ -442,7 +442,7 @@ class Team:
             for other in others:
                 self._kill(other, f"{delegated.name} failed")
             for other in others:
-                await other.live.ended.wait()  # so that its end is on record before the failure is told
+                await other.live.ended.wait()  # so that its end is on record before the lead learns of the failure
         delegated.settled.set()
         self._live.wake()
 

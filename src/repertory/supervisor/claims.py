@@ -1,6 +1,6 @@
 """Runs in a shared journal: which of them this process claims, which it lets go, and how those elsewhere end.
 
-Only where several supervisors share a journal; see ``repertory.machines``.
+Used only if several supervisors share a journal; see ``repertory.machines``.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ async def open_supervisor(
             model of the same provider if an agent's model is behind the Messages API, and otherwise none.
         alerts: The thresholds beyond which a run's figures cause an ``Alert`` event; None for no alerts.
         content_retention: For how many seconds after a tree of runs has ended the content store keeps copies of what
-            the ledgers also hold; None keeps them for good. Contents that only the store has stay, unless a
+            the ledgers also hold; None keeps them for good. Contents that only the store has are kept, unless a
             ``ResultPolicy`` or whoever stored them set a time. See ``docs/memory.md``.
         telemetry: Produces traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
         drain_timeout: Seconds to wait for runs when the block is left.

@@ -4,7 +4,7 @@ Such a run has its own owner, like a root: a machine that offers its labels clai
 dies. In the lead's process a stand-in takes its place, and this module keeps the stand-in's state up to date. Its share
 of the limits above it is reserved when it begins, and settled when it has ended.
 
-Only where several supervisors share a journal; see ``repertory.machines``.
+Used only if several supervisors share a journal; see ``repertory.machines``.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Placement:
             return
         try:
             await self._end(live, row)
-        except (PayloadInvalid, JournalUnreadable) as error:  # the others go on
+        except (PayloadInvalid, JournalUnreadable) as error:  # the others continue
             log(logging.ERROR, "placed.unreadable", run=live.run_id, exc_info=error)
             live.state, live.ending, live.end = "failed", True, RunEnd.failed(error)
             live.set_ended()

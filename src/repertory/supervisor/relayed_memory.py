@@ -1,6 +1,6 @@
 """Memory that a lead shares with a run on another machine: the requests are relayed to the lead's machine.
 
-Only where several supervisors share a journal; see ``repertory.machines``.
+Used only if several supervisors share a journal; see ``repertory.machines``.
 """
 
 from __future__ import annotations

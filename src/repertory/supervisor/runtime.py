@@ -413,7 +413,7 @@ class Runtime:
             live.begun = live.ledger.submit(*drafts, also=[*also, *queued])
             live.state = "queued"
             if self.claims is not None:
-                # Any machine may take it, this one included; whoever does reads it back from its record.
+                # Any machine may claim it, this one included, and then reads it back from its record.
                 self.runs.make_newest(live)
                 self.claims.hold(live)
                 return
