@@ -15,7 +15,7 @@ from repertory.errors import PayloadInvalid
 from repertory.record.records import PathParts, PayloadChange, PayloadChanged
 
 Path: TypeAlias = str | Sequence[str | int]
-"""Where something stands: ``"author.name"``, ``"findings.0"``, or its parts, where a name has a dot in it."""
+"""A place in a document: ``"author.name"``, ``"findings.0"``, or a tuple of the parts if a name has a dot in it."""
 
 MISSING: Final = object()
 _MOST_DIGITS: Final = 19  # of a list index; Python refuses to parse a number of thousands of digits

@@ -21,9 +21,9 @@ from repertory.record.rows import decode_json, encode_json
 from repertory.record.search import stems_of
 
 Content: TypeAlias = str | bytes | bool | int | float | list[Any] | dict[str, Any] | None
-"""What an item holds: text, bytes, or any value that JSON has; narrow it with ``isinstance``, or read ``Item.text``."""
+"""What an item holds: text, bytes, or any JSON value. Narrow it with ``isinstance``, or read ``Item.text``."""
 NewContent: TypeAlias = Content | Sequence[Any] | Mapping[str, Any]
-"""What may be stored as such: sequences and mappings come back as lists and dicts."""
+"""What may be stored. Sequences and mappings come back as lists and dicts."""
 TransformKind: TypeAlias = Literal["full", "excerpt", "summary", "first_n", "last_n", "filtered"]
 
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")

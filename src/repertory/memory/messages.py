@@ -160,7 +160,7 @@ class ForgetTree(msgspec.Struct, frozen=True):
 
 
 SimpleMessage: TypeAlias = OpenScope | StoreItem | RetrieveItem | QueryItems | SnapshotScope
-"""What can be decided with what the actor has in memory, as a rule."""
+"""Requests that the actor can usually decide from what it has in memory."""
 
 
 class ReadFirst(Request[Pending[Any]], frozen=True):
@@ -170,7 +170,7 @@ class ReadFirst(Request[Pending[Any]], frozen=True):
 
 
 ScopeMessage: TypeAlias = SimpleMessage | DeleteItem | ClearScope | RestoreScope | MergeScope | ListSnapshots
-"""What users of a scope ask."""
+"""The requests of a scope's users."""
 MemoryMessage: TypeAlias = ScopeMessage | ReadFirst | ForgetOthers | ForgetTree
 MemoryRef: TypeAlias = ActorRef[MemoryMessage]
 

@@ -30,7 +30,7 @@ from repertory.record.sqlite_file import (
 )
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many bytes of how many are copied."""
+"""Called with the number of bytes copied and the number of all bytes."""
 
 _PAGES: Final = 2048  # copied between two reports of the progress: 8 MiB
 _TIMEOUT: Final = 30.0  # seconds to wait for a program that holds the file

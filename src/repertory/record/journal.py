@@ -55,7 +55,7 @@ class Journal(ListReads, ItemReads, QueueReads):
         """Whether other processes may write to it too."""
         return False
 
-    # --- where the rows are -------------------------------------------------------------------------------
+    # --- defined by each engine ---------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Write what is queued, then close. Safe to call twice."""

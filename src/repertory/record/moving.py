@@ -24,7 +24,7 @@ from repertory.record.rows import TABLES, Row, Table
 from repertory.record.tables import Tables
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, how many rows it has been done to, and how many there are."""
+"""Called with what is being done, the number of rows done, and the number of all rows."""
 
 _PATIENCE: Final = "5s"  # for tables that somebody else has locked; PostgreSQL's autovacuum releases them within one
 _PIECE: Final = 2_000  # rows that are read or written at a time

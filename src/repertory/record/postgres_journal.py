@@ -227,7 +227,7 @@ class PostgresReader:
                 try:
                     return work(connection)
                 except error_of_driver:
-                    connection.close()  # what is prepared there is not known, where it was in the middle of a pipeline
+                    connection.close()  # if it was in a pipeline, it is unknown which statements are prepared there
                     raise
                 finally:
                     self._give_back(connection)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
 
 BLOCK: Final = 1024
-"""Numbers that a transaction takes at once: a journal of 2**53 numbers, which is what JavaScript counts to, has 8.8
-million million transactions, 279 years at 1,000 a second."""
+"""Record numbers that a transaction takes at once. 2**53 numbers, up to which JavaScript counts exactly, are enough
+for 8.8 million million transactions, or 279 years at 1,000 a second."""
 
 ITEM_POSITIONS: Final = 1 << 24
-"""Positions of memory items that a machine takes at once: more than it writes between two runs that it takes over, and
-2**53 have room for 536 million times."""
+"""Positions of memory items that a machine takes at once: more than it writes between two takeovers of runs. 2**53
+positions are enough to take them 536 million times."""
 
 _LOCK: Final = 0x72707472  # "rptr", the same as in a file; a process that creates or changes the tables holds this lock
 

@@ -23,7 +23,7 @@ from repertory.record.rows import Value
 Connection: TypeAlias = Any
 
 Statement: TypeAlias = tuple[str, Sequence[Value]]
-"""SQL with marks ``$1``, ``$2``, …, and their values."""
+"""SQL with placeholders ``$1``, ``$2``, …, and their values."""
 
 FENCED: Final = "RPF01"
 """The SQLSTATE that the server returns to a machine that was taken over."""

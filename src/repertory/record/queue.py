@@ -13,10 +13,10 @@ from repertory.record.records import QueuedRow, ScheduleSettled
 from repertory.record.rows import Value
 
 AGEING: Final = 300.0
-"""Seconds of waiting that weigh as much as one level of priority.
+"""Seconds of waiting that count as much as one level of priority.
 
-A choice: runs take minutes, so that a level is worth about one run. All who wait grow older at the same rate, so their
-order never changes while they wait, and no clock is needed to know it.
+This is a choice: runs take minutes, so a level is worth about one run. All waiting runs age at the same rate, so their
+order never changes while they wait, and no clock is needed to determine it.
 """
 
 _FIELDS: Final = QueuedRow.__struct_fields__

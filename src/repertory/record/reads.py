@@ -37,7 +37,7 @@ class Reads:
 
     _full_text: FullText = FullText()
 
-    # --- where the rows are -------------------------------------------------------------------------------
+    # --- access to the rows, defined by each engine -------------------------------------------------------
 
     async def _settle(self) -> None:
         """Wait until everything that was queued before this call is written, or has failed."""

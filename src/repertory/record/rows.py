@@ -308,7 +308,7 @@ class Table:
     def read(self, row: Sequence[Value]) -> tuple[int, Any]:
         """Turn a row of ``select`` back into the number and the record that were written.
 
-        A side column that was not selected, or has expired, reads as "", or {} where it holds JSON.
+        A side column that was not selected, or has expired, reads as "", or as {} if it holds JSON.
 
         Raises:
             JournalDamaged: The row is not what was written.

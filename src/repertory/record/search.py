@@ -22,9 +22,9 @@ _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _UNSPACED = re.compile(f"[{UNSPACED}]+")
 
 Labels: TypeAlias = Sequence[Sequence[str]]
-"""Groups of labels, made by ``label``: what is wanted has one at least of each group."""
+"""Groups of labels, made by ``label``. What is searched for has at least one label of each group."""
 Question: TypeAlias = tuple[str, list[Value]]
-"""SQL, and the values for its marks."""
+"""SQL, and the values for its placeholders."""
 
 
 def label(kind: str, value: str) -> str:

@@ -212,8 +212,8 @@ def _leave(connection: sqlite3.Connection | None, path: str) -> None:
     if connection is None:
         return
     with contextlib.ExitStack() as stack:
-        # The last connection to close makes a checkpoint, which must not come before _sync_log; so another one,
-        # which may not write, closes behind it.
+        # The last connection to close makes a checkpoint, which must not come before _sync_log. So another one,
+        # which is read-only, is closed after it.
         with contextlib.suppress(sqlite3.Error):
             guard = stack.enter_context(contextlib.closing(sqlite3.connect(read_uri(path), uri=True)))
             guard.execute("SELECT count(*) FROM sqlite_master").fetchone()

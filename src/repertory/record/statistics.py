@@ -173,7 +173,7 @@ _LARGEST: Final = frozenset({"largest_prompt", "replied_at"})
 COUNTED: Final = frozenset[object](
     {RunStarted, ModelCalled, ModelReplied, ToolFinished, DecisionMade, SUMMARY_TAKEN, SUMMARY_REFUSED}
 )
-"""The records that change a figure, by their types; of events, which are most of them, by theirs."""
+"""The types of records that change a figure; for events, which are most of the records, the types of events."""
 
 
 def count_in(figures: dict[str, RunStatistics], record: Any) -> None:
@@ -276,4 +276,4 @@ STATES_SQL: Final = f"""SELECT agent, state, was, count(*) FROM (
         FROM run_states s JOIN runs r USING (run_id)
         WHERE s.seq > ? AND s.seq <= ?
     ) changes GROUP BY agent, state, was"""
-"""The changes of state of a stretch: the agent, the state, the one before it ("" where a run began), and how many."""
+"""SQL for the state changes in a range: the agent, the state, the one before it ("" if a run began), and how many."""

@@ -86,7 +86,7 @@ class Writer:
         self._thread.start()
         leave_behind_in_forks(self)
 
-    # --- where to -----------------------------------------------------------------------------------------
+    # --- defined by each engine ---------------------------------------------------------------------------
 
     def _write(self, group: Sequence[Batch]) -> None:
         """Write batches in one commit."""
