@@ -1,6 +1,6 @@
-"""Proof that stays: power cuts, kills, storms of cancellation and mutated answers, seeded and repeatable.
+"""Durability tests: power cuts, kills, storms of cancellation and mutated answers, seeded and repeatable.
 
-``repertory torture`` plays the scenarios; see ``docs/durability.md`` for what they try.
+``repertory torture`` plays the scenarios; see ``docs/durability.md`` for what they test.
 """
 
 from repertory.torture.frame import Case, Outcome, Report, Scenario, ScenarioReport, choose, run_torture

@@ -1,8 +1,8 @@
-"""Answers that no model should give, made from a seed, and runs that must live through them.
+"""Answers that no model should give, made from a seed, and runs that must survive them.
 
 ``mutated_answer`` makes one. ``play_answers`` plays many in runs over a journal file that are cut off and resumed in
-between: whatever came, every later request must be legal, no call may run that did not come whole, and each run must
-end. ``unread_answers`` is the control: the answers that would poison a run if they were kept as they came.
+between: whatever the answers were, every later request must be legal, no incomplete call may run, and each run must
+end. ``unread_answers`` is the control: the answers that would poison a run if they were kept unchecked.
 """
 
 from __future__ import annotations
@@ -61,26 +61,26 @@ _REASONS: Final = (
     "",
 )
 _WHOLE: Final = ("tool_use", "end_turn", "pause_turn")
-_ANSWERS: Final = 48  # of a case
-_LENGTH: Final = 24  # answers over one journal file: what poisons a record is sent again many times
+_ANSWERS: Final = 48  # per case
+_LENGTH: Final = 24  # answers per journal file, so that a poisoned record is sent again many times
 _LONG: Final = 200_000  # characters, more than an answer of 8,192 tokens can have
 
 
 def run_case(case: Case) -> Outcome:
-    """Play answers made by a grammar that goes wrong on purpose, in runs that are cut off and resumed."""
+    """Play answers of a grammar that is wrong on purpose, in runs that are cut off and resumed."""
     failures = anyio.run(play_answers, case.seed, _ANSWERS, case.folder, backend=case.backend)
     return Outcome({"mutated answers": _ANSWERS}, failures)
 
 
 def as_they_came(case: Case) -> Outcome:
-    """Negative control: answers that are kept without being read first."""
+    """Negative control: answers that are kept unchecked."""
     return Outcome(failures=unread_answers(case.seed, _ANSWERS))
 
 
 class Mutated(msgspec.Struct, frozen=True):
-    """An answer, and the marks of those of its calls that may run: an argument that no other call has.
+    """An answer, and the marks of its calls that may run. A mark is an argument that no other call has.
 
-    A call without arguments counts as mark -1.
+    A call without arguments has mark -1.
     """
 
     response: ModelResponse
@@ -88,7 +88,7 @@ class Mutated(msgspec.Struct, frozen=True):
 
 
 def mutated_answer(rng: random.Random) -> Mutated:
-    """Make an answer out of blocks of all kinds, some of them broken, twice there or out of place."""
+    """Make an answer of blocks of all types, some of them broken, duplicated or misplaced."""
     sound: set[int] = set()
     content: list[Any] = [rng.choice(_MAKERS)(rng, sound) for _ in range(rng.choice((0, 1, 1, 2, 3, 5)))]
     if content and rng.random() < 0.15:
@@ -100,7 +100,7 @@ def mutated_answer(rng: random.Random) -> Mutated:
 
 
 def _may_run(response: ModelResponse, sound: set[int]) -> set[int]:
-    """Marks of the sound calls that no refusal and no limit has touched."""
+    """Marks of the valid calls that are not affected by a refusal or a limit."""
     if response.stop_reason == "refusal":
         return set()
     speaking = [place for place, block in enumerate(response.content) if not _says_nothing(block)]
@@ -236,7 +236,7 @@ _MAKERS: Final[Sequence[Callable[[random.Random, set[int]], Any]]] = (
 
 
 def unread_answers(seed: int, count: int) -> list[str]:
-    """What is wrong with those of ``count`` answers that could not be kept and sent again as they came."""
+    """What is wrong with those of ``count`` answers that could not be kept and sent again unchanged."""
     rng = random.Random(seed)
     wrong = (kept_and_sent(_as_it_came(mutated_answer(rng).response)) for _ in range(count))
     return [words for words in wrong if words]
@@ -247,7 +247,7 @@ def _as_it_came(response: ModelResponse) -> Answer:
 
 
 def kept_and_sent(answer: Answer) -> str:
-    """Write an answer down, read it again, and make the next request of it; says what went wrong, "" for nothing."""
+    """Store an answer, read it back, and make the next request from it; returns what went wrong, "" for nothing."""
     results = [ToolResult(use.id, "done") for use in tool_uses(answer.content)]
     said: tuple[tuple[Role, tuple[Block, ...]], ...] = (
         ("user", (Text("task"),)),
@@ -282,10 +282,10 @@ async def play_answers(seed: int, count: int, folder: str | PathLike[str]) -> li
     Args:
         seed: The same seed plays the same answers.
         count: How many answers.
-        folder: Where the journal goes.
+        folder: The folder for the journal.
 
     Returns:
-        What went wrong, each with the seed that shows it again; empty if all is well.
+        What went wrong, each with the seed that reproduces it; empty if nothing did.
     """
     failures: list[str] = []
     for number in range(-(-count // _LENGTH)):
@@ -305,7 +305,7 @@ async def _play_run(rng: random.Random, length: int, path: Path) -> list[str]:
 
 
 async def _play_on(stage: _Stage, supervisor: Supervisor) -> list[str]:
-    """Go on with the run that was under way, until all answers were played."""
+    """Continue the interrupted run, until all answers were played."""
     while True:
         try:
             run = await supervisor.resume(stage.run_id, agent=stage.agent)
@@ -319,21 +319,21 @@ async def _play_on(stage: _Stage, supervisor: Supervisor) -> list[str]:
         else:
             if stage.over:
                 return stage.failures
-            stage.runs += 1  # one of the answers was one to the task
+            stage.runs += 1  # one of the answers ended the run
 
 
-# Everything, always; the default; and one that edits the past at every step.
+# Without edits; the default; and with an edit of the past at every step.
 _CONTEXTS: Final = (None, ContextPolicy(), ContextPolicy(rhythm="strict", window=1, keep_recent=1, summarize_every=2))
 
 
 class _Marked(msgspec.Struct):
-    """A result of a type."""
+    """A typed result."""
 
     mark: int
 
 
 class _Stage:
-    """The model and the tools of one run, and what is noticed of them."""
+    """The model and the tools of one run, and what was observed of them."""
 
     def __init__(self, rng: random.Random, length: int) -> None:
         self.failures: list[str] = []
@@ -378,7 +378,7 @@ class _Stage:
             self.failures.append(f"a request that no server takes: {error}; after {self.last}"[:2_000])
         await self._perhaps_cut_off()
         if self.over:
-            return ModelResponse(content=(Text('{"mark": 1}'),), usage=Usage(1, 1))  # also as a result of a type
+            return ModelResponse(content=(Text('{"mark": 1}'),), usage=Usage(1, 1))  # also valid as a typed result
         self._left -= 1
         self.last = mutated_answer(self._rng)
         return self.last.response

@@ -1,7 +1,7 @@
 """Concurrent appends under observation: the engine of ``repertory stress appends``.
 
-Many writers, tasks and OS threads, append to one real ledger over a real journal, while others take snapshots of
-it. Afterwards the journal is opened again and read, and the record is compared with what was acknowledged.
+Many writers, both tasks and OS threads, append to one real ledger over a real journal, while others take snapshots of
+it. Afterwards the journal is reopened and read, and the record is compared with what was acknowledged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from repertory.record.opening import open_journal
 _MOST_SNAPSHOTS: Final = 200  # kept to the end, each compared with the whole record
 _MARK = re.compile(r"\bw(\d+)n(\d+)\b")
 
-Mark = tuple[int, int]  # (writer, number): names one append for good
+Mark = tuple[int, int]  # (writer, number): identifies one append
 Summarize = Callable[[Snapshot], Awaitable[str]]
 
 
@@ -37,16 +37,16 @@ class AppendsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         acknowledged: Appends that returned.
-        lost: Acknowledged, but not in the record when the journal was read again.
-        duplicated: In the record more than once.
-        reordered: Not at the position that was acknowledged, or against the order of its own writer.
+        lost: Acknowledged appends that were not in the record when the journal was read again.
+        duplicated: Appends that are in the record more than once.
+        reordered: Appends that are not at the acknowledged position, or not in the order of their writer.
         snapshots_checked: Snapshots that were compared with the final record.
-        snapshot_violations: Snapshots that changed after they were taken, or are no beginning of the record.
-        summaries_checked: Summaries that were made of snapshots while appends went on.
+        snapshot_violations: Snapshots that changed after they were taken, or are not a beginning of the record.
+        summaries_checked: Summaries that were made of snapshots while appends continued.
         summary_violations: Summaries that name an entry which is not in their snapshot.
         seconds: From the first append to the last acknowledgement.
         threads: Writers that were OS threads; the others were tasks.
-        durability: Of the journal.
+        durability: The journal's durability.
     """
 
     writers: int
@@ -70,7 +70,7 @@ class AppendsReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a stress is."""
+    """The progress of a stress test."""
 
     acknowledged: int
     total: int
@@ -92,14 +92,14 @@ async def run_appends(
     """Stress a ledger with concurrent appends, and check everything that is promised about them.
 
     Args:
-        writers: How many append at once.
+        writers: How many writers append at once.
         appends: How many appends each writer makes.
-        threads: How many of the writers are OS threads; taken down to ``writers`` where there are fewer.
+        threads: How many of the writers are OS threads; at most ``writers``.
         path: A journal file, new or with other runs in it; None for a journal in memory.
-        durability: Of the journal in the file.
-        summarize: Makes a text of a snapshot while the appends go on. Marks such as ``w3n17``, which every entry
-            carries, must not stand in it unless they stand in the snapshot.
-        on_progress: Called about every ``progress_interval`` seconds, in the caller's loop.
+        durability: The durability of a journal file.
+        summarize: Makes a text of a snapshot while the appends continue. Every entry carries a mark such as ``w3n17``;
+            the text may only contain marks that are in the snapshot.
+        on_progress: Called about every ``progress_interval`` seconds, in the caller's event loop.
         progress_interval: Seconds.
 
     Raises:
@@ -115,7 +115,7 @@ async def run_appends(
         stress = _Stress(await Ledger.open(journal, run_id), writers * appends, summarize)
         await stress.run(writers, appends, threads, on_progress, progress_interval)
         if path is not None:
-            await stack.aclose()  # so that the record is read back from the file alone
+            await stack.aclose()  # so that the record is read back only from the file
             journal = await stack.enter_async_context(open_journal(path, readonly=True))
         final = await journal.read_entries(run_id)
     lost, duplicated, reordered = compare_appends(stress.acknowledged, final)
@@ -141,7 +141,7 @@ async def run_appends(
 
 
 def marks_in(text: str) -> list[Mark]:
-    """The marks of appends that a text names."""
+    """The marks of appends in a text."""
     return [(int(writer), int(number)) for writer, number in _MARK.findall(text)]
 
 
@@ -158,7 +158,7 @@ def compare_appends(acknowledged: Iterable[tuple[Mark, int]], final: Sequence[En
         final: The record.
 
     Returns:
-        How many are lost, duplicated, reordered.
+        How many appends are lost, duplicated and reordered.
     """
     places: dict[Mark, list[int]] = {}
     for index, entry in enumerate(final):
@@ -180,7 +180,7 @@ def compare_appends(acknowledged: Iterable[tuple[Mark, int]], final: Sequence[En
 
 
 def is_beginning(snapshot: Snapshot, seen: tuple[int, Mark | None], final: Sequence[Entry]) -> bool:
-    """Whether a snapshot is still what it was when it was taken, and a beginning of the final record.
+    """Whether a snapshot is unchanged since it was taken, and is a beginning of the final record.
 
     Args:
         snapshot: The snapshot, now.
@@ -193,12 +193,12 @@ def is_beginning(snapshot: Snapshot, seen: tuple[int, Mark | None], final: Seque
 
 
 def names_the_future(summary: str, position_of: Mapping[Mark, int], length: int) -> bool:
-    """Whether a summary names an entry that the snapshot it was made of does not hold.
+    """Whether a summary names an entry that is not in its snapshot.
 
     Args:
         summary: The text.
-        position_of: The positions of at least the entries that the snapshot holds.
-        length: Of the snapshot.
+        position_of: The positions of at least the entries in the snapshot.
+        length: The length of the snapshot.
     """
     return any(position_of.get(mark, length) >= length for mark in marks_in(summary))
 
@@ -266,15 +266,15 @@ class _Stress:
         every, taken = max(1, self._total // _MOST_SNAPSHOTS), -1
         while True:
             snapshot = self._ledger.snapshot()
-            # The quick part of the check at every snapshot: it grows, and the one before is still its beginning.
+            # The quick check, for every snapshot: it grows, and the previous one is still its beginning.
             self.snapshots_taken += 1
             if len(snapshot) < len(before) or (len(before) and snapshot[len(before) - 1] is not before[-1]):
                 self.violations_seen += 1
-            if len(snapshot) // every != taken:  # the thorough part, at the end, for some of them
+            if len(snapshot) // every != taken:  # the thorough check, at the end, for some snapshots
                 taken = len(snapshot) // every
                 self._look(snapshot)
             before = snapshot
-            await anyio.sleep(0.001)  # often, but not instead of the appends
+            await anyio.sleep(0.001)  # often, but without starving the appends
 
     def _look(self, snapshot: Snapshot) -> None:
         self.snapshots.append((snapshot, (len(snapshot), mark_of(snapshot[-1]) if len(snapshot) else None)))

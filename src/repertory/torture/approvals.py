@@ -1,7 +1,7 @@
 """Calls that wait for a person or for their result, in processes that are killed; and what must be true of them.
 
-Whoever decides here changes their mind with every process, and writes down outside of it what each call of ``approve``,
-``deny`` and ``give_result`` returned from. So what is asked twice, forgotten, or made unasked shows.
+The decisions change with every process, and each return of ``approve``, ``deny`` and ``give_result`` is written down
+outside of the process. So decisions that are forgotten or asked for twice, and calls made without one, are found.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from repertory.tools import ResultLater, Tool, ToolContext, tool
 from repertory.torture.judging import read_results
 
 Lie = Literal["", "unasked", "early"]
-"""What a control does wrong: a tool asks nobody; or what was decided is written down before it is durable."""
+"""What a control does wrong: a tool needs no approval; or a decision is written down before it is durable."""
 
 TOOLS: Final = ("pay", "book", "order")
-EDITED: Final = 1000  # added to an amount by whoever changes it
+EDITED: Final = 1000  # added to an amount when an approval changes it
 
 
 def asking_agent(tell: Callable[[str], None], *, steps: int, pause: float, lie: Lie = "") -> Agent:
-    """An agent that calls, at each step, an unsafe and an idempotent tool that ask, and one whose result comes later.
+    """An agent that calls at each step an unsafe and an idempotent tool with approval, and one with a later result.
 
     Args:
         tell: Called with a line when an effect takes place.
@@ -83,7 +83,7 @@ def asking_agent(tell: Callable[[str], None], *, steps: int, pause: float, lie: 
 
 
 async def decide_for_ever(run: Run[Any], tell: Callable[[str], None], pause: float, lie: Lie) -> None:
-    """Decide what waits as it comes to mind, and write down what was taken, until cancelled."""
+    """Decide waiting calls at random, and write down accepted decisions, until cancelled."""
     chance = random.Random(os.urandom(8))
     while True:
         for each in run.waiting():
@@ -95,7 +95,7 @@ async def decide_for_ever(run: Run[Any], tell: Callable[[str], None], pause: flo
             try:
                 await decide()
             except RunError:
-                continue  # it is about to be taken up again, or an earlier result stands
+                continue  # the run is about to be resumed, or there is an earlier result
             if lie != "early":
                 tell(f"told {each.call_id} {what}")
         await anyio.sleep(pause / 4)
@@ -116,11 +116,11 @@ def _mind(run: Run[Any], waiting: WaitingCall, chance: random.Random) -> tuple[s
 
 
 def approval_problems(database: Path, account: Sequence[str]) -> list[str]:
-    """Compare what was decided and done with what the record says of it, for a run that has ended.
+    """Compare decisions and effects with the record of a run that has ended.
 
     Args:
         database: The journal.
-        account: What was kept outside of the process: a line for each effect, and one for each decision that was taken.
+        account: The account outside of the process: a line for each effect and for each accepted decision.
     """
     words = [line.split(" ") for line in account]
     effects: dict[str, list[tuple[int, str]]] = {}

@@ -1,6 +1,6 @@
-"""Processes that are made to die: forked from one that has imported everything, so that a life costs milliseconds.
+"""Child processes to be killed: forked from a server that has imported everything, so that one takes milliseconds.
 
-The server has one thread and runs no event loop, which is what makes forking it sound.
+The server has one thread and no event loop, so it is safe to fork.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, Final
 from repertory.errors import RepertoryError
 
 _WORKLOADS: Final = "repertory.torture.workloads"
-_LATE: Final = ("aiosqlite", "trio")  # what is otherwise imported when it is used, which is after the fork
+_LATE: Final = ("aiosqlite", "trio")  # otherwise imported on first use, which is after the fork
 _MOST: Final = 65536  # bytes of one request
 
 
 class ChildServer:
-    """Starts children. One thread at a time may use it; leaving the block ends it with all its children."""
+    """Starts children. Only one thread at a time may use it; leaving the block ends it with all its children."""
 
     def __init__(self, *, preload: Path | None = None) -> None:
         """Start the server.
@@ -68,7 +68,7 @@ class ChildServer:
             self._process.wait()
 
     def start(self, function: str, **arguments: Any) -> Child:
-        """Fork a child that calls a function of ``repertory.torture.workloads`` with arguments that JSON can hold."""
+        """Fork a child that calls a function of ``repertory.torture.workloads`` with JSON arguments."""
         reading, writing = os.pipe()
         try:
             request = json.dumps({"function": function, "arguments": arguments}).encode()
@@ -92,24 +92,24 @@ _servers: Final[dict[Path | None, ChildServer]] = {}
 
 
 def server(preload: Path | None = None) -> ChildServer:
-    """The one server of this process with that library."""
+    """The server of this process with that library; there is one of each."""
     if preload not in _servers:
         _servers[preload] = ChildServer(preload=preload)
     return _servers[preload]
 
 
 def close_servers() -> None:
-    """End what ``server`` started."""
+    """End all servers that ``server`` started."""
     while _servers:
         _servers.popitem()[1].close()
 
 
 class Child:
-    """One forked process. Leaving the block kills it if it is still there."""
+    """One forked process. Leaving the block kills it if it is still running."""
 
     def __init__(self, pid: int, output: int, wait: Callable[[int], int]) -> None:
         self.pid = pid
-        self.status: int | None = None  # as os.waitstatus_to_exitcode gives it; None while nobody waited for it
+        self.status: int | None = None  # as of os.waitstatus_to_exitcode; None until waited for
         self._wait = wait
         self._output = output
         self._read = b""
@@ -127,15 +127,15 @@ class Child:
         os.close(self._output)
 
     def signal(self, number: int) -> None:
-        """Send a signal; nothing happens where the child has ended already."""
+        """Send a signal; nothing happens if the child has ended already."""
         os.kill(self.pid, number)  # it is not reaped before wait(), so the id is still its own
 
     def read(self, timeout: float, *, until: bytes | None = None) -> bool:
-        """Read what it writes, until it has written ``until`` or ended.
+        """Read the child's output, until it contains ``until`` or the child ends.
 
         Args:
             timeout: Seconds.
-            until: Words to wait for; None waits for the end.
+            until: The text to wait for; None waits for the end.
 
         Returns:
             Whether that happened in time.
@@ -151,25 +151,25 @@ class Child:
         return until is None or until in self._read
 
     def wait(self) -> int:
-        """Wait for its end; gives its exit code, or minus the signal that killed it."""
+        """Wait for its end; returns its exit code, or minus the signal that killed it."""
         if self.status is None:
             self.status = self._wait(self.pid)
         return self.status
 
     @property
     def output(self) -> str:
-        """What it wrote so far."""
+        """Its output so far."""
         return self._read.decode("utf-8", "replace")
 
 
 def serve(descriptor: int) -> None:
-    """What the server does: fork and wait, as it is told, until nobody tells any more."""
+    """Run the server: fork and wait as requested, until the requests end."""
     module = importlib.import_module(_WORKLOADS)
     for name in _LATE:
         importlib.import_module(name)
     channel = socket.socket(fileno=descriptor)
     living: set[int] = set()
-    with contextlib.suppress(BrokenPipeError):  # nobody is there any more
+    with contextlib.suppress(BrokenPipeError):  # the other side is gone
         while True:
             request, descriptors, _, _ = socket.recv_fds(channel, _MOST, 1)
             if not request:
@@ -177,7 +177,7 @@ def serve(descriptor: int) -> None:
             told = json.loads(request)
             if "wait" in told:
                 status = 0
-                with contextlib.suppress(ChildProcessError):  # asked twice, by a worker that was ended while it waited
+                with contextlib.suppress(ChildProcessError):  # requested twice, by a worker that was ended meanwhile
                     _, status = os.waitpid(told["wait"], 0)
                 living.discard(told["wait"])
                 channel.send(str(os.waitstatus_to_exitcode(status)).encode())
@@ -196,7 +196,7 @@ def serve(descriptor: int) -> None:
 
 
 def _live(function: Any, arguments: dict[str, Any], output: int) -> None:
-    """Be the child: call the function and end, without any of the server's own endings."""
+    """Run in the child: call the function and exit, without the server's own cleanup."""
     code = 1
     try:
         os.dup2(output, 1)

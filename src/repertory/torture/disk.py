@@ -1,10 +1,10 @@
-"""A disk that loses power: what each file and each name could be afterwards.
+"""A model of a disk that loses power: what each file and each name could be afterwards.
 
-The reading of POSIX is the pessimistic one. Of what was written since the last sync, any sector may be there or not,
-whatever the order; one that is new to the file may hold rubbish, one that was there is the old or the new. A new name
-is sure once its folder was synced, not with the file itself. When a sync fails, the kernel keeps the pages and calls
-them clean: readers see them, no later sync writes them, and whether the disk has them nobody knows, until somebody
-writes them again.
+It reads POSIX pessimistically. Of the data written since the last sync, any sector may be there or not, in any order;
+a sector that is new to the file may hold rubbish, an existing one holds the old or the new data. A new name is durable
+once its folder was synced, not with the file itself. When a sync fails, the kernel keeps the pages and marks them
+clean: readers see them, no later sync writes them, and it is unknown whether the disk has them until they are written
+again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import msgspec
 
 from repertory.torture.trace import Event, FolderMade, Opened, Removed, Renamed, Synced, Truncated, Written
 
-SECTOR: Final = 512  # bytes that a disk writes as one; larger sectors leave fewer images, not other ones
+SECTOR: Final = 512  # bytes that a disk writes atomically; larger sectors allow fewer images, but no others
 
 Mode: TypeAlias = Literal["nothing", "everything", "in order", "writes", "sectors", "torn"]
 MODES: Final[tuple[Mode, ...]] = ("nothing", "everything", "in order", "writes", "sectors", "torn")
 
 
 class Image(msgspec.Struct, frozen=True):
-    """What is on the disk when the power is back: files and folders by their path."""
+    """The content of the disk after a power cut: files and folders by their path."""
 
     files: dict[str, bytes]
     folders: tuple[str, ...]
@@ -39,7 +39,7 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class _Change(msgspec.Struct):
-    """Bytes at an offset, or with ``data`` None a size, that no sync covers; ``turn`` orders those of all files."""
+    """An unsynced write of bytes at an offset, or if ``data`` is None of a size; ``turn`` orders those of all files."""
 
     turn: int
     offset: int
@@ -85,21 +85,21 @@ class _File:
 
 
 class Disk:
-    """The files below one folder. Fed with the events of one process after another."""
+    """The files below one folder. It is given the events of one process after another."""
 
     def __init__(self) -> None:
         self._names: dict[str, _File] = {}
         self._durable_names: dict[str, _File] = {}
-        self._pending_names: list[dict[str, _File | None]] = []  # each one change: paths with what they now name
+        self._pending_names: list[dict[str, _File | None]] = []  # each one change: paths with the files they now name
         self._open: dict[int, tuple[_File, str]] = {}
         self._turn = 0
 
     def start_process(self) -> None:
-        """What follows are the events of another process, which sees what the last one wrote."""
+        """Begin the events of another process, which sees what the last one wrote."""
         self._open.clear()
 
     def cut(self, image: Image) -> None:
-        """The power went and came back: the disk holds this, and nothing is unsynced."""
+        """Simulate a power cut after which the disk holds this image, and nothing is unsynced."""
         self._names.clear()
         self._pending_names.clear()
         self.start_process()
@@ -111,7 +111,7 @@ class Disk:
         self._durable_names = dict(self._names)
 
     def apply(self, *events: Event) -> None:
-        """Follow what was done."""
+        """Apply events."""
         for event in events:
             self._turn += 1
             match event:
@@ -158,12 +158,12 @@ class Disk:
     # --- what could be left -------------------------------------------------------------------------------
 
     def image(self, chance: random.Random, mode: Mode) -> Image:
-        """One of the states in which the disk could be if the power went now.
+        """Draw one of the states in which the disk could be if the power failed now.
 
         Args:
-            chance: Decides what is open.
-            mode: Which of the unsynced writes are there: none, all, all up to one of them, each by chance as a whole,
-                each sector by chance, or each sector by chance with rubbish in some that are new.
+            chance: Makes the random choices.
+            mode: Which of the unsynced writes are there: none, all, all up to one of them, each write at random, each
+                sector at random, or each sector at random with rubbish in some new ones.
         """
         names = self._cut_names(chance, mode)
         unsynced = sorted(change.turn for file in names.values() for change in file.pending)
@@ -178,7 +178,7 @@ class Disk:
             if names[path].folder:
                 folders.append(path)
             elif path.endswith("-shm"):
-                # Mapped memory, which is never synced: anything may be in it.
+                # Mapped memory, which is never synced, may hold anything.
                 if (what := chance.randrange(3)) > 0:
                     files[path] = bytes(32768) if what == 1 else chance.randbytes(32768)
             else:
@@ -234,7 +234,7 @@ def _cut_file(file: _File, chance: random.Random, mode: Mode, last: int, share: 
 def _torn(
     offset: int, data: bytes, chance: random.Random, share: float, *, rubbish_from: int | None
 ) -> Iterator[tuple[int, bytes]]:
-    """Those sectors of a write that reached the disk; what is beside it in its first and last sector stays."""
+    """The sectors of a write that reached the disk; other bytes in its first and last sector stay unchanged."""
     start = offset
     while start < offset + len(data):
         end = min((start // SECTOR + 1) * SECTOR, offset + len(data))

@@ -1,4 +1,4 @@
-"""What every scenario of torture is made of, and the processes that play their cases."""
+"""The types that all torture scenarios share, and the processes that play their cases."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from repertory.torture.children import close_servers
 Profile: TypeAlias = Literal["short", "full"]
 Backend: TypeAlias = Literal["trio", "asyncio"]
 
-_CASE_TIMEOUT: Final = 500.0  # seconds; the longest case takes ten, and a busy machine many times as long
+_CASE_TIMEOUT: Final = 500.0  # seconds; the longest case takes ten, on a busy machine many times as long
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_MOST_SHOWN: Final = 20  # failures of one scenario that are kept with their words
+_MOST_SHOWN: Final = 20  # failures of one scenario whose text is kept
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One turn of a scenario.
+    """One play of a scenario.
 
     Attributes:
-        seed: Decides everything that is drawn in it.
+        seed: Determines every random choice in it.
         folder: An empty folder of its own, removed afterwards.
-        traces: What an earlier failure of this case left, to be looked at again; None for a new try.
+        traces: The evidence of an earlier failure of this case, to be examined again; None for a new play.
     """
 
     seed: int
@@ -46,7 +46,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def backend(self) -> Backend:
-        """The event loop that it runs on, where it does not draw one for each process."""
+        """The event loop that it runs on, unless it draws one for each process."""
         return "trio" if self.seed % 2 else "asyncio"
 
 
@@ -54,9 +54,9 @@ class Outcome(msgspec.Struct):
     """What a case did and found.
 
     Attributes:
-        counts: How many of what were tried, such as ``{"images": 90}``.
+        counts: How many things were tried, by name, such as ``{"images": 90}``.
         failures: What was not as promised.
-        evidence: Files that let a failure be looked at again, whatever the threads do next time.
+        evidence: Files with which a failure can be examined again, even if threads behave differently next time.
     """
 
     counts: dict[str, int] = {}
@@ -79,11 +79,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One way to torture, played once for each seed.
 
     Attributes:
-        name: What ``--only`` calls it.
-        play: Plays a case, in a worker process: a function of a module. What it raises is a failure.
+        name: Its name for ``--only``.
+        play: Plays a case, in a worker process, so it must be a function of a module. An exception is a failure.
         cases: How many cases each profile plays.
-        controls: Cases that break a promise on purpose, by name: of each, at least one of ``control_cases`` must fail.
-        missing: Says why it cannot be played on this machine; None where it can.
+        controls: Plays that break a promise on purpose, by name; at least one of ``control_cases`` of each must fail.
+        missing: Returns why it cannot be played on this machine; None if it can.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Failure(msgspec.Struct, frozen=True):
     """Something that was not as promised.
 
     Attributes:
-        evidence: The folder with what is kept of it; "" where nothing is.
+        evidence: The folder with its evidence; "" if there is none.
     """
 
     scenario: str
@@ -108,16 +108,16 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ScenarioReport(msgspec.Struct, kw_only=True):
-    """What came of one scenario.
+    """The results of one scenario.
 
     Attributes:
         planned: Cases that the profile asks for.
         cases: Cases that were played.
-        counts: Sums of what its cases counted.
+        counts: The sums of its cases' counts.
         failed: How many failures there were; ``failures`` holds the first ones.
-        seconds: Of the clock.
-        controls: For each negative control that was played, how many of its cases failed, as at least one must.
-        left_out: Why it was not played; "" where it was.
+        seconds: The elapsed time.
+        controls: For each negative control that was played, how many of its cases failed; at least one must.
+        left_out: Why it was not played; "" if it was.
     """
 
     name: str
@@ -132,12 +132,12 @@ class ScenarioReport(msgspec.Struct, kw_only=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing failed but the controls."""
+        """Whether nothing failed except the controls."""
         return not self.failed and all(self.controls.values())
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What came of all of it."""
+    """The results of all scenarios."""
 
     seed: int
     profile: Profile
@@ -156,7 +156,7 @@ class _Task(msgspec.Struct, frozen=True):
     number: int
     seed: int
     traces: Path | None = None
-    keep: Path | None = None  # where the evidence of a failure goes
+    keep: Path | None = None  # the folder for the evidence of a failure
 
 
 def seed_of(seed: int, scenario: str, control: str, number: int) -> int:
@@ -165,7 +165,7 @@ def seed_of(seed: int, scenario: str, control: str, number: int) -> int:
 
 
 def choose(scenarios: Sequence[Scenario], names: Iterable[str]) -> list[Scenario]:
-    """The scenarios of these names; all of them where there is none.
+    """The scenarios with these names; all of them if no name is given.
 
     Raises:
         ConfigurationError: There is no such scenario.
@@ -190,18 +190,18 @@ def run_torture(
     on_progress: Callable[[ScenarioReport], None] = lambda report: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Report:
-    """Play scenarios, one after the other, their cases side by side.
+    """Play scenarios, one after the other, and their cases in parallel.
 
     Args:
         scenarios: What to play.
-        profile: How many cases of each.
-        seed: Decides every case.
+        profile: Determines how many cases of each.
+        seed: Determines every case.
         case: Play this one case of each, and no controls; None plays what the profile says.
-        traces: What an earlier failure of that case left, to be looked at again; None tries anew.
-        keep: The folder that evidence of failures goes to; None keeps none.
-        workers: How many processes play.
+        traces: The evidence of an earlier failure of that case, to be examined again; None plays it anew.
+        keep: The folder for evidence of failures; None keeps none.
+        workers: The number of worker processes.
         on_progress: Called after every case.
-        is_stopped: Asked several times a second; once it is so, the report says what was done so far.
+        is_stopped: Called several times a second; once it returns True, the report has what was done so far.
 
     Raises:
         ConfigurationError: Fewer than one worker.
@@ -255,7 +255,7 @@ def _play_scenario(
     tasks: Sequence[_Task],
     on_progress: Callable[[ScenarioReport], None],
 ) -> bool:
-    """Play the cases; gives whether all were."""
+    """Play the cases; returns whether all were played."""
     report.planned = sum(not task.control for task in tasks)
     started = time.monotonic()
     counts = Counter[str]()
@@ -282,12 +282,12 @@ def _play_scenario(
 
 class _Worker:
     def __init__(self, folder: Path) -> None:
-        # Spawned, not forked: a fork would take over whatever threads and event loops the caller has.
+        # Spawned, not forked: a fork would inherit the threads and event loops of the caller.
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, str(folder)), daemon=False)
-        # What it inherits lasts until _work says what it does about signals. Python's tracker of resources, which the
-        # first worker would start, unblocks them.
+        # The inherited signal mask lasts until _work sets its handlers. Python's resource tracker, which the first
+        # worker would start, unblocks signals, so it is started before.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self.process.start()
@@ -311,7 +311,7 @@ class _Worker:
 
 
 class _Pool:
-    """Worker processes; one that dies or hangs costs its case a failure, and another takes its place."""
+    """Worker processes; if one dies or hangs, its case fails and another worker takes its place."""
 
     def __init__(self, workers: int, is_stopped: Callable[[], bool]) -> None:
         self._size = workers
@@ -319,7 +319,7 @@ class _Pool:
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> _Pool:
-        # In memory where there is such a place: nothing here depends on a real disk, and a sync costs nothing there.
+        # In memory if possible: nothing here depends on a real disk, and a sync costs nothing there.
         memory = Path("/dev/shm")  # noqa: S108 - a folder of a fresh name is made in it
         place = memory if os.access(memory, os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="repertory-torture-", dir=place))
@@ -331,7 +331,7 @@ class _Pool:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def play(self, tasks: Iterable[_Task]) -> Iterable[tuple[_Task, Outcome]]:
-        """Play cases, giving each outcome as it comes, until it is told to stop."""
+        """Play cases and yield each outcome as it arrives, until told to stop."""
         waiting = deque(tasks)
         while (waiting or any(worker.task for worker in self._workers)) and not self._is_stopped():
             while len(self._workers) < min(self._size, len(waiting)):
@@ -368,7 +368,7 @@ class _Pool:
 
 
 def _leave(number: int, frame: object) -> None:
-    """End at once, in the middle of a case: unwinding event loops would only be loud. The pool removes the folders."""
+    """Exit at once, in the middle of a case: unwinding event loops would only be noisy. The pool removes folders."""
     try:
         close_servers()
     finally:
@@ -376,9 +376,9 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _work(connection: Connection, folder: str) -> None:
-    """What a worker does: play what it is told until nobody tells any more."""
-    os.setsid()  # a terminal's Ctrl-C is for the one who asked for all this, not for us and our children
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of what came so far
+    """Run a worker: play the given cases until there are no more."""
+    os.setsid()  # a terminal's Ctrl-C is for the parent, not for the workers and their children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # also for one that is pending
     signal.signal(signal.SIGTERM, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -392,14 +392,14 @@ def _work(connection: Connection, folder: str) -> None:
 
 
 def play_case(play: Play, seed: int, parent: Path, *, traces: Path | None = None, keep: Path | None = None) -> Outcome:
-    """Play one case in a folder of its own; what it raises becomes a failure.
+    """Play one case in a folder of its own; an exception becomes a failure.
 
     Args:
         play: The scenario, or one of its controls.
-        seed: The case's own.
-        parent: Where its folder is made.
+        seed: The seed of the case.
+        parent: The folder in which its folder is made.
         traces: As in ``Case``.
-        keep: The folder that the evidence of a failure is copied to; None keeps none.
+        keep: The folder to which the evidence of a failure is copied; None keeps none.
     """
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
         try:

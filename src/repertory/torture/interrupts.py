@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at random instants, to real processes on a real terminal, and what a person would see of it."""
+"""Sends Ctrl-C and SIGTERM at random instants to real processes on a real terminal, and judges what a person sees."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from repertory.torture.frame import Case, Outcome
 from repertory.torture.screen import Screen
 
 WIDTH, HEIGHT = 80, 24
-_PATIENCE = 120.0  # seconds until a process counts as one that does not begin, or does not end
+_PATIENCE = 120.0  # seconds in which a process must begin, or end
 _NOISE = ("Traceback", "Exception ignored", "Fatal Python error", "KeyboardInterrupt", "Error in", "never awaited")
-_PICTURE = "VIEW / RECORD"  # stands above the live picture, once
-_SHOTS = 6  # of a case
+_PICTURE = "VIEW / RECORD"  # appears above the live picture, once
+_SHOTS = 6  # per case
 
-# Takes SIGTERM over, which is when it is shot at, and leaves Ctrl-C to Python.
+# Handles SIGTERM, which is the sign that signals may be sent, and leaves Ctrl-C to Python.
 _CARELESS = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: None); time.sleep(60)")
 
-# What is interrupted; {root} is a small folder, {db} a database with a run in it, {new} one that is not there yet.
+# The commands to interrupt; {root} is a small folder, {db} a database with a run in it, {new} one that is new.
 COMMANDS: tuple[str, ...] = (
     "run Where-are-locks --root {root} --db {new} --model offline",
     "run Where-are-locks --root {root} --db {new} --model offline --backend asyncio",
@@ -54,7 +54,7 @@ COMMANDS: tuple[str, ...] = (
 
 
 def run_case(case: Case) -> Outcome:
-    """Ctrl-C and SIGTERM at random instants, to commands on a terminal."""
+    """Send Ctrl-C and SIGTERM at random instants to commands on a terminal."""
     return Outcome({"interrupted commands": _SHOTS}, interrupt_storm(case.seed, _SHOTS))
 
 
@@ -67,10 +67,10 @@ class Shot(msgspec.Struct, frozen=True):
     """One process and the signals that it got.
 
     Attributes:
-        words: What the command line was given.
+        words: The arguments of the command line.
         signals: The signals, each with the seconds before it; 0 stands for Ctrl-C typed at the terminal.
-        code: The exit code; negative where a signal ended it before or after its own code could.
-        text: All that it wrote.
+        code: The exit code; negative if a signal ended the process before or after its own handlers could.
+        text: All its output.
         hung: Whether it had to be killed.
     """
 
@@ -82,15 +82,15 @@ class Shot(msgspec.Struct, frozen=True):
 
 
 def interrupt_storm(seed: int, count: int, *, commands: Sequence[str] = COMMANDS) -> list[str]:
-    """Start commands on a terminal, send each of them one to three signals, and look at what is left.
+    """Start commands on a terminal, send each of them one to three signals, and check what is left.
 
     Args:
-        seed: The same seed makes the same choices; what they meet in the processes depends on the machine.
+        seed: The same seed makes the same choices; at which point they meet the processes depends on the machine.
         count: How many processes.
-        commands: What is started, as in ``COMMANDS``.
+        commands: The commands, as in ``COMMANDS``.
 
     Returns:
-        What was wrong, one line for each process; empty where all is well.
+        What was wrong, one line for each process; empty if nothing was.
     """
     choose = random.Random(seed)
     failures: list[str] = []
@@ -98,7 +98,7 @@ def interrupt_storm(seed: int, count: int, *, commands: Sequence[str] = COMMANDS
         folder = Path(name)
         places = _prepare(folder)
         for number in range(count):
-            new = folder / f"{choose.randrange(3)}.db"  # some are met again, with what an interrupted run left in them
+            new = folder / f"{choose.randrange(3)}.db"  # some are used again, with what an interrupted run left in them
             command = choose.choice(commands).format(**places, new=new)
             first = choose.choice((0.0, choose.random() * 0.1, choose.random(), choose.random() * 3))
             gaps = [first, *(choose.choice((0.0, 0.3)) * choose.random() for _ in range(choose.choice((0, 0, 1, 2))))]
@@ -106,7 +106,7 @@ def interrupt_storm(seed: int, count: int, *, commands: Sequence[str] = COMMANDS
             shot = shoot(command.split(), plan, home=folder)
             left = _left_behind(folder / "tmp")
             problems = [*judge(shot), *(anyio.run(_unreadable, new) if new.exists() else [])]
-            if left and len(plan) < 3:  # the third signal ends a process whatever it is at
+            if left and len(plan) < 3:  # the third signal ends a process unconditionally
                 problems.append(f"it leaves {', '.join(left)} behind")
             sent = ", ".join(f"{number or '^C'} after {gap:.4f} s" for gap, number in plan)
             failures += [f"seed {seed}, {number}: {command} ({sent}): {problem}" for problem in problems]
@@ -129,13 +129,13 @@ def _prepare(folder: Path) -> Mapping[str, Path]:
 
 
 def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path, program: Sequence[str] = ()) -> Shot:
-    """Start the command line on a terminal of 80 columns and send it signals, once it has taken them over.
+    """Start the command line on a terminal of 80 columns and send it signals, once it handles them.
 
     Args:
-        words: What the command line is given.
-        plan: Seconds and signal, one after the other; see ``Shot.signals``.
+        words: The arguments of the command line.
+        plan: Pairs of seconds and signal, in order; see ``Shot.signals``.
         home: The home folder of the process.
-        program: What is started instead of the command line.
+        program: The program to start instead of the command line.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
@@ -144,7 +144,7 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
 
     def take_the_terminal() -> None:
         os.login_tty(slave)  # Ctrl-C needs one
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who was started in the background hands down that it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a parent in the background passes on that it is ignored
 
     process = subprocess.Popen(
         [*(program or (sys.executable, "-m", "repertory")), *words],
@@ -182,7 +182,7 @@ def _left_behind(folder: Path) -> list[str]:
 
 
 def _hear(master: int, heard: list[bytes], seconds: float, *, until: Callable[[], bool] = lambda: False) -> bool:
-    """Read what is written for so long, or until something is so; returns whether it was."""
+    """Read output for this long, or until a condition holds; returns whether it did."""
     end = time.monotonic() + seconds
     while True:
         left = end - time.monotonic()
@@ -190,7 +190,7 @@ def _hear(master: int, heard: list[bytes], seconds: float, *, until: Callable[[]
             try:
                 heard.append(os.read(master, 65536))
                 continue
-            except OSError:  # Linux: nobody has the terminal open any more
+            except OSError:  # Linux: no process has the terminal open any more
                 time.sleep(max(0.0, min(left, 0.01)))
         if until():
             return True
@@ -199,17 +199,17 @@ def _hear(master: int, heard: list[bytes], seconds: float, *, until: Callable[[]
 
 
 def _listens(pid: int) -> bool:
-    """Whether a process handles SIGTERM, which Python by itself does not: before that no code of ours runs."""
+    """Whether a process handles SIGTERM, which Python does not by default: before that no code of ours runs."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:  # gone, or a system without /proc: then what Python itself does is seen, too
+    except OSError:  # gone, or no /proc: then signals may also meet Python's startup
         return not Path("/proc/self/status").exists()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def judge(shot: Shot) -> list[str]:
-    """Say what a person would complain of; nothing where all is well."""
+    """List what a person would complain about; empty if there is nothing."""
     screen = Screen(WIDTH, HEIGHT)
     screen.write(shot.text)
     problems = [f"it shows {noise!r}: {shot.text[-2000:]!r}" for noise in _NOISE if noise in shot.text][:1]
@@ -226,20 +226,20 @@ def judge(shot: Shot) -> list[str]:
 
 
 def _codes(shot: Shot) -> set[int]:
-    """How a process may end: done before the signal, or by it.
+    """The exit codes that a process may have: it was done before the signal, or ended by it.
 
-    Python gives signals back to the system just before the process ends, which then ends by the signal itself; a
-    shell shows the same number for both.
+    Just before it exits, Python restores the default handlers, so that the signal itself may end the process; a shell
+    shows the same number for both.
     """
     sent = {number or signal.SIGINT for _, number in shot.signals}
     codes = {0} | {128 + number for number in sent} | {-number for number in sent}
-    # There may be nothing yet to resume, or the run may be done; the database of another shot is left as it was.
+    # There may be nothing to resume yet, or the run may be done: databases of other shots are used as they are.
     return codes | ({1, 2, 4} if shot.words.startswith("resume") else set())
 
 
 async def _unreadable(path: Path) -> list[str]:
     try:
-        async with open_journal(path) as journal:  # to write, as the next run does: it may not have been made wholly
+        async with open_journal(path) as journal:  # for writing, as the next run does: it may be incomplete
             await journal.read_runs()
     except RepertoryError as error:
         return [f"its database cannot be read: {error}"]

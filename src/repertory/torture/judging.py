@@ -1,4 +1,4 @@
-"""What must be true of a record, whatever happened to the process and to the power: checks that name what is wrong."""
+"""Checks of what must be true of a record after any kill or power cut; they return what is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def transcript_problems(turns: Sequence[Turn], *, ended: bool = True) -> list[st
 
     Args:
         turns: The entries, in order.
-        ended: Whether every call must have its result by now; if not, those of the last turn may lack one.
+        ended: Whether every call must have its result; if not, those of the last turn may lack one.
     """
     found: list[str] = []
     asked: dict[str, int] = {}
@@ -55,7 +55,7 @@ def read_transcripts(database: Path) -> dict[str, list[Turn]]:
 
 
 def file_problems(database: Path) -> list[str]:
-    """What SQLite itself finds wrong with a file."""
+    """The problems that SQLite itself finds in a file."""
     try:
         with closing(sqlite3.connect(database)) as connection:
             found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
@@ -65,16 +65,16 @@ def file_problems(database: Path) -> list[str]:
 
 
 def record_problems(database: Path) -> list[str]:
-    """What ``repertory doctor --deep`` finds wrong: records that are damaged, and records that are missing."""
+    """The problems that ``repertory doctor --deep`` finds: damaged records, and missing records."""
     return [f"doctor says: {each}" for each in find_damage(str(database), deep=True)]
 
 
 def run_problems(database: Path, *, ended: bool = True) -> list[str]:
-    """What is wrong with a file of runs: damage, or else what is poisoned in their transcripts.
+    """What is wrong with a file of runs: damage, or else poisoned transcripts.
 
     Args:
         database: The journal.
-        ended: As ``transcript_problems`` takes it.
+        ended: As in ``transcript_problems``.
     """
     if damage := file_problems(database) or record_problems(database):
         return damage
@@ -97,11 +97,11 @@ def read_results(database: Path) -> dict[tuple[str, str], str]:
 
 
 def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
-    """Compare what tools did with what the record says of it, for every run that has ended.
+    """Compare the effects of tools with the record, for every run that has ended.
 
     Args:
         database: The journal.
-        account: What was kept outside of the process: a line ``CLASS RUN CALL NAME`` for each effect that took place.
+        account: The account outside of the process: a line ``CLASS RUN CALL NAME`` for each effect that took place.
     """
     happened = Counter[tuple[str, str, str]]()
     names: dict[tuple[str, str], set[str]] = {}
@@ -146,13 +146,13 @@ def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
 def append_problems(
     rows: Sequence[tuple[Place, str, int]], acknowledged: Mapping[str, Place | None], *, gaps: bool = False
 ) -> list[str]:
-    """What is wrong with appends: lost or moved ones, duplicates, gaps, torn batches, a writer's out of their order.
+    """What is wrong with appends: lost, moved or duplicate ones, gaps, torn batches, and a wrong order of a writer's.
 
     Args:
-        rows: Place, name and sequence number of each entry, in the order of the file. A name says the process, the
-            writer, the number of its batch, the size of that, and the place in it: ``7.2.4.3.0``.
-        acknowledged: Names with the places that the writers were told; None where they were not told.
-        gaps: Whether sequence numbers may have gaps, as those of a server have.
+        rows: Place, name and sequence number of each entry, in the order of the file. A name consists of the process,
+            the writer, the number of its batch, the batch's size, and the place in it: ``7.2.4.3.0``.
+        acknowledged: Names with the places that the writers were told; None if they were not told.
+        gaps: Whether sequence numbers may have gaps, as on a server.
     """
     found: list[str] = []
     kept = {name: place for place, name, _ in rows}

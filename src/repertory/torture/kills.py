@@ -1,4 +1,4 @@
-"""Kills: processes that are ended or stopped at random instants, and what the next one makes of what they left."""
+"""Kills: processes are killed or stopped at random instants, and the next one continues from what they left."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from repertory.torture.judging import (
 from repertory.torture.servers import drop_database, make_database
 from repertory.torture.team import RUN_ID, expected_answer
 
-_TIMEOUT: Final = 150.0  # seconds; a life takes a third of one, and a busy machine a hundred times as long
+_TIMEOUT: Final = 150.0  # seconds; a life takes a third of one, on a busy machine a hundred times as long
 _OPENING: Final = 0.05  # seconds that opening takes, about
-_MOMENT: Final = 0.01  # seconds in which one thing is done, about
-_MOST_DONE: Final = 5  # things, of some fifty to a hundred that there are to do over all lives
-_SLOWER: Final = 4  # times as long until a run goes on that is on a server: it asks that whose the run is
+_MOMENT: Final = 0.01  # seconds that one thing takes, about
+_MOST_DONE: Final = 5  # things that a life does, of some fifty to a hundred in all lives
+_SLOWER: Final = 4  # a run on a server takes that many times as long to continue: it has to ask who owns the run
 _STEPS: Final = 12
 _ASKING_STEPS: Final = 16
 
@@ -61,8 +61,8 @@ class _Victim:
     """One database, and the processes that work on it one after the other.
 
     Args:
-        done: How many things a process has done so far, by which it is killed, so that a kill meets it at work on a
-            slow machine too; None where that cannot be seen: it is killed by the clock.
+        done: Returns how many things a process has done so far. Kills are timed by it, so that they meet the process
+            at work on a slow machine too; None if that cannot be seen: then kills are timed by the clock.
         server: A PostgreSQL server on which a database is made for it, until ``close``; "" takes a file.
     """
 
@@ -90,12 +90,12 @@ class _Victim:
         }
 
     def close(self) -> None:
-        """Drop what was made on a server."""
+        """Drop the database on a server."""
         if self._address is not None:
             drop_database(self._address)
 
     def read(self) -> Path:
-        """The database as a file, to be looked at: what is on a server is moved into one, every row compared."""
+        """The database as a file, to be examined: one on a server is copied to a file, and every row compared."""
         if self._address is not None:
             self._file.unlink(missing_ok=True)
             until = time.monotonic() + _TIMEOUT
@@ -115,7 +115,7 @@ class _Victim:
         """Start a process and kill it while it opens the file, or soon after that: within ``most`` seconds or so.
 
         Returns:
-            What it wrote.
+            Its output.
         """
         with self._start() as child:
             most *= 1 if self._address is None else _SLOWER
@@ -129,7 +129,7 @@ class _Victim:
             return self._end(child)
 
     def finish(self) -> str:
-        """Start a process and let it come to its end; gives what it wrote."""
+        """Start a process and let it finish; returns its output."""
         with self._start() as child:
             if not child.read(_TIMEOUT):
                 self.outcome.fail(f"the last process did not end within {_TIMEOUT:.0f} s")
@@ -154,7 +154,7 @@ class _Victim:
         child.signal(signal.SIGSTOP)
         self.outcome.count("SIGSTOPs")
         child.read(self.chance.uniform(0.0, 0.02))
-        # Of a file a stopped process is the owner. On a server others may write meanwhile.
+        # A stopped process still owns a file. On a server others may write meanwhile.
         if (
             self._address is None
             and "OPEN" in child.output
@@ -181,7 +181,7 @@ class _Victim:
 
 
 def run_case(case: Case, *, most: int = 14, server: str = "") -> Outcome:
-    """Kill processes that work on one database until they are done, at most ``most`` times; then look at it."""
+    """Kill processes that work on one database until they are done, at most ``most`` times; then examine it."""
     kind = random.Random(f"kind {case.seed}").random()
     if kind < 0.6:
         return kill_effects(case, most=most, server=server)
@@ -220,7 +220,7 @@ def kill_effects(
 
 
 def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "", server: str = "") -> Outcome:
-    """Kill an agent whose calls wait for a decision or for their result: while they wait, are decided, or are made."""
+    """Kill an agent whose calls wait for a decision or a result: while they wait, are decided, or run."""
     outcome = Outcome()
     account = case.folder / "account.txt"
     with closing(
@@ -249,12 +249,12 @@ def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie
 
 
 def made_unasked(case: Case, *, server: str = "") -> Outcome:
-    """Negative control: a tool that is to ask asks nobody."""
+    """Negative control: a tool that should need approval runs without it."""
     return kill_approvals(case, most=2, lie="unasked", server=server)
 
 
 def early_decisions(case: Case, *, server: str = "") -> Outcome:
-    """Negative control: what was decided is written down before it is durable."""
+    """Negative control: decisions are written down before they are durable."""
     return kill_approvals(case, most=14, lie="early", server=server)
 
 
@@ -299,7 +299,7 @@ def _said(child: Child) -> int:
 
 
 def acknowledged_in(output: str) -> dict[str, Place | None]:
-    """The names that an appending process said were kept, with their places; None where it said none."""
+    """The names that an appending process reported as acknowledged, with their places; None if it reported none."""
     found: dict[str, Place | None] = {}
     for line in output.splitlines(keepends=True):
         if line.endswith("\n") and "=" in line:  # what follows the last newline was cut off by the kill
@@ -309,7 +309,7 @@ def acknowledged_in(output: str) -> dict[str, Place | None]:
 
 
 def pure_in_name(case: Case, *, server: str = "") -> Outcome:
-    """Negative control: a tool that must not run twice says that it may, and takes so long that a kill meets it."""
+    """Negative control: a tool that must not run twice is declared pure, and takes so long that a kill meets it."""
     return kill_effects(case, most=8, pause=0.02, unsafe="pure", server=server)
 
 
@@ -332,7 +332,7 @@ def _kill_until_done(victim: _Victim, *, most: int, within: float) -> None:
 
 
 def _check_runs(database: Path, outcome: Outcome) -> bool:
-    """Note what is wrong with a file of runs that are over; gives whether it is sound enough to look for more."""
+    """Note what is wrong with a file of ended runs; returns whether it is sound enough for further checks."""
     if found := run_problems(database):
         outcome.failures += found
         return False

@@ -1,4 +1,4 @@
-"""Power cuts: whatever was unsynced is there, gone or torn, and nothing that was acknowledged is lost."""
+"""Power cuts: unsynced data may be there, gone or torn, and nothing that was acknowledged may be lost."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from repertory.torture.team import RUN_ID, TASK, effects_team, expected_answer
 from repertory.torture.trace import Event, Faulted, Marked, Synced, read_trace
 from repertory.torture.workloads import RUNS, Life, leaves, text_of_entry
 
-_LIFE_TIMEOUT = 120.0  # seconds; a life takes a tenth of one, and a busy machine many times as long
+_LIFE_TIMEOUT = 120.0  # seconds; a life takes a tenth of one, on a busy machine many times as long
 _STEPS = 3
-_AFTER = "after"  # the name of what is appended after a cut
-_RESUMED = 0.12  # of a team's images are resumed to the end, which costs ten times as much as reading them
+_AFTER = "after"  # the name of an append after a cut
+_RESUMED = 0.12  # share of a team's images that are resumed to the end, which costs ten times as much as reading them
 
 
 class Account(msgspec.Struct):
-    """What the workload was told, or did outside of the process, up to a point of the trace.
+    """What the workload was acknowledged, or did outside of the process, up to a point of the trace.
 
     Attributes:
-        partial: Whether there were lives whose journal promised less, so that their words do not count.
+        partial: Whether there were lives whose journal promised less, so that their acknowledgements do not count.
     """
 
     acknowledged: dict[str, Place] = {}
@@ -52,7 +52,7 @@ class Account(msgspec.Struct):
     partial: bool = False
 
     def take(self, text: str) -> None:
-        """Note what the workload said in the trace."""
+        """Note a message of the workload in the trace."""
         kind, _, rest = text.partition(" ")
         match kind:
             case "ack":
@@ -67,12 +67,12 @@ class Account(msgspec.Struct):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One scenario: the lives of a journal, and whether the power fails between one and the next.
+    """One scenario: the lives of a journal, and whether the power fails between them.
 
     Attributes:
-        cuts: For each life but the last, whether a power cut follows; else only the process ends.
+        cuts: For each life but the last, whether a power cut follows; otherwise only the process ends.
         images: How many cuts are tried.
-        folder: Whether the folder of the journal is there beforehand, for good.
+        folder: Whether the folder of the journal exists, durably, beforehand.
         gullible: Whether to hold a journal to what it acknowledged though its durability promised less; for controls.
     """
 
@@ -104,13 +104,13 @@ def plan_for(seed: int, *, images: int) -> Plan:
         )
         for number in range(count)
     )
-    # What a cut leaves of a life that synced nothing is no journal any more, and nobody promised it.
+    # After a life that synced nothing, a cut leaves no valid journal, and none was promised.
     cuts = tuple(chance.random() < 0.35 and life.durability != "memory" for life in lives[:-1])
     return Plan(lives, cuts, images // 3 if many else images, chance.random() < 0.5)
 
 
 def _durability(chance: random.Random, weaker: float, *, last: bool) -> Durability:
-    """Mostly ``power``; in some scenarios less, in some less at first."""
+    """Draw a durability: mostly ``power``; in some scenarios less, in some less at first."""
     if weaker < 0.06:
         return "process"
     if weaker < 0.26 and not last:
@@ -119,7 +119,7 @@ def _durability(chance: random.Random, weaker: float, *, last: bool) -> Durabili
 
 
 def _faults(chance: random.Random) -> list[shim.Rule]:
-    """One thing that goes wrong, early or late; sometimes two."""
+    """Draw a fault, early or late; sometimes two."""
     nth = chance.choice((chance.randint(1, 6), chance.randint(1, 25), chance.randint(1, 60)))
     suffix = chance.choice(("", "", "-wal", "-wal", "-wal", ".db", "-journal", "data"))
     broken = chance.choice((errno.EIO, errno.EIO, errno.ENOSPC))
@@ -140,12 +140,12 @@ def _faults(chance: random.Random) -> list[shim.Rule]:
 
 
 def run_case(case: Case, *, images: int = 110) -> Outcome:
-    """Play one scenario, and look at what power cuts in it would have left."""
+    """Play one scenario, and check what power cuts in it would have left."""
     return play(case, plan_for(case.seed, images=images))
 
 
 def without_syncs(case: Case) -> Outcome:
-    """Negative control: every sync is swallowed, and said to be done."""
+    """Negative control: every sync is skipped, and reported as done."""
     lie = [shim.Rule(on="sync", first=1, last=shim.FOR_EVER, action="lie")]
     return play(case, _control(case, "writers", "power", lie))
 
@@ -156,7 +156,7 @@ def in_memory(case: Case) -> Outcome:
 
 
 def for_processes(case: Case) -> Outcome:
-    """Negative control: a journal that only outlives its process."""
+    """Negative control: a journal that survives only the end of its process."""
     return play(case, _control(case, "writers", "process", []))
 
 
@@ -166,7 +166,7 @@ def _control(case: Case, kind: str, durability: Durability, rules: list[shim.Rul
 
 
 def play(case: Case, plan: Plan) -> Outcome:
-    """Live the lives of a scenario, and try cuts in each of them."""
+    """Run the lives of a scenario, and try cuts in each of them."""
     chance = random.Random(f"cuts of {case.seed}")
     root = case.folder / "root"
     root.mkdir()
@@ -176,7 +176,7 @@ def play(case: Case, plan: Plan) -> Outcome:
         disk.cut(Image({}, ("data",)))
     seen: set[object] = set()
     faults = 0
-    sound = True  # whether what is on the disk is a journal: not while nothing is synced
+    sound = True  # whether the disk holds a valid journal: not while nothing is synced
     for life, cut_follows in zip(plan.lives, (*plan.cuts, False), strict=True):
         counts = life.durability == "power" or plan.gullible
         account.partial = account.partial or not counts
@@ -240,7 +240,7 @@ def _live(case: Case, root: Path, life: Life, outcome: Outcome) -> list[Event]:
 
 
 def _cut_points(events: list[Event], count: int, chance: random.Random) -> dict[int, int]:
-    """Where to cut, and how often: anywhere, and more often while the file is opened and right behind what tells."""
+    """Where to cut, and how often: anywhere, but more often during opening and right after acknowledgements."""
     points: dict[int, int] = {len(events): 2}
     telling = [at + 1 for at, event in enumerate(events) if isinstance(event, Synced | Marked | Faulted)]
     opened = next((at for at, event in enumerate(events) if isinstance(event, Marked)), len(events))
@@ -288,7 +288,7 @@ async def _look_at_writers(database: Path, account: Account) -> list[str]:
 
 
 async def look_at_team(database: Path, account: Account) -> list[str]:
-    """What a cut left of a team that does not hold what the account says."""
+    """Where what a cut left of a team's journal contradicts the account."""
     async with open_journal(database) as journal:
         found = await _read_team(journal, account)
     return found + run_problems(database, ended=False)

@@ -58,10 +58,10 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
 
 
 def on_server(server: str) -> tuple[Scenario, ...]:
-    """Those that can be played on a PostgreSQL server: its processes are killed, not its disk.
+    """The scenarios that can be played on a PostgreSQL server: its clients are killed, but its disk does not fail.
 
     Args:
-        server: The address of a database on it, as a user who may create others.
+        server: The address of a database on it, as a user who may create databases.
     """
 
     def there(play: Callable[..., Outcome]) -> Play:

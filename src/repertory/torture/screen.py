@@ -1,4 +1,4 @@
-"""What a person would see: a terminal that takes in what a program writes, and remembers every line of it."""
+"""A terminal that renders the output of a program, as a person would see it, and keeps every line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Screen:
 
     Args:
         width: Its columns.
-        height: Its lines; what scrolls away is kept, but the cursor does not go back there.
+        height: Its lines; lines that scroll away are kept, but the cursor cannot go back there.
 
     Attributes:
-        cursor_shown: Whether a person sees the cursor.
+        cursor_shown: Whether the cursor is visible.
     """
 
     def __init__(self, width: int = 80, height: int = 24) -> None:
@@ -32,7 +32,7 @@ class Screen:
         return [line.rstrip() for line in self._lines]
 
     def write(self, text: str) -> None:
-        """Show what a program wrote."""
+        """Render the output of a program."""
         for found in _PARTS.finditer(text):
             values, command, back, down, left, words, _ = found.groups()
             if command:
@@ -79,5 +79,5 @@ class Screen:
             case "K":
                 line = self._lines[self._row]
                 self._lines[self._row] = "" if count == 2 else line[: self._column]
-            case _:  # colours, titles, and what no command here writes
+            case _:  # colours, titles, and sequences that no command here writes
                 pass

@@ -13,7 +13,7 @@ _PREFIX: Final = "repertory_torture_"
 
 
 def make_database(server: str) -> PostgresAddress:
-    """Make a database of a new name on a server."""
+    """Make a database with a new name on a server."""
     name = f"{_PREFIX}{secrets.token_hex(6)}"
     with connect(PostgresAddress(server)) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
@@ -21,7 +21,7 @@ def make_database(server: str) -> PostgresAddress:
 
 
 def drop_database(address: PostgresAddress) -> None:
-    """Drop one that was made so, whoever is connected to it."""
+    """Drop a database that ``make_database`` made, even if clients are connected."""
     name = urlsplit(address.uri).path[1:]
     assert name.startswith(_PREFIX)
     with connect(PostgresAddress(urlunsplit(urlsplit(address.uri)._replace(path="/postgres")))) as connection:

@@ -1,4 +1,4 @@
-"""The preloaded library: made when it is needed, and told by a workload what to watch and what to break."""
+"""The preloaded library: compiled when it is needed, and told by a workload what to watch and which faults to make."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ FOR_EVER: Final = 10**9
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault: what happens to the calls of one kind, counted from 1 over the files whose path ends so.
+    """A fault for calls of one kind, which are counted from 1 over all files whose path ends with ``suffix``.
 
     Attributes:
         on: Which calls. ``name`` are those that make, rename or remove a file or folder; ``any`` are all.
-        first: The first call that is hit, and
-        last: the last one.
-        action: ``fail`` with ``error``; ``partly`` writes half; ``lie`` says that a sync was done; ``die`` kills the
+        first: The first affected call.
+        last: The last affected call.
+        action: ``fail`` with ``error``; ``partly`` writes half; ``lie`` only pretends to sync; ``die`` kills the
             process, before the call or after it.
         suffix: The end of the path, such as ``-wal``; "" for every file.
-        error: What a failing call reports.
+        error: The error of a failing call.
     """
 
     on: On
@@ -51,7 +51,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def missing() -> str | None:
-    """Why there can be no shim on this machine; None where there can."""
+    """Why the shim cannot be used on this machine; None if it can."""
     if not sys.platform.startswith("linux"):
         return "needs Linux, to preload a library"
     if _compiler() is None:
@@ -88,7 +88,7 @@ def _compiler() -> str | None:
 
 
 def library() -> Path:
-    """Where the compiled shim is; compiled first where it is not there yet.
+    """The path of the compiled shim; it is compiled first if it does not exist yet.
 
     Raises:
         RepertoryError: It cannot be compiled.
@@ -105,12 +105,12 @@ def library() -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RepertoryError(f"{command[0]} cannot compile {source}: {done.stderr.strip()}")
-        fresh.replace(made)  # at once, for whoever compiles at the same time
+        fresh.replace(made)  # atomically, as others may compile at the same time
     return made
 
 
 def begin(folder: str, trace: str, rules: list[Rule]) -> None:
-    """Watch a folder from now on. In a process that was started with the shim preloaded.
+    """Watch a folder from now on; only in a process that was started with the shim preloaded.
 
     Raises:
         OSError: The trace cannot be written.
@@ -125,7 +125,7 @@ def begin(folder: str, trace: str, rules: list[Rule]) -> None:
 
 
 def mark(text: str) -> None:
-    """Say something in the trace, such as that an append was acknowledged."""
+    """Write a message into the trace, such as that an append was acknowledged."""
     _shim().shim_mark(text.encode())
 
 

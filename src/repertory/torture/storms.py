@@ -1,7 +1,7 @@
-"""Storms: random trouble against a real supervisor and a real file, that can be repeated by its seed.
+"""Storms: random trouble for a real supervisor and a real file, repeatable by its seed.
 
-A storm takes a seed and how much of it is wanted, runs on the event loop that it is called on, and returns what went
-wrong, a line for each; an empty list is what is promised.
+A storm takes a seed and its size, runs on the event loop on which it is called, and returns what went wrong, one line
+each; the list must be empty.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.testing.models import FunctionModel, call
 from repertory.torture.frame import Case, Outcome
 
-_CALLS = 150  # of a case
+_CALLS = 150  # per case
 _TREES = 4
 
-_TOKENS = 1_010  # of a call; the prompt has fewer than it is estimated at, so that no call takes more than reserved
-_TOGETHER = 16  # calls that are made, and cancelled, side by side
+_TOKENS = 1_010  # per call; the prompt has fewer than its estimate, so that no call uses more than it reserved
+_TOGETHER = 16  # calls that are made, and cancelled, concurrently
 _MOST_CHECKPOINTS = 14  # a spawn passes about ten
-_LONGEST = 0.03  # seconds; a spawn takes a few milliseconds, most of them at the disk
+_LONGEST = 0.03  # seconds; a spawn takes a few milliseconds, most of them on the disk
 
 
 def run_case(case: Case) -> Outcome:
-    """``spawn`` and ``send``, side by side, cancelled at random; and trees of runs that are cut off, with limits."""
+    """Cancel concurrent ``spawn`` and ``send`` at random; and cut off trees of runs with limits."""
     failures = [
         *anyio.run(cancel_storm, case.seed, _CALLS, backend=case.backend),
         *anyio.run(limit_storm, case.seed, _TREES, backend=case.backend),
@@ -51,7 +51,7 @@ def run_case(case: Case) -> Outcome:
 
 
 def half_begun(case: Case) -> Outcome:
-    """Negative control: a run and a message that are on record, and that no process knows of."""
+    """Negative control: a run and a message that are in the journal but unknown to every process."""
 
     async def begin() -> list[str]:
         async with open_supervisor() as supervisor:
@@ -65,11 +65,11 @@ def half_begun(case: Case) -> Outcome:
 async def cancel_storm(seed: int, count: int) -> list[str]:
     """Cancel ``spawn`` and ``send`` at random checkpoints, by scopes and on asyncio also by bare ``Task.cancel``.
 
-    A call must have happened in the record and in the process, or in neither: no run is on record that nobody runs,
-    and no message that is never heard.
+    A call must have taken effect both in the journal and in the process, or in neither: no recorded run may lack a
+    process, and no recorded message may go unread.
 
     Args:
-        seed: Decides everything that is left to chance.
+        seed: Determines every random choice.
         count: How many calls are made.
     """
     chance = random.Random(seed)
@@ -92,13 +92,13 @@ async def cancel_storm(seed: int, count: int) -> list[str]:
 
 
 async def limit_storm(seed: int, count: int) -> list[str]:
-    """Cut trees of runs off at random instants, resume them until they end, and compare with their limits.
+    """Cut off trees of runs at random instants, resume them until they end, and compare their use with their limits.
 
-    The model takes a dollar for each call and keeps its own books, as a provider does. A tree may hold as many runs as
-    its limit says, make as many iterations in each, and take its bound of money and of tokens and one call.
+    The model charges a dollar for each call and keeps its own books, as a provider does. A tree may have as many runs,
+    and as many iterations in each, as its limits allow, and may exceed its limits of cost and tokens by one call.
 
     Args:
-        seed: Decides everything that is left to chance.
+        seed: Determines every random choice.
         count: How many trees are grown.
     """
     chance = random.Random(seed)
@@ -109,7 +109,7 @@ async def limit_storm(seed: int, count: int) -> list[str]:
 
 
 class _Tree:
-    """One tree of runs that would grow and spend for ever, and its limits."""
+    """One tree of runs that would grow and spend forever, and its limits."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -122,7 +122,7 @@ class _Tree:
             tokens=_TOKENS * chance.randint(1, 20) if chance.random() < 0.5 else None,
             iterations=chance.randint(2, 9),
         )
-        # A dollar for a thousand tokens written, which is as many as an answer may have.
+        # A dollar for a thousand output tokens, which is as many as an answer may have.
         profile = with_prices(structs.replace(OFFLINE, name="dollars"), input=0.0, output=1_000.0)
         self._model = FunctionModel(self._answer, profile=profile)
 
@@ -146,7 +146,7 @@ class _Tree:
         return ModelResponse(content=content, usage=Usage(input_tokens=_TOKENS - 1_000, output_tokens=1_000))
 
     async def failures(self) -> list[str]:
-        """Cut it off some times, let it end, and look at what is on record and in the provider's books."""
+        """Cut it off a few times, let it end, and check the journal and the provider's books."""
         limits, agent = self._limits, self._agent()
         async with open_journal() as journal:
             for _ in range(self._chance.randint(0, 5)):
@@ -178,7 +178,7 @@ class _Tree:
 
 
 class _Calls:
-    """Calls of the public face that are cancelled on their way."""
+    """Calls of public functions that are cancelled before they return."""
 
     def __init__(self, supervisor: Supervisor, chance: random.Random) -> None:
         self._supervisor = supervisor
@@ -187,7 +187,7 @@ class _Calls:
         self.returned: list[Run[Any]] = []
 
     async def make(self, number: int) -> None:
-        """Spawn a run, or say something to one; cancelled after some checkpoints."""
+        """Spawn a run, or send a message to one; cancelled after some checkpoints."""
         run = self._chance.choice(self.returned) if self.returned and self._chance.random() < 0.5 else None
         steps, delay = self._chance.randrange(_MOST_CHECKPOINTS), self._chance.choice([0.0, _LONGEST])
         delay, bare = delay * self._chance.random(), self._chance.random() < 0.5
@@ -203,11 +203,11 @@ class _Calls:
 
 
 async def disagreements(supervisor: Supervisor, returned: Sequence[Run[Any]] = ()) -> list[str]:
-    """What the record and the process say differently, once every run of this process has ended.
+    """Where journal and process disagree, once every run of this process has ended.
 
     Args:
-        supervisor: The process.
-        returned: The runs that it gave to somebody.
+        supervisor: The process's supervisor.
+        returned: The runs that it returned to callers.
     """
     found = list[str]()
     for row in await supervisor.runs():
@@ -227,7 +227,7 @@ async def disagreements(supervisor: Supervisor, returned: Sequence[Run[Any]] = (
 
 
 async def unheard(journal: Journal, run_id: str) -> list[str]:
-    """The messages of a run that are on record and in no entry, or in more than one."""
+    """The recorded messages of a run that are in no entry, or in more than one."""
     said = [record.body["message_id"] for _, record in await journal.read_events(run_id) if record.type == "UserSaid"]
     entries = await journal.read_entries(run_id)
     heard = Counter(entry.message_id for entry in entries if entry.kind == "user-input")
@@ -243,16 +243,16 @@ async def unheard(journal: Journal, run_id: str) -> list[str]:
 async def cancelled_after(
     steps: int, function: Callable[[], Awaitable[object]], *, delay: float = 0.0, bare: bool = False
 ) -> bool:
-    """Call a function and cancel it after so many checkpoints of another task, and so many seconds.
+    """Call a function and cancel it after ``steps`` checkpoints of another task and ``delay`` seconds.
 
     Args:
-        steps: How many.
-        function: What to call.
-        delay: Seconds, for what waits for other threads; 0.0 for none.
+        steps: The number of checkpoints.
+        function: The function to call.
+        delay: Seconds, for functions that wait for other threads; 0.0 for none.
         bare: On asyncio, cancel the task itself, as ``asyncio.timeout`` does, instead of a scope.
 
     Returns:
-        Whether it did not return.
+        Whether the call was cancelled before it returned.
     """
     returned = False
 

@@ -17,12 +17,12 @@ from repertory.tools import ToolContext, tool
 
 RUN_ID: Final = "run-torture"
 TASK: Final = "Do every piece of work once, and say how many pieces there were."
-COMMITTED: Final = "torture-effect"  # the type of the event that a transactional call commits
+COMMITTED: Final = "torture-effect"  # the type of event that a transactional call commits
 
-Tell: TypeAlias = Callable[[str, str], None]  # (effect class, what names the call for good): one effect took place
+Tell: TypeAlias = Callable[[str, str], None]  # (effect class, the call's permanent name): one effect took place
 
 EFFECTS: Final[dict[str, Effect]] = {"fire": "unsafe", "put": "idempotent", "look": "pure", "note": "transactional"}
-"""The tools, with what running them again does."""
+"""The tools, with their declared effects."""
 
 
 def effects_team(
@@ -39,15 +39,15 @@ def effects_team(
 
     Args:
         tell: Called by a tool when its effect takes place; a transactional tool commits an event instead.
-        steps: Turns of the lead. In its second one it delegates to the helper, who makes half as many.
-        pause: About how many seconds a tool takes, before and after its effect, so that a kill finds it at work.
-        reuse: Whether the model numbers the calls of every turn alike, as local servers do: it is for the engine to
-            keep them apart.
-        levels: With 3 the lead delegates to a deputy, who does as the lead does, and has the helper.
-        placement: Labels of the machines where the deputy may work; () for beside the lead.
-        unsafe: What the tool that must not be done twice is declared to be; another effect is a lie, for controls.
+        steps: Turns of the lead. In its second turn it delegates to the helper, who makes half as many.
+        pause: About how many seconds a tool takes, before and after its effect, so that a kill meets it at work.
+        reuse: Whether the model repeats the same call ids in every turn, as local servers do: the engine must tell
+            the calls apart.
+        levels: With 3 the lead delegates to a deputy, who works like the lead, and has the helper.
+        placement: Labels of the machines where the deputy may run; () to run it with the lead.
+        unsafe: The declared effect of the tool that must not run twice; another one is false, for controls.
 
-    The answer depends on the steps alone, however often the process dies.
+    The answer depends only on ``steps``, however often the process dies.
     """
 
     def work(effect: str, context: ToolContext) -> str:
@@ -109,5 +109,5 @@ def effects_team(
 
 
 def expected_answer(steps: int = 4) -> str:
-    """What the team answers, by arithmetic."""
+    """Compute the team's answer."""
     return f"{steps * len(EFFECTS) + (steps > 1)} pieces of work"

@@ -1,4 +1,4 @@
-"""What the shim wrote down: one event for each thing that was done to the files of a folder, in order."""
+"""The trace of the shim: one event for each operation on the files of a folder, in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEADER: Final = struct.Struct("<IIQII")  # kind, file, offset, flags, length of
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A file or folder was opened; ``file`` is what later events call it."""
+    """A file or folder was opened; later events refer to it by ``file``."""
 
     file: int
     path: str
@@ -36,7 +36,7 @@ class Truncated(msgspec.Struct, frozen=True):
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """A sync returned; with ``lost`` it failed, and nobody knows what of the unsynced writes is on the disk."""
+    """A sync returned; with ``lost`` it failed, and it is unknown which unsynced writes are on the disk."""
 
     file: int
     lost: bool = False
@@ -62,7 +62,7 @@ class FolderMade(msgspec.Struct, frozen=True):
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """The workload said something, such as that an append was acknowledged."""
+    """The workload wrote a message, such as that an append was acknowledged."""
 
     text: str
 
@@ -78,7 +78,7 @@ Event: TypeAlias = Opened | Written | Truncated | Synced | Renamed | Removed | F
 
 
 def read_trace(path: Path) -> list[Event]:
-    """The events of one process, up to the last that is whole: a killed process may have left half of one."""
+    """The events of one process, up to the last complete one: a killed process may have left half of one."""
     return list(_events(path.read_bytes())) if path.exists() else []
 
 

@@ -1,4 +1,4 @@
-"""What the children do until they are killed. Called by name, in a process that was forked for it."""
+"""What child processes do until they are killed. The functions are called by name in a forked process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUESTION = "How does the pantry keep count of its jars, who refills it, and what
 
 
 def say(text: str) -> None:
-    """Tell the parent; a whole line in one write, so that a kill leaves all of it or nothing."""
+    """Send a line to the parent in one write, so that a kill leaves all of it or nothing."""
     os.write(1, f"{text}\n".encode())
 
 
@@ -42,15 +42,15 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """One process of a power-cut scenario.
 
     Attributes:
-        kind: ``writers`` append side by side; ``team`` runs agents.
+        kind: ``writers`` append concurrently; ``team`` runs agents.
         life: Its number, from 0.
-        seed: Decides sizes and order.
-        durability: Of the journal.
-        rules: Faults.
-        ending: ``close`` leaves in good order; ``exit`` ends without a word to the journal.
+        seed: Determines sizes and order.
+        durability: The journal's durability.
+        rules: The faults.
+        ending: ``close`` closes the journal; ``exit`` ends without closing it.
         batches: How many batches each of the writers appends.
         size: Most characters of an entry.
-        reader: Whether another process reads the file all the while.
+        reader: Whether another process reads the file all the time.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def live(folder: str, trace: str, life: dict[str, Any]) -> None:
-    """Live one life of a power-cut scenario; prints ``FAILED`` with a typed error where a fault stopped it."""
+    """Run one life of a power-cut scenario; prints ``FAILED`` with a typed error if a fault stopped it."""
     told = msgspec.convert(life, Life)
     shim.begin(folder, trace, told.rules)
     path = os.path.join(folder, "data", "journal.db")
@@ -81,7 +81,7 @@ def live(folder: str, trace: str, life: dict[str, Any]) -> None:
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """The errors in a tree of groups."""
+    """The errors in a tree of exception groups."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     return [leaf for part in error.exceptions for leaf in leaves(part)]
@@ -93,7 +93,7 @@ async def _write(path: str, life: Life) -> None:
         ledgers = [await Ledger.open(journal, run_id) for run_id in RUNS]
         shim.mark("opened")
         for ledger in ledgers:
-            # What a process shows of the past after it opened, somebody may have acted on.
+            # Somebody may have acted on the past entries that a process showed after opening.
             for entry in ledger.snapshot():
                 shim.mark(f"ack {ledger.run_id} {entry.position} {text_of_entry(entry)}")
 
@@ -117,14 +117,14 @@ async def _write(path: str, life: Life) -> None:
 
 
 def _batch(process: str, writer: int, number: int, *, fill: Callable[[], int] = lambda: 0) -> list[Draft]:
-    """One to three entries, with names that ``judging.append_problems`` knows, each filled up with so many letters."""
+    """One to three entries, named as ``judging.append_problems`` expects, each filled up with ``fill()`` letters."""
     size = 1 + (number + writer) % 3
     texts = [f"{process}.{writer}.{number}.{size}.{part} {'x' * fill()}" for part in range(size)]
     return [Draft(role="user", kind="user-input", content=(Text(text),)) for text in texts]
 
 
 def text_of_entry(entry: Any) -> str:
-    """The name that an entry was given, without what fills it."""
+    """The name of an entry, without its filling."""
     return str(entry.content[0].text).partition(" ")[0]
 
 
@@ -143,13 +143,13 @@ async def _run_team(path: str, life: Life) -> None:
 
 
 def hold_open(database: str) -> None:
-    """Read a file, if there is one, and go on reading until this process is killed.
+    """Read a file, if there is one, and keep reading until this process is killed.
 
-    A file that has no log yet is left alone: a foreign reader keeps it from getting one, and the journal waits.
+    A file that has no log yet is left alone: a foreign reader would keep it from getting one, and the journal waits.
     """
     if not os.path.exists(database):
         return
-    with contextlib.suppress(sqlite3.Error):  # it may be half made
+    with contextlib.suppress(sqlite3.Error):  # it may be incomplete
         connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, isolation_level=None)
         if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
             return
@@ -173,7 +173,7 @@ def run_effects(
     reuse: bool,
     unsafe: Effect,
 ) -> None:
-    """Run the team with effects, or go on with it; its effects are lines of a file."""
+    """Run the team with effects, or resume it; its effects are lines of a file."""
     descriptor = os.open(account, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def tell(effect: str, what: str) -> None:
@@ -193,7 +193,7 @@ def run_effects(
 def run_approvals(
     *, database: str, account: str, durability: Durability, backend: str, steps: int, pause: float, lie: Lie
 ) -> None:
-    """Run an agent whose calls wait, or go on with it, beside somebody who decides; both write lines to a file."""
+    """Run or resume an agent whose calls wait, together with a task that decides them; both write lines to a file."""
     descriptor = os.open(account, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def tell(what: str) -> None:
@@ -212,7 +212,7 @@ def run_approvals(
 
 
 def run_research(database: str, corpus: str, durability: Durability, backend: str) -> None:
-    """Run the shipped research team with the offline model, or go on with it."""
+    """Run the shipped research team with the offline model, or resume it."""
 
     async def main() -> None:
         async with open_supervisor(database, durability=durability) as supervisor:
@@ -225,10 +225,10 @@ def run_research(database: str, corpus: str, durability: Durability, backend: st
 
 
 def append(database: str, durability: Durability, backend: str, early: bool = False) -> None:
-    """Append for ever from ten tasks, saying ``NAME=POSITION`` of what was acknowledged, a batch a line.
+    """Append forever from ten tasks, printing ``NAME=POSITION`` for acknowledged entries, one batch per line.
 
     Args:
-        early: Say it, without a position, before it is true; for a control.
+        early: Print the names, without positions, before they are acknowledged; for a control.
     """
 
     async def main() -> None:
@@ -254,7 +254,7 @@ def append(database: str, durability: Durability, backend: str, early: bool = Fa
 
 
 def open_and_leave(database: str) -> None:
-    """Open a journal that somebody may own, and say what came of it."""
+    """Open a journal that another process may own, and print the outcome."""
 
     async def main() -> None:
         try:
