@@ -1,12 +1,12 @@
-"""What each mechanism of the context engine earns, on cost and on meaning: each is taken away in turn.
+"""What each mechanism of the context engine contributes to cost and meaning: each is removed in turn.
 
 Run it with ``python benchmarks/ablation.py [RUNS.jsonl.gz …]``; ``repertory replay`` says which recordings it reads.
-Without any it makes runs of its own: an agent that reads the source of this repository and of the standard library,
-and comes back to lines that it has seen. ``--show 10`` prints instead how stretches and results of those stand in
-view. Planner and projector are driven as the loop drives them, without summaries by a model and without retrieval.
+Without any it makes its own runs: an agent reads the source of this repository and of the standard library, and
+returns to lines that it has seen. ``--show 10`` prints instead how stretches and results of those appear in view.
+Planner and projector are driven as the loop drives them, without summaries by a model and without retrieval.
 
-Cost is that of append-only times the figure; the other figures are shares of what the next turn uses from sources more
-than ten iterations old (``repertory.replay.meaning``).
+The cost figure is a multiple of the append-only cost; the other figures are shares of what the next turn uses from
+sources more than ten iterations old (``repertory.replay.meaning``).
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def head_and_tail(new: Sequence[str], room: int, *_: object) -> list[str]:
 
 
 def no_lines(new: Sequence[str], room: int, *_: object) -> list[str]:
-    """Choose no line of what does not fit whole."""
+    """Choose no line of a text that does not fit whole."""
     return list(new) if sum(len(line) + 1 for line in new) <= room else []
 
 
 def repeating(self: Trail, lines: Sequence[str], room: int) -> list[str]:
-    """Choose lines as if none stood in view."""
+    """Choose lines as if none were in view already."""
     return choose_lines(lines, room, self._vocabulary)
 
 
@@ -86,14 +86,14 @@ ALWAYS_ENOUGH = property(lambda _: 1e12, lambda *_: None)
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """The engine with something taken away: by the policy, or by putting another value in the place of its own."""
+    """The engine with something removed: by the policy, or by replacing one of its values."""
 
     name: str
     policy: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     instead: tuple[tuple[Any, str, Any], ...] = ()
 
 
-OF_OBJECTS = {"bank", "owed"}  # set by an object's own methods; everything else is a name of a module or a class
+OF_OBJECTS = {"bank", "owed"}  # set by an object's own methods; all others are names in a module or a class
 WHOLE = Variant("the engine as it is")
 VARIANTS = (
     WHOLE,
@@ -120,7 +120,7 @@ VARIANTS = (
 
 @contextmanager
 def taken_away(variant: Variant) -> Iterator[None]:
-    """Put a variant's values in the place of the engine's own."""
+    """Replace values of the engine by those of a variant."""
     with ExitStack() as stack:
         for owner, name, value in variant.instead:
             own = vars(owner).get(name)
@@ -135,7 +135,7 @@ def taken_away(variant: Variant) -> Iterator[None]:
 
 
 class Played(NamedTuple):
-    """What one run came to."""
+    """The figures of one run."""
 
     cost: float
     plain: float
@@ -215,7 +215,7 @@ _IMPORTED = re.compile(r"^\s*from ([\w.]+) import", re.M)
 def reading_run(name: str, root: Path, *, iterations: int, seed: int) -> RecordedRun:
     """A run of an agent that reads code, looks up names that it has seen, changes lines, takes notes and runs tests.
 
-    Six times of ten it comes back to a line out of the older two thirds of what it has seen.
+    Six times out of ten it returns to a line from the older two thirds of what it has seen.
     """
     rng = random.Random(seed)
     files = {
@@ -289,7 +289,7 @@ def reading_run(name: str, root: Path, *, iterations: int, seed: int) -> Recorde
 
 
 def wide_run(*, iterations: int, characters: int, seed: int) -> RecordedRun:
-    """A run of which every result is a large table."""
+    """A run in which every result is a large table."""
     rng = random.Random(seed)
     turns: list[Turn] = []
     for number in range(iterations):
@@ -305,7 +305,7 @@ def wide_run(*, iterations: int, characters: int, seed: int) -> RecordedRun:
 
 
 def own_runs() -> list[RecordedRun]:
-    """The runs that are played when nobody names any."""
+    """The runs that are played if none are given."""
     here = Path(__file__).parent.parent / "src" / "repertory"
     library = Path(sysconfig.get_path("stdlib"))
     return [
@@ -316,7 +316,7 @@ def own_runs() -> list[RecordedRun]:
 
 
 def recorded(paths: Sequence[Path], *, least: int) -> list[RecordedRun]:
-    """The runs of files that have at least so many iterations."""
+    """The runs in files that have at least ``least`` iterations."""
     found: list[RecordedRun] = []
     for path in paths:
         for run in read_recordings(path):
@@ -346,7 +346,7 @@ def row(variant: Variant, played: Sequence[Played]) -> str:
 
 
 def show(run: RecordedRun, most: int) -> None:
-    """Print stretches of trail, and stubs of every kind, as they stand in the view of a run."""
+    """Print stretches of trail, and stubs of every kind, as they appear in the view of a run."""
     expiring = ResultPolicy(expiration_mode="compact", expiration_turns=1)
     removing = {"edit_file": ResultPolicy(expiration_mode="remove", expiration_turns=2)}
     policies: dict[str, dict[str, Any]] = {

@@ -1,9 +1,9 @@
-"""What the actor runtime costs, beside the primitives of trio and asyncio in the same minute.
+"""What the actor runtime costs, compared with the primitives of trio and asyncio in the same minute.
 
     python benchmarks/actors.py [--json] [--rounds 5] [--backend trio|asyncio|uvloop] [--quick]
 
 Every number is a median over rounds in which all contestants take turns, in CPU time of the process, so that a busy
-machine hits all of them alike. The ratios are what is promised; absolute numbers are this machine's.
+machine affects all of them alike. Only the ratios are promised; absolute numbers are this machine's.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ BURST = 100
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
-    """Told."""
+    """Sent by ``tell``."""
 
     n: int = 1
 
 
 class Count(Request[int], frozen=True, gc=False):
-    """Asked, and answered by a plain ``def``."""
+    """Sent by ``ask``, and answered by a plain ``def``."""
 
     n: int = 1
 
 
 class CountSlowly(Request[int], frozen=True, gc=False):
-    """Asked, and answered by an ``async def``, so always by a task switch."""
+    """Sent by ``ask``, and answered by an ``async def``, so always with a task switch."""
 
     n: int = 1
 
@@ -57,24 +57,24 @@ class Counter:
 
     @handler
     def tick(self, message: Tick) -> None:
-        """Count what is told."""
+        """Count a told message."""
         self.total += message.n
 
     @handler
     def count(self, message: Count) -> int:
-        """Count what is asked."""
+        """Count an asked message."""
         self.total += message.n
         return self.total
 
     @handler
     async def count_slowly(self, message: CountSlowly) -> int:
-        """Count what is asked, asynchronously."""
+        """Count an asked message, asynchronously."""
         self.total += message.n
         return self.total
 
 
 class HandMade:
-    """The least that an actor made by hand does for a message: find the handler, count, survive its errors."""
+    """The least that a hand-made actor does for a message: find the handler, count, survive its errors."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -96,7 +96,7 @@ class HandMade:
 
 
 class Spot:
-    """Somewhere to sleep, a queue, a slot."""
+    """A place to sleep, a queue, and a slot."""
 
     __slots__ = ("idle", "parked", "queue", "value")
 
@@ -120,7 +120,7 @@ class Arena:
         self.ref: ActorRef[Tick | Count | CountSlowly] = system.spawn(Counter, capacity=100_000)
 
     async def settle(self) -> None:
-        """Wait until all that was told is handled."""
+        """Wait until all told messages are handled."""
         await self.ref.ask(CountSlowly())
 
     async def tell(self, n: int) -> None:
@@ -178,7 +178,7 @@ class Arena:
                 tasks.start_soon(asker)
 
     async def spawn_stop(self, n: int) -> None:
-        """Start so many actors with supervision, then stop them all."""
+        """Start ``n`` actors with supervision, then stop them all."""
         refs = [self.system.spawn(Counter) for _ in range(n)]
         await checkpoint()
         for ref in refs:
@@ -187,7 +187,7 @@ class Arena:
             await ref.wait_stopped()
 
     async def spawn_lazy(self, n: int) -> None:
-        """Make so many actors that nobody talks to."""
+        """Make ``n`` actors that get no messages."""
         for ref in [self.system.spawn(Counter, lazy=True) for _ in range(n)]:
             ref.kill()
 
@@ -341,7 +341,7 @@ class Arena:
                 await backend.park(slot)
 
     def contestants(self) -> dict[str, tuple[Contestant, int]]:
-        """All that run on this backend, and how often each does its work."""
+        """All contestants on this backend, and how often each does its work."""
         every: dict[str, tuple[Contestant, int]] = {
             "tell": (self.tell, 100_000),
             "tell, 50 to 1": (self.tell_50_to_1, 50_000),
@@ -438,7 +438,7 @@ def report(backend: str, times: dict[str, float], memory: dict[str, float]) -> N
 
 
 def ratios(times: dict[str, float]) -> list[tuple[str, float, str, bool]]:
-    """Name, ratio, target and whether it is met."""
+    """Name, ratio, target, and whether the target is met."""
     found = []
     for name, (dividend, divisor, target, higher) in RATIOS.items():
         if dividend in times and divisor in times:

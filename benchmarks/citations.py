@@ -1,10 +1,10 @@
 """What a citation costs: a result of 100 kB and one of 10 MB, of each kind, on its way into the record.
 
-Run it with ``python benchmarks/citations.py``. A citation is made of a result that is not shown whole: its excerpt,
-what stands for it once it is old, and its id. Promised: 1 ms for 100 kB, 10 ms for 10 MB. Told beside it: to make the
-text safe to keep, and to write its record down with a checksum. Of results above a million characters all of it is done
-in a thread, so the last figure is what the event loop notices: the longest it was held up by five of 10 MB. It is
-time on the wall, the others are CPU time.
+Run it with ``python benchmarks/citations.py``. A citation is made of a result that is not shown whole: its excerpt, the
+text that stands for it once it is old, and its id. Promised: 1 ms for 100 kB, 10 ms for 10 MB. Reported separately:
+making the text safe to keep, and writing its record with a checksum. For results above a million characters all of it
+is done in a thread, so the last figure is what the event loop notices: the longest time for which five results of 10 MB
+blocked it. That is elapsed time; the other figures are CPU time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROMISED = {100_000: 1.0, 10_000_000: 10.0}  # milliseconds, by characters
 
 
 def long_text(piece: str, size: int) -> str:
-    """A text of a size, of pieces that count."""
+    """A text of a size, made of numbered pieces."""
     pieces, length = [], 0
     while length < size:
         pieces.append(piece.replace("#", str(len(pieces))))
@@ -72,7 +72,7 @@ def timed(function: Callable[[], object], repeats: int) -> float:
 
 
 def measure(size: int, repeats: int) -> float:
-    """Print the costs of each kind at a size; the dearest citation, in milliseconds."""
+    """Print the costs of each kind at a size; returns the most expensive citation, in milliseconds."""
     rules = ContextPolicy(rhythm="strict").rules("fetch")
     print(f"{size / 1e6:g} MB, milliseconds (median of {repeats})     citation   made safe   written down")
     dearest = 0.0
@@ -88,7 +88,7 @@ def measure(size: int, repeats: int) -> float:
 
 
 async def longest_hold(size: int) -> float:
-    """Milliseconds that the event loop was held up at most while an agent took in five long results."""
+    """The longest time in milliseconds for which the event loop was blocked while an agent got five long results."""
     text = KINDS["log"](size)
 
     @rp.tool(effect="unsafe", output_cap=None)
@@ -116,7 +116,7 @@ async def longest_hold(size: int) -> float:
 
 
 def main() -> int:
-    """Measure, print, and say whether the promise holds."""
+    """Measure and print; returns whether the promise holds, as an exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
     repeats = parser.parse_args().repeats

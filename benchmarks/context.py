@@ -1,11 +1,11 @@
 """What building a view costs: one iteration's planning and projecting, at 100 and at 10,000 iterations.
 
-Run it with ``python benchmarks/context.py``. The ledger is made to look like a coding agent's: mostly short results,
-some long ones (log-normal, median 700 tokens) of lines that differ, two parallel calls now and then, a user who speaks
-every 50 iterations. The policy is the default one. Timed is the CPU, of each iteration the best of ``--rounds``.
-Promised: p99 under 1 ms, and at most 1.3 times what it takes at 100 iterations, here and with ``--iterations 100000
---alike``, which takes some minutes. To read a long result takes milliseconds, once, however long the record is; that is
-done while the model answers, and told by itself, as is writing the request down for the journal.
+Run it with ``python benchmarks/context.py``. The ledger resembles a coding agent's: mostly short results, some long
+ones (log-normal, median 700 tokens) of different lines, sometimes two parallel calls, and a user's message every 50
+iterations. The policy is the default one. The figures are CPU time, for each iteration the best of ``--rounds``.
+Promised: p99 under 1 ms, and at most 1.3 times the time at 100 iterations, here and with ``--iterations 100000
+--alike``, which takes some minutes. Reading a long result takes milliseconds, once, however long the record is; that is
+done while the model answers, and reported separately, as is encoding the request for the journal.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ AROUND = 60  # iterations measured around each length
 
 
 def make_record(iterations: int, policy: ContextPolicy, *, alike: bool = False) -> list[Entry]:
-    """A ledger of so many iterations; ``alike`` makes the lines of each result the same, which are read at once."""
+    """A ledger of ``iterations`` iterations; ``alike`` makes all lines of a result equal, which are read fast."""
     rng = random.Random(7)
     lines = [
         f"{rng.randrange(999)}: def handler_{rng.randrange(5000)}(request): return look_{rng.randrange(900)}\n"
         for _ in range(20_000)
     ]
     entries: list[Entry] = []
-    results: dict[tuple[int, int], Shaped] = {}  # of 2,000 iterations; then they come again
+    results: dict[tuple[int, int], Shaped] = {}  # of 2,000 iterations; then they repeat
 
     def result(number: int, k: int, size: int) -> Shaped:
         known = number % 2_000, k
@@ -66,7 +66,7 @@ def make_record(iterations: int, policy: ContextPolicy, *, alike: bool = False) 
 
     add("user", "task", 0, Text("Port the billing service to the new API. Never touch the ledger table."))
     for number in range(1, iterations + 1):
-        work = random.Random(number % 100)  # as much in every hundred, so that they can be compared
+        work = random.Random(number % 100)  # the same work in every hundred, so that they can be compared
         calls = 2 if work.random() < 0.15 else 1
         uses = [
             ToolUse(f"c{number}_{k}", "read", {"path": f"src/module_{rng.randrange(400)}.py"}) for k in range(calls)
@@ -90,7 +90,7 @@ def make_record(iterations: int, policy: ContextPolicy, *, alike: bool = False) 
 
 
 class Iteration(NamedTuple):
-    """What one iteration took, in microseconds of CPU time, and what came of it."""
+    """What one iteration took, in microseconds of CPU time, and its outcome."""
 
     number: int
     planning: float
@@ -103,7 +103,7 @@ class Iteration(NamedTuple):
 def live(
     entries: list[Entry], policy: ContextPolicy, profile: ModelProfile, timed: Container[int]
 ) -> tuple[list[Iteration], Plan]:
-    """Go through a record as an agent does; the iterations that were timed."""
+    """Go through a record as an agent does; returns the timed iterations and the plan."""
     planner = Planner(policy=policy, profile=profile, head_tokens=1_400)
     recorder = RequestRecorder()
     projector = Projector(profile=profile, system=SYSTEM)
@@ -135,8 +135,8 @@ def live(
 def measure(
     entries: list[Entry], policy: ContextPolicy, profile: ModelProfile, marks: list[int], rounds: int
 ) -> tuple[float, float]:
-    """Measure and print; p99 of all iterations, and how much longer the last ones take than the first."""
-    # To look at the clock takes longer than to plan in some containers, so of very many iterations a tenth is timed.
+    """Measure and print; returns p99 of all iterations, and how much longer the last ones take than the first."""
+    # In some containers reading the clock takes longer than planning, so of very many iterations only a tenth is timed.
     timed = {number for mark in marks for number in range(mark - AROUND, mark + 1)}
     timed.update(range(1, marks[-1] + 1, max(1, marks[-1] // 10_000)))
     played = [live(entries, policy, profile, timed) for _ in range(rounds)]
@@ -161,7 +161,7 @@ def measure(
 
 
 def p99(microseconds: list[float]) -> float:
-    """Milliseconds within which 99 of 100 are."""
+    """The 99th percentile, in milliseconds."""
     return sorted(microseconds)[int(len(microseconds) * 0.99)] / 1000
 
 
@@ -181,7 +181,7 @@ def timed(function: Callable[[], object], repeats: int = 200) -> float:
 
 
 def main() -> int:
-    """Measure, print, and say whether the promise holds."""
+    """Measure and print; returns whether the promise holds, as an exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--iterations", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3, help="of which each iteration's best one counts")

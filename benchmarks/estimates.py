@@ -1,8 +1,8 @@
-"""How good the estimate of a prompt's tokens is, on recorded runs that say what the provider billed.
+"""How good the estimate of a prompt's tokens is, on recorded runs that have the provider's counts.
 
 Run it with ``python benchmarks/estimates.py RUNS.jsonl.gz …``. Each prompt but the first is estimated from the real
-count of the one before and from what has come since, as the loop does it; prompts that have shrunk are left out, since
-the recorder's own compaction is not in the record.
+count of the previous one and what was added since, as in the loop. Prompts that have shrunk are left out, since the
+recorder's own compaction is not in the record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from repertory.replay import RecordedRun, read_recordings
 
 
 def errors(run: RecordedRun) -> list[float]:
-    """By what share of the real count each prompt's estimate was off."""
+    """The error of each prompt's estimate, as a share of the real count."""
     found: list[float] = []
     calibration, before = Calibration(), 0
     estimate = estimate_tokens((Text(run.system), Text(run.task)))

@@ -3,11 +3,11 @@
     python benchmarks/iteration.py [--iterations 60] [--rounds 3] [--by file|room|function] [--top 100] [--json]
 
 An iteration is one answer of a model that costs nothing and one call of a tool that does nothing, in a durable run: a
-journal on disk, one commit for the answer and one for the result. What is measured lies between an answer and the next
-request; the process is warm, which a run before the measured one sees to. Counted are calls and resumptions of Python
-functions in ``src/repertory``, in all threads (``sys.setprofile``), of the iteration with the median number. CPU time
-is that of the process, all its threads included, without the profiler; the mean of the best round. Bytes are by how
-much longer the closed file of a long run is than that of a short one.
+journal on disk, one commit for the answer and one for the result. Measured is what happens between an answer and the
+next request, in a process that an earlier run has warmed up. Calls are calls and resumptions of Python functions in
+``src/repertory``, in all threads (``sys.setprofile``), for the iteration with the median number. CPU time is that of
+the process with all threads, without the profiler: the mean of the best round. Bytes are the difference between the
+closed files of a long and a short run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from repertory.llm.profiles import profile_for
 
 HERE = Path(rp.__file__).parent
 SMALL = 40  # characters of the result whose calls are counted
-LARGE = 2_000  # characters of the result that is timed and weighed
+LARGE = 2_000  # characters of the result whose time and bytes are measured
 
 Counts = Counter[tuple[str, str]]  # calls, by file below src/repertory and name of the function
 
 
 class Meter:
-    """Hears when the model is asked and when it has answered: an iteration is what lies between, without the model."""
+    """Is told when the model is asked and when it has answered: an iteration is the time between, without the model."""
 
     def answered(self) -> None:
         """The model gives its answer; what follows is ours."""
@@ -49,7 +49,7 @@ class Meter:
 
 
 class CallMeter(Meter):
-    """Counts calls into our own code, of all threads that begin while it watches."""
+    """Counts calls into our own code, in all threads that begin while it watches."""
 
     def __init__(self) -> None:
         self.parts: list[Counts] = []
@@ -101,7 +101,7 @@ class TimeMeter(Meter):
 
 
 class GaugeReader:
-    """A model that calls one tool again and again, and bills what the prompt is estimated at."""
+    """A model that calls one tool again and again, and bills the estimate of the prompt."""
 
     name = "gauge-reader"
     profile = profile_for("claude-sonnet-4-5")
@@ -139,7 +139,7 @@ def _place(code: CodeType) -> tuple[str, str] | None:
 
 
 def result(number: int, length: int) -> str:
-    """A result that is like no other one."""
+    """A result that differs from all others."""
     lines = (
         f"{number:04d}.{line:03d}: gauge {number * 31 + line * 7} is at rest\n" for line in range(length // 20 + 1)
     )
@@ -147,7 +147,7 @@ def result(number: int, length: int) -> str:
 
 
 async def run_once(supervisor: rp.Supervisor, iterations: int, length: int, meter: Meter) -> None:
-    """One run of so many iterations."""
+    """One run of ``iterations`` iterations."""
 
     @rp.tool(effect="pure")
     async def gauge(number: int) -> str:

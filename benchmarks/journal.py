@@ -1,8 +1,8 @@
-"""What durable appends cost, beside what SQLite itself can do on the same disk in the same minute.
+"""What durable appends cost, compared with SQLite itself on the same disk in the same minute.
 
     python benchmarks/journal.py [--json] [--rounds 5] [--folder DIR] [--quick]
 
-Every number is a median over rounds in which all contestants take turns, so that a busy machine hits all of them.
+Every number is a median over rounds in which all contestants take turns, so that a busy machine affects all of them.
 Compare within one table; absolute numbers are this machine's.
 """
 
@@ -38,7 +38,7 @@ BODY = "x" * 300
 APPENDERS = 50
 SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 names = itertools.count()
-_MANY = 2_000  # snapshots of one measurement
+_MANY = 2_000  # snapshots per measurement
 
 
 def draft() -> Draft:
@@ -55,7 +55,7 @@ def entry(position: int) -> Entry:
 
 
 def raw_plain(folder: Path, durability: str, rows: int, batch: int) -> float:
-    """The floor of the notes: executemany into a table of two columns, one commit for a batch."""
+    """The baseline: executemany into a table of two columns, one commit per batch."""
     connection = sqlite3.connect(folder / f"{next(names)}.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
@@ -71,7 +71,7 @@ def raw_plain(folder: Path, durability: str, rows: int, batch: int) -> float:
 
 
 def raw_schema(folder: Path, durability: str, rows: int, batch: int) -> float:
-    """The same with the journal's real table, its index and its encoded rows: what its own writer could reach."""
+    """The same with the journal's real table, index and encoded rows: the most that its own writer could reach."""
     connection = open_to_write(str(folder / f"{next(names)}.db"), durability)  # type: ignore[arg-type]
     marks = ", ".join("?" * (2 + len(TABLES[EntryAppended].columns)))
     started = time.perf_counter()
@@ -100,7 +100,7 @@ async def journal_rows(folder: Path, durability: str, rows: int, batch: int) -> 
 
 
 async def journal_runs(folder: Path, durability: str, rows: int, batch: int) -> float:
-    """The same, each task writing for a run of its own, which scatters the index of positions."""
+    """The same, with each task writing for its own run, which scatters the index of positions."""
     async with open_journal(folder / f"{next(names)}.db", durability=durability) as journal:  # type: ignore[arg-type]
         names_of_runs = itertools.count()
 
@@ -132,7 +132,7 @@ class _NullWriter(SqliteWriter):
 
 
 async def null_writer(folder: Path, durability: str, rows: int, batch: int) -> float:
-    """The bound that tasks, threads and wake-ups set by themselves: rows are encoded and dropped."""
+    """The limit set by tasks, threads and wake-ups alone: rows are encoded and dropped."""
     path = str(folder / f"{next(names)}.db")
     writer = _NullWriter(open_to_write(path, durability), path)  # type: ignore[arg-type]
     numbers = itertools.count()
@@ -302,7 +302,7 @@ class _Nowhere(MemoryJournal):
 
 
 def measure_snapshots(rounds: int) -> dict[int, dict[str, float]]:
-    """Nanoseconds of an append with a snapshot, a snapshot, a copied list, and of an iterated item."""
+    """Nanoseconds of an append with a snapshot, a snapshot, a copied list, and an iterated item."""
     out: dict[int, dict[str, float]] = {}
     for size in (1_000, 10_000, 100_000, 1_000_000):
         ledger = Ledger(_Nowhere(), "run-1", entries=[entry(0)] * size)

@@ -1,11 +1,11 @@
-"""What an iteration of the loop costs, beside other frameworks where they are installed.
+"""What an iteration of the loop costs, compared with other frameworks if they are installed.
 
     python benchmarks/loop.py [--iterations 150] [--rounds 3] [--json]
 
-A model that costs nothing asks for a tool that gives 2,000 characters, again and again. CPU time of the process for one
-iteration, all threads included: the difference of a long run and a short one, over their iterations; the best round,
-and the rounds of all systems alternate. For the durable ones: by how much longer the database became, beside the bytes
-of what was said (texts of calls and results).
+A model that costs nothing calls a tool that returns 2,000 characters, again and again. The figure is CPU time of the
+process per iteration, including all threads: the difference between a long and a short run, divided by the difference
+in iterations; the best round, with the rounds of all systems alternating. For durable systems: the growth of the
+database, beside the bytes of what was said (texts of calls and results).
 
 ==================  ============================================================================================
 system              what is kept
@@ -66,7 +66,7 @@ def repertory_memory(iterations: int, _: Path) -> None:
 
 
 def peer(module: str) -> Any:
-    """A module of another framework; it is not installed with the tools that check this file."""
+    """A module of another framework, which is not installed with the tools that check this file."""
     return import_module(module)
 
 

@@ -1,19 +1,19 @@
-"""What more machines bring, and how soon one takes over from another: processes on one PostgreSQL database.
+"""What more machines gain, and how soon one takes over from another: processes on one PostgreSQL database.
 
     python benchmarks/machines.py [--short] [--rounds 3] [--only wait|compute|take-over] [--lease 3] [--db …] [--json]
 
 ``--short`` is one small round of everything, in about a minute. Each machine is a process with a supervisor that takes
-runs from the queue, at most so many at once (``max_runs``), and has as much to do however many there are. An iteration
+runs from the queue, at most ``max_runs`` at once; the work per machine is the same however many there are. An iteration
 is an answer of a model that costs nothing and one call of a tool: one that waits, or one that computes in plain Python,
-which keeps its process' only core busy. Speed is counted from the first claim to the end of the last run.
+which keeps its process' only core busy. Speed is measured from the first claim to the end of the last run.
 
-One machine and several take turns, and so do two processes that compute and do nothing else: what they bring is all
-that this computer can give just then, beside the server and whatever else it does. Each figure is the median of the
-rounds, with the least and the most beside it.
+One machine and several take turns with two processes that only compute: their gain is all that this computer can give
+at that time, beside the server and whatever else it does. Each figure is the median of the rounds, with the smallest
+and the largest.
 
-How long a take-over takes is counted from the signal to the record that says that another machine owns the run, for the
-last of its runs. The process that is killed is once one of the same host, whose end the others can see; once it is made
-to look like one of another host.
+The time of a takeover is measured from the signal to the record that another machine owns the run, for the last of the
+runs. The killed process is once one of the same host, whose end the others can see; once it is made to look like one of
+another host.
 
 Without ``--db`` a server is started as the tests start theirs, on this computer, whose cores it shares.
 """
@@ -51,8 +51,8 @@ from postgres_server import PostgresServer  # noqa: E402
 
 WAIT = 1.0  # seconds that a call waits, as for a web page
 COMPUTE = 0.1  # seconds of a core that a call computes
-ROOM = 10  # runs of a machine whose tools wait
-CORES = 4  # runs of a machine whose tools compute: one computes while others are recorded
+ROOM = 10  # runs at once on a machine whose tools wait
+CORES = 4  # runs at once on a machine whose tools compute: one computes while others are recorded
 PARTS = ("wait", "compute", "take-over")
 SETTINGS = "REPERTORY_BENCHMARK_MACHINES"  # iterations of a run, and turns of the loop of a call that computes
 
@@ -113,7 +113,7 @@ def computing() -> rp.Agent:
 
 
 def be_machine(uri: str, name: str, room: int, lease: float) -> None:
-    """Take runs from the queue, from a line on standard input to the end of it."""
+    """Take runs from the queue, from the first line of standard input until its end."""
 
     async def main() -> None:
         async with rp.open_supervisor(uri, labels=(), name=name, max_runs=room, lease=lease, drain_timeout=0):
@@ -124,7 +124,7 @@ def be_machine(uri: str, name: str, room: int, lease: float) -> None:
 
 
 def be_bare(calls: int) -> None:
-    """Compute and do nothing else; say how long that took."""
+    """Only compute, and print how long that took."""
     wait_for_start()
     begun = time.time()
     for _ in range(calls):
@@ -133,14 +133,14 @@ def be_bare(calls: int) -> None:
 
 
 def wait_for_start() -> None:
-    """Say that everything is imported, and wait for the word."""
+    """Report that everything is imported, and wait for the start."""
     print("ready", flush=True)
     sys.stdin.readline()
 
 
 @contextlib.contextmanager
 def processes(commands: Sequence[Sequence[object]]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that have all been given the word; killed at the end of the block."""
+    """Processes that were all started at once; killed at the end of the block."""
     script = [sys.executable, str(HERE / "machines.py"), "--as"]
     paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     started = [
@@ -184,7 +184,7 @@ def queue_runs(uri: str, agent: str, count: int) -> None:
 
 
 def wait_until(server: PostgresServer, uri: str, sql: str, least: int) -> None:
-    """Look until a number in the database is as high."""
+    """Wait until a number in the database is at least ``least``."""
     until = time.monotonic() + 300
     with server.connect(uri) as connection:
         while (connection.execute(sql).fetchone()[0] or 0) < least:
@@ -196,7 +196,7 @@ def wait_until(server: PostgresServer, uri: str, sql: str, least: int) -> None:
 
 
 def speed(server: PostgresServer, agent: str, machines: int, *, room: int, waves: int) -> float:
-    """Iterations a second of so many machines."""
+    """Iterations per second of ``machines`` machines."""
     uri = server.new_journal()
     runs = machines * room * waves
     queue_runs(uri, agent, runs)
@@ -209,18 +209,18 @@ def speed(server: PostgresServer, agent: str, machines: int, *, room: int, waves
 
 
 def bare_speed(count: int, calls: int) -> float:
-    """Calls a second of so many processes that only compute."""
+    """Calls per second of ``count`` processes that only compute."""
     with processes([("bare", calls)] * count) as started:
         times = [json.loads(each.stdout.readline()) for each in started if each.stdout is not None]
     return float(count * calls) / (max(end for _, end in times) - min(begun for begun, _ in times))
 
 
 def take_over(server: PostgresServer, harm: str, lease: float, runs: int = 5) -> float:
-    """Seconds from a signal until another machine owns all runs of the process that it was for."""
+    """Seconds from a signal to a process until another machine owns all its runs."""
     uri = server.new_journal()
     with processes([("machine", uri, f"m{number}", runs, lease) for number in range(2)]) as started:
         wait_until(server, uri, "SELECT count(*) FROM machines", 2)
-        time.sleep(lease)  # a machine that has just come takes nobody over whose lease has run out
+        time.sleep(lease)  # a new machine does not yet take over machines whose lease has expired
         queue_runs(uri, "waiting", runs)
         wait_until(server, uri, "SELECT count(*) FROM ownership WHERE machine_id IS NOT NULL", runs)
         with server.connect(uri) as connection:
@@ -233,7 +233,7 @@ def take_over(server: PostgresServer, harm: str, lease: float, runs: int = 5) ->
         begun = time.time()
         victim.send_signal(signal.SIGSTOP if harm == "SIGSTOP" else signal.SIGKILL)
         if harm != "SIGSTOP":
-            victim.wait()  # until then its id is there
+            victim.wait()  # until then its process id exists
         wait_until(server, uri, TAKEN, owned)
     with server.connect(uri) as connection:
         _, taken = connection.execute(TAKEN).fetchone()
@@ -241,7 +241,7 @@ def take_over(server: PostgresServer, harm: str, lease: float, runs: int = 5) ->
 
 
 def turns_of_a_call() -> int:
-    """Of the loop of ``compute``, by the best of several attempts."""
+    """The turns of the loop of ``compute`` for one call, by the best of several attempts."""
     times = []
     for _ in range(10):
         begun = time.process_time()

@@ -1,13 +1,12 @@
-"""What memory costs: snapshots and forks, queries among many items, and opening a file that holds much.
+"""What memory costs: snapshots and forks, queries among many items, and opening a large file.
 
 ::
 
     python benchmarks/memory.py [--json] [--items 1000000] [--searched 100000] [--megabytes 100]
 
 Snapshots and forks are timed until the actor has answered, without the wait for the disk that a fork's caller adds.
-Queries are those of a handle, for the twenty newest or best; on a busy machine look at the time of the processor.
-Opening is measured in a process of its own: how much more it holds once a run has stored and read an item, beside the
-same with an empty file.
+Queries are those of a handle, for the twenty newest or best; on a busy machine use the CPU time. Opening is measured in
+a process of its own: how much more memory it uses after a run has stored and read an item than with an empty file.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from repertory.memory.messages import OpenScope, SnapshotScope
 from repertory.record import Journal, open_journal
 from repertory.record.records import ItemWritten, ScopeOpened
 
-BATCH = 2_000  # items of one transaction, while a file is filled
-WORDS = 5_000  # that there are; few of them are in most texts, as in any language
-TAGS = 100  # of which an item has one, beside one that all have
+BATCH = 2_000  # items per transaction, while a file is filled
+WORDS = 5_000  # different words; as in any language, few of them are in most texts
+TAGS = 100  # each item has one of these, and one that all items have
 UNBOUNDED = MemoryQuota(items=None, scope_bytes=None)
 
 
 def texts(seed: int, *, words: int = 40) -> Iterator[str]:
-    """Texts whose words are as unevenly common as those of a language."""
+    """Texts whose words are distributed as unevenly as in a language."""
     chosen = random.Random(seed)
     known = [f"w{min(int(chosen.paretovariate(0.6)), WORDS)}" for _ in range(50_000)]
     while True:
@@ -48,7 +47,7 @@ def texts(seed: int, *, words: int = 40) -> Iterator[str]:
 
 
 async def fill(journal: Journal, count: int, *, scope_id: str = "s", text: str = "", runs: int = 1) -> None:
-    """Write so many items, of other texts each unless one is given, in scopes of so many ended runs."""
+    """Write ``count`` items in the scopes of ``runs`` ended runs, with different texts unless one is given."""
     more = texts(1)
     scopes = [scope_id if not number else f"{scope_id}-{number}" for number in range(runs)]
     await journal.write([ScopeOpened(scope_id=each, owner=f"run-{each}", mode="root", at=1.0) for each in scopes])
@@ -72,7 +71,7 @@ async def fill(journal: Journal, count: int, *, scope_id: str = "s", text: str =
 async def timed(
     body: Callable[[], Awaitable[object]], times: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Seconds of each call, in order of length."""
+    """Seconds of each call, sorted."""
     found: list[float] = []
     for _ in range(times):
         began = clock()
@@ -82,12 +81,12 @@ async def timed(
 
 
 async def measure_forks(path: Path, count: int) -> dict[str, float]:
-    """Microseconds of a snapshot and of a fork, beside so many items."""
+    """Microseconds of a snapshot and of a fork, with ``count`` items."""
     async with open_journal(path, durability="process") as journal, open_system() as system:
         await fill(journal, count, text="a fact")
         ref = system.spawn(lambda: MemoryActor(journal, quota=UNBOUNDED), "memory")
         memory = Memory(ref, "s")
-        await memory.snapshot()  # which reads where the scope is
+        await memory.snapshot()  # this reads the scope's position
         fork = OpenScope(owner="run-s.a", mode="snapshot", parent_id="s")
         snapshots = await timed(lambda: ref.ask(SnapshotScope(scope_id="s")), 2_000)
         forks = await timed(lambda: ref.ask(fork), 2_000)
@@ -98,14 +97,14 @@ async def measure_forks(path: Path, count: int) -> dict[str, float]:
 
 
 async def measure_queries(path: Path, count: int) -> dict[str, float]:
-    """Milliseconds of queries among so many items: the median, and what one in a hundred takes at least."""
+    """Milliseconds of queries among ``count`` items: the median, and the 99th percentile."""
     found: dict[str, float] = {}
     async with open_journal(path, durability="process") as journal, open_system() as system:
         await fill(journal, count)
         memory = Memory(system.spawn(lambda: MemoryActor(journal, quota=UNBOUNDED), "memory"), "s")
         began = time.perf_counter()
         await memory.query(ItemQuery(text="w1", limit=20))
-        found["first_search_s"] = time.perf_counter() - began  # which indexes all of them
+        found["first_search_s"] = time.perf_counter() - began  # this indexes all items
         queries = {
             "tag": lambda chosen: ItemQuery(tags=(f"t{chosen.randrange(TAGS)}",), limit=20),
             "common_tag": lambda _: ItemQuery(tags=("all",), limit=20),
@@ -124,7 +123,7 @@ async def measure_queries(path: Path, count: int) -> dict[str, float]:
 
 
 async def use(path: str) -> None:
-    """Open a file, store an item of a new run and read it, and say how much memory the process holds."""
+    """Open a file, store and read an item of a new run, and print how much memory the process uses."""
     async with open_journal(path, durability="process") as journal, open_system() as system:
         ref = system.spawn(lambda: MemoryActor(journal), "memory")
         memory = await Memory.open(ref, "run-new")
@@ -134,7 +133,7 @@ async def use(path: str) -> None:
 
 
 def measure_opening(folder: Path, megabytes: int) -> dict[str, float]:
-    """Megabytes more that a process holds for a file with so many."""
+    """How many more megabytes a process uses for a file with ``megabytes``."""
 
     async def make(path: Path, count: int) -> None:
         async with open_journal(path, durability="process") as journal:

@@ -1,12 +1,12 @@
-"""What PostgreSQL costs beside a file: iterations a second, and the rows, bytes and commits that one takes.
+"""What PostgreSQL costs compared with a file: iterations per second, and rows, bytes and commits per iteration.
 
     python benchmarks/postgres.py [--agents 50] [--iterations 40] [--rounds 3] [--db postgresql://…] [--json]
 
-An iteration is one answer of a model that costs nothing and one call of a tool with a result of 2,000 characters. What
-a run records is taken once; then so many tasks write it again, each for a run of its own and waiting for every batch as
-the run did, into a file and into a database, both durable against the loss of power: that is the journal alone. As many
-whole runs in one supervisor come after it: that is what a user has. The engines take turns; each figure is the median
-of the rounds. Bytes are those of the engine's own files: tables, indexes and the log written meanwhile.
+An iteration is one answer of a model that costs nothing and one call of a tool with a result of 2,000 characters. The
+records of one run are captured once. Then ``--agents`` tasks write them again, each for its own run and waiting for
+every batch as the run did, into a file and into a database, both durable against loss of power: that is the journal
+alone. As many whole runs in one supervisor follow: that is what a user has. The engines take turns; each figure is the
+median of the rounds. Bytes are those of the engine's own files: tables, indexes and the log written meanwhile.
 
 Without ``--db`` a server is started as the tests start theirs, on this machine, whose cores it shares with the writers.
 """
@@ -44,7 +44,7 @@ Batches = list[list[Record]]
 
 
 async def take_record(iterations: int) -> Batches:
-    """The batches that one run of so many iterations writes."""
+    """The batches that one run of ``iterations`` iterations writes."""
     batches: Batches = []
     journal = MemoryJournal()
     journal.observe(lambda records: batches.append(list(records)))
@@ -79,7 +79,7 @@ def weigh(batches: Batches, iterations: int) -> dict[str, float]:
 
 
 async def replay(journal: Journal, batches: Batches, agents: int, name: str) -> tuple[float, list[float]]:
-    """Write so many runs at once; the seconds that it took, and those of each batch."""
+    """Write ``agents`` runs at once; returns the seconds that it took, and those of each batch."""
     runs = [of_run(batches, f"{name}-{number}") for number in range(agents)]
     waits: list[float] = []
 
@@ -97,7 +97,7 @@ async def replay(journal: Journal, batches: Batches, agents: int, name: str) -> 
 
 
 async def run_agents(place: str | Path, agents: int, iterations: int) -> float:
-    """Seconds that so many whole runs take in one supervisor."""
+    """Seconds that ``agents`` whole runs take in one supervisor."""
     async with rp.open_supervisor(place) as supervisor:
         await run_once(supervisor, 2, LARGE, Meter())
         begun = time.perf_counter()
@@ -108,13 +108,13 @@ async def run_agents(place: str | Path, agents: int, iterations: int) -> float:
 
 
 class Size:
-    """Bytes and commits of a server, by its own account."""
+    """Bytes and commits of a server, as it reports them."""
 
     def __init__(self, server: PostgresServer, uri: str) -> None:
         self._server, self._uri = server, uri
 
     def now(self) -> dict[str, float]:
-        """As of now: the log, tables, indexes."""
+        """The present figures: the log, tables, indexes."""
         with self._server.connect(self._uri) as connection:
             row = connection.execute(
                 """SELECT pg_current_wal_lsn() - '0/0'::pg_lsn,
@@ -173,7 +173,7 @@ def server_of(uri: str | None) -> Iterator[PostgresServer]:
 
 
 def lines(found: dict[str, Any], indent: str = "") -> Iterator[str]:
-    """The figures, one a line."""
+    """The figures, one per line."""
     for name, value in found.items():
         if isinstance(value, dict):
             yield f"{indent}{name}"

@@ -1,11 +1,11 @@
-"""How soon a busy service answers: ``GET /healthz`` beside teams whose tools compute.
+"""How soon a busy service answers: ``GET /healthz`` while teams run whose tools compute.
 
 ::
 
     python benchmarks/service.py [--teams 5] [--requests 400]
 
 The service is a process of its own. Each team searches a folder with patterns and reads what it found, all in plain
-Python functions, and begins again when it is done.
+Python functions, and starts again when it is done.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ask(address: Path, method: str, path: str, body: Any = None) -> Any:
 
 
 def keep_busy(address: Path, question: str, ended: threading.Event) -> None:
-    """Have a team at work until the end."""
+    """Keep a team at work until the end."""
     while not ended.is_set():
         run_id = ask(address, "POST", "/runs", {"agent": "research", "task": question})["id"]
         while not ended.wait(0.2) and ask(address, "GET", f"/runs/{run_id}")["run"]["live"]:
@@ -63,7 +63,7 @@ def keep_busy(address: Path, question: str, ended: threading.Event) -> None:
 
 
 def measure(address: Path, requests: int) -> list[float]:
-    """Milliseconds of so many requests, 20 ms apart."""
+    """Milliseconds of each of ``requests`` requests, 20 ms apart."""
     times = []
     for _ in range(requests):
         begun = time.perf_counter()
@@ -75,7 +75,7 @@ def measure(address: Path, requests: int) -> list[float]:
 
 def show(name: str, times: list[float]) -> None:
     """One line of figures."""
-    cuts = statistics.quantiles(times, n=100, method="inclusive")  # so that none is above the most
+    cuts = statistics.quantiles(times, n=100, method="inclusive")  # so that none exceeds the maximum
     print(f"{name}: p50 {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms, most {max(times):.1f} ms")
 
 

@@ -1,12 +1,12 @@
-"""Whether a service that stays open stays as it is: memory, tasks, threads and files over many finished runs.
+"""Whether a long-lived service leaks: memory, tasks, threads and files over many finished runs.
 
 ::
 
     python benchmarks/soak.py --hours 24          # simulated, on trio's virtual clock: some minutes
     python benchmarks/soak.py --minutes 30        # real: the service is a process of its own, at work all the time
 
-Either way 1,500 runs come and go (``--runs``): clerks that call tools, every tenth a lead with two of them. What is
-there after the first sixth of the runs is the baseline.
+Either way 1,500 runs come and go (``--runs``): clerks that call tools, every tenth a lead with two of them. The state
+after the first sixth of the runs is the baseline.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def _lead(request: ModelRequest) -> Any:
 
 class _Forgetful(list[Any]):
     def append(self, _request: object) -> None:
-        """What a model for tests keeps of its requests would be all that grows here."""
+        """Keep nothing: the requests that a test model keeps would be all that grows here."""
 
 
 def _model(function: Any) -> FunctionModel:
@@ -94,7 +94,7 @@ def count_of(pid: int, what: str) -> int:
 
 
 def show(name: str, pid: int, runs: int, tasks: int | None = None) -> int:
-    """One line of figures; the memory."""
+    """Print one line of figures; returns the memory."""
     memory = memory_of(pid)
     loop = "" if tasks is None else f", {tasks} tasks"
     threads, files = count_of(pid, "task"), count_of(pid, "fd")
@@ -106,11 +106,11 @@ def show(name: str, pid: int, runs: int, tasks: int | None = None) -> int:
 
 
 async def simulate(hours: float, runs: int, database: str, objects: bool) -> None:
-    """So many hours on a clock that jumps over every wait."""
+    """Run for ``hours`` hours on a clock that jumps over every wait."""
     async with rp.open_supervisor(database, model="offline", durability="process") as supervisor:
         control = Control(supervisor, agents=["soak:clerk", "soak:lead"])
         async with anyio.create_task_group() as tasks:
-            # Without the monitor, which looks ten times a second: each wait is one jump of the clock.
+            # Without the monitor, which ticks ten times a second: each wait is one jump of the clock.
             tasks.start_soon(control.feed.run)
             begun, baseline, counted = trio.current_time(), 0, Counter[str]()
             for number in range(runs):
@@ -138,7 +138,7 @@ async def simulate(hours: float, runs: int, database: str, objects: bool) -> Non
 
 
 def work_for(minutes: float, runs: int, watchers: int) -> None:
-    """So many minutes of a service under work, watched."""
+    """Run a service under load for ``minutes`` minutes, with watchers."""
     bench = runpy.run_path(str(ME.with_name("watchers.py")))
     ask = bench["ask"]
     with tempfile.TemporaryDirectory(prefix="rp") as folder:
@@ -188,7 +188,7 @@ def main() -> None:
         return
     sys.path.insert(0, str(ME.parent))
     with tempfile.TemporaryDirectory(prefix="rp") as folder:
-        # A commit takes some milliseconds in another thread: so long the clock must not jump.
+        # A commit takes some milliseconds in another thread; during that time the clock must not jump.
         clock = trio.testing.MockClock(autojump_threshold=0.05)
         trio.run(simulate, options.hours or 24.0, options.runs, f"{folder}/a.db", options.objects, clock=clock)
 

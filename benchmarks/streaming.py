@@ -1,10 +1,10 @@
-"""What reading along costs a run: answers of many pieces with no reader, one, and a thousand that are slow.
+"""What stream readers cost a run: answers of many pieces with no reader, one, and a thousand slow ones.
 
     python benchmarks/streaming.py [--rounds 9] [--json]
 
-Each figure is CPU time beside that of the same run whose model hands on no events: the best round of each, and the
-rounds alternate. The model is ``AnthropicModel`` on Anthropic's SDK; it reads pieces of 4 to 20 characters, as the real
-server sends them, from ``open_messages_server`` in a process of its own, whose CPU time does not count.
+Each figure is CPU time compared with the same run whose model passes on no events: the best round of each, with
+alternating rounds. The model is ``AnthropicModel`` on Anthropic's SDK; it reads pieces of 4 to 20 characters, as the
+real server sends them, from ``open_messages_server`` in a process of its own, whose CPU time does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from repertory.llm import ModelRequest, ModelResponse, Text
 from repertory.llm.model import StreamEvent
 from repertory.testing import FunctionModel, call, open_messages_server, wire
 
-CHARACTERS = 8_000  # of an answer, some 700 pieces
+CHARACTERS = 8_000  # per answer, some 700 pieces
 ANSWERS = 12
 ROUNDS = 9
 _SILENT = "without events"
@@ -43,8 +43,8 @@ def cut(text: str) -> list[str]:
 
 
 async def serve() -> None:
-    """Speak the Messages API: long texts, each with a call, and no end until the run asks for none."""
-    wire._pieces = cut  # as many as a real server sends; the test server's own are larger
+    """Serve the Messages API: long texts, each with a call, and no end until the run asks for none."""
+    wire._pieces = cut  # as many pieces as a real server sends; the test server's own are larger
     text = Text((WORDS * (CHARACTERS // len(WORDS) + 1))[:CHARACTERS])
 
     def answer(request: ModelRequest) -> Any:
@@ -57,7 +57,7 @@ async def serve() -> None:
 
 
 class Deaf(rp.AnthropicModel):
-    """Hands on nothing while it reads."""
+    """Passes on no events while it reads."""
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
@@ -73,7 +73,7 @@ async def nothing() -> str:
 
 
 async def measure(url: str, kind: type[rp.AnthropicModel], readers: int = 0, reads: bool = False) -> float:
-    """CPU seconds of one run with so many readers: one that reads all, or those that never look."""
+    """CPU seconds of one run with ``readers`` readers: one that reads all, or some that never read."""
     model = kind("claude-haiku-4-5", base_url=url, api_key="none")
     async with rp.open_supervisor(model=model) as supervisor:
         begun = process_time()

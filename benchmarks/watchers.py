@@ -1,11 +1,11 @@
-"""What watchers cost: how soon a busy service answers beside them, and how much memory one takes that only waits.
+"""What watchers cost: how soon a busy service answers while they watch, and how much memory an idle one takes.
 
 ::
 
     python benchmarks/watchers.py [--teams 5] [--watchers 500] [--idle 2000] [--requests 400]
 
-The service is a process of its own. Each team searches a folder and reads what it found, and begins again when it
-is done. A fifth of the watchers follow every run, the others one; one of them never reads.
+The service is a process of its own. Each team searches a folder and reads what it found, and starts again when it
+is done. A fifth of the watchers follow all runs, the others one; one of them never reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ measure, show = _service["measure"], _service["show"]
 
 
 class Watchers:
-    """Event streams that a thread of this process reads, as fast as they come."""
+    """Event streams that a thread of this process reads as fast as it can."""
 
     def __init__(self, address: Path) -> None:
         self._address = str(address)
@@ -42,7 +42,7 @@ class Watchers:
         self._over = False
 
     def add(self, path: str, *, reads: bool = True) -> socket.socket:
-        """Open one, and wait for the head of the answer."""
+        """Open a stream, and wait for the head of the answer."""
         watcher = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         watcher.settimeout(60)
         watcher.connect(self._address)
@@ -64,7 +64,7 @@ class Watchers:
                 if not data:
                     self.ended += 1
                     self._selector.unregister(watcher)
-            time.sleep(0.05)  # this process shall not take the machine from the service
+            time.sleep(0.05)  # so that this process does not starve the service
 
     def close(self) -> None:
         """Close them all."""
@@ -110,7 +110,7 @@ def measure_idle(address: Path, pid: int, count: int) -> None:
 
 
 def measure_busy(address: Path, teams: int, watchers: int, requests: int) -> None:
-    """How soon the service answers beside teams and those who watch them."""
+    """How soon the service answers while teams run and are watched."""
     ended = threading.Event()
     threads = [
         threading.Thread(target=keep_busy, args=(address, QUESTIONS[number % len(QUESTIONS)], ended))
@@ -122,7 +122,7 @@ def measure_busy(address: Path, teams: int, watchers: int, requests: int) -> Non
     show(f"beside {teams} teams", measure(address, requests))
     ids = [run["id"] for run in ask(address, "GET", "/runs")["runs"] if run["live"] and run["parent_id"] is None]
     open_streams = Watchers(address)
-    reader = threading.Thread(target=open_streams.run)  # before the first is there: nobody is to wait for the others
+    reader = threading.Thread(target=open_streams.run)  # before the first stream opens: none waits for others
     reader.start()
     for number in range(watchers):
         open_streams.add("/events" if number % 5 == 0 else f"/runs/{ids[number % len(ids)]}/events")
