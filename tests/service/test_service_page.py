@@ -115,7 +115,7 @@ def test_no_word_of_an_agent_a_tool_or_a_user_runs(short: Path, browser: Browser
         assert {tuple(link) for link in links} == {("https:", links[0][1]), ("http:", links[0][1])}
         assert "noreferrer" in links[0][1]
         assert browser.run(
-            "document.querySelector('#entries').textContent.includes('is not drawn here: image/svg+xml')"
+            "document.querySelector('#entries').textContent.includes('picture not shown: image/svg+xml')"
         )
         assert not browser.run(f"/{UNSEEN}/u.test(document.documentElement.outerHTML)")
         assert browser.run("document.documentElement.textContent.includes('⟨U+202E⟩')")
@@ -270,7 +270,7 @@ def test_what_the_model_saw_is_what_was_sent(short: Path, browser: Browser) -> N
         rows = "[...document.querySelectorAll('#record .record-row')]"
         browser.run(f"{rows}.find((row) => /summarized/.test(row.textContent)).click()")
         why = browser.run("document.querySelector('#why').textContent")
-        assert "a summary stands for it" in why
+        assert "replaced by a summary" in why
         assert "Decided for iteration" in why
         assert any(decision["sentence"] in why for decision in shown["decisions"])
         assert browser.run("document.querySelector('svg.chart polyline.view') !== null")

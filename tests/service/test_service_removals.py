@@ -104,6 +104,6 @@ def test_the_page_shows_that_a_run_was_removed(short: Path, browser: Browser) ->
         go(browser, run_id)
         state_is(browser, "done")
         browser.wait_for(f"fetch('/runs/{run_id}', {{ method: 'DELETE' }}).then((answer) => answer.status === 204)")
-        browser.wait_for("document.querySelector('#note').textContent.includes('was removed, with all')")
+        browser.wait_for("document.querySelector('#note').textContent.includes('was removed, with its whole record')")
         browser.wait_for("!document.querySelector('#overview').hidden")
         browser.wait_for(f"!document.querySelector('[data-run={json.dumps(run_id)}]')")
