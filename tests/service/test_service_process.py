@@ -221,7 +221,7 @@ def test_a_database_has_one_process(short: Path, serve: Start) -> None:
     code, said = serve("--socket", str(short / "other")).end()
     assert code == 75
     assert len(said) == 1
-    assert f"{short}/a.db is served by process {first.process.pid} at unix:{short}/s: ask it" in said[0]
+    assert f"{short}/a.db is served by process {first.process.pid} at unix:{short}/s: use it" in said[0]
     assert not (short / "other").exists()
     code, said = serve("--db", str(short / "b.db"), "--socket", str(first.socket)).end()
     assert code == 75

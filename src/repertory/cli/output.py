@@ -78,14 +78,15 @@ def words_of(error: errors.RepertoryError) -> str:
 
     where = f"--db {shlex.quote(error.path)}"
     owner = f"process {error.owner}" if error.owner else "another process"
-    end = f", end it cleanly with `kill {error.owner}`" if error.owner else ""
+    end = f"end it cleanly with `kill {error.owner}`" if error.owner else ""
     place = service_of(error.path)
     if place is not None:
         return (
             f"{error.path} is served by {owner} at {place}: use it with `repertory start`, `attach`, `send` or "
-            f"`resume` ({where}){end}"
+            f"`resume` ({where}){end and f', or {end}'}"
         )
-    return f"{error.path} is in use by {owner}: wait for it{end}, or read meanwhile with `repertory ps {where}`"
+    choices = f"wait for it{end and f', {end}'}, or read meanwhile with `repertory ps {where}`"
+    return f"{error.path} is in use by {owner}: {choices}"
 
 
 # --- untrusted text ---------------------------------------------------------------------------------------
