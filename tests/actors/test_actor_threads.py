@@ -106,7 +106,7 @@ def test_a_thread_is_told_when_the_mailbox_is_full(run_async: Any, overflow: Any
 
 
 def in_a_thread_while_the_loop_stands_still(function: Callable[..., object], *args: object) -> None:
-    """Run a function in a thread and block the loop until it is done: its errands are under way and cannot arrive."""
+    """Run a function in a thread and block the loop until it is done: its calls are under way and cannot arrive."""
     thread = threading.Thread(target=function, args=args)
     thread.start()
     thread.join()

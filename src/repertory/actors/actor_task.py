@@ -16,7 +16,7 @@ from repertory.actors.handlers import Blueprint, blueprint_of
 from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
 from repertory.actors.observation import StopReason
 from repertory.actors.references import asking_mailbox
-from repertory.actors.supervision import Comeback
+from repertory.actors.supervision import RestartPlan
 from repertory.actors.tree import ActorNode, Death
 from repertory.errors import ActorStopped, UnhandledMessage
 
@@ -36,23 +36,23 @@ async def run_actor(node: ActorNode) -> None:
     try:
         while not node.killed:
             if node.halted:  # a sibling crashed before this task ran for the first time
-                comeback = Comeback(node.halt_error, grouped=True)
+                plan = RestartPlan(node.halt_error, grouped=True)
             else:
                 try:
-                    await _live(node)
+                    await _run_incarnation(node)
                 except BaseException:
-                    # Cancelled from above (or KeyboardInterrupt, or our own bug): no verdict, but the hook is called.
-                    await _say_farewell(node, "stopped")
+                    # Cancelled from above (or KeyboardInterrupt, or our own bug): no decision, but the hook is called.
+                    await _call_last_hook(node, "stopped")
                     raise
-                verdict = _judge(node)
-                if isinstance(verdict, StopReason):
-                    reason = verdict
-                    await _say_farewell(node, "stopped")
+                decision = _decide_restart(node)
+                if isinstance(decision, StopReason):
+                    reason = decision
+                    await _call_last_hook(node, "stopped")
                     break
                 node.state = "restarting"
-                await _say_farewell(node, "restarting", verdict.error)
-                comeback = verdict
-            await _wait_for_comeback(node, comeback)
+                await _call_last_hook(node, "restarting", decision.error)
+                plan = decision
+            await _wait_for_restart(node, plan)
             if node.closing:
                 reason = StopReason("killed" if node.killed else "stopped")
                 break
@@ -62,7 +62,7 @@ async def run_actor(node: ActorNode) -> None:
         node.finish(reason)
 
 
-async def _live(node: ActorNode) -> None:
+async def _run_incarnation(node: ActorNode) -> None:
     """Run one incarnation: from the factory until the last child and task are gone."""
     box = node.mailbox
     node.context = ActorContext(node)
@@ -78,17 +78,17 @@ async def _live(node: ActorNode) -> None:
                 blueprint = node.blueprint = blueprint_of(kind)
                 if "started" in blueprint.hooks:
                     await _call_hook(node, "started")
-                node.become("stopping" if node.closing else "running")
+                node.change_state("stopping" if node.closing else "running")
                 if box.settings.attempts == 1:  # with more, an asker may have to wait for the next attempt
                     box.plain_handlers = blueprint.plain
                 await _serve(node, blueprint)
-                await _part(node)
+                await _stop_gracefully(node)
             except Exception as error:  # noqa: BLE001 - the supervisor decides
                 node.failure = node.failure or error
             finally:
                 box.interrupt(node.failure or node.halt_error)
             box.idle = False
-            if node.has_company():
+            if node.has_children_or_tasks():
                 nursery.cancel_scope.cancel()
     finally:
         node.end_incarnation()
@@ -105,7 +105,7 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
     quota, slice_end = QUOTA, perf_counter() + SLICE
     while True:
         if node.control or node.cancelled:
-            await _obey(node)
+            await _handle_signals(node)
             continue
         if not queue:
             if node.closing:
@@ -138,10 +138,10 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
         found = table.get(kind) or blueprint.find(kind)
         if found is None:
             answer = UnhandledMessage(f"{box.path} has no handler for {kind.__qualname__}")
-            box.answer_or_bury(item, answer, "unhandled")
+            box.reject(item, answer, "unhandled")
             continue
         function, is_async, wants_context, expected = found
-        box.in_hand = item
+        box.current = item
         if ask is not None:
             box.deadline = ask.deadline
         try:
@@ -149,20 +149,20 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
             if is_async:
                 value = await value
         except expected as error:
-            box.answer_or_bury(item, error, "refused", error)
+            box.reject(item, error, "refused", error)
         except Exception as error:
             box.crashed(error)
             raise
         else:
             if ask is not None:
                 ask.answer(value)
-        box.in_hand = NOTHING
+        box.current = NOTHING
         if ask is not None:
             box.deadline = NEVER
         box.handled += 1
 
 
-async def _obey(node: ActorNode) -> None:
+async def _handle_signals(node: ActorNode) -> None:
     """Process the signals, and wait here while paused."""
     while node.control or node.cancelled or (node.paused and not node.closing):
         if node.cancelled or not node.control:
@@ -177,7 +177,7 @@ async def _obey(node: ActorNode) -> None:
             await _call_hook(node, "terminated", signal.node.ref, signal.reason)
 
 
-async def _part(node: ActorNode) -> None:
+async def _stop_gracefully(node: ActorNode) -> None:
     """Finish a graceful stop: the ``stopping`` hook, tasks, children; bounded by the incarnation's deadline."""
     node.state = "stopping"
     if node.has_hook("stopping"):
@@ -190,7 +190,7 @@ async def _part(node: ActorNode) -> None:
         await node.children.stop_all(node.stop_deadline)
 
 
-def _judge(node: ActorNode) -> StopReason | Comeback:
+def _decide_restart(node: ActorNode) -> StopReason | RestartPlan:
     """Decide what follows an incarnation: the end, or a restart."""
     box, settings = node.mailbox, node.mailbox.settings
     error, node.failure = node.failure, None
@@ -201,7 +201,7 @@ def _judge(node: ActorNode) -> StopReason | Comeback:
     if node.killed:
         return StopReason("killed")
     if node.halted:
-        return Comeback(node.halt_error, grouped=True)
+        return RestartPlan(node.halt_error, grouped=True)
     if error is not None:
         return StopReason("failed", error) if node.closing else node.siblings.decide(node, error)
     if node.stopped_itself and settings.restart == "permanent":
@@ -212,25 +212,25 @@ def _judge(node: ActorNode) -> StopReason | Comeback:
     return StopReason("stopped")
 
 
-async def _wait_for_comeback(node: ActorNode, comeback: Comeback) -> None:
+async def _wait_for_restart(node: ActorNode, plan: RestartPlan) -> None:
     """Wait for the back-off, or for the restart of the group; a stop or kill ends the wait."""
     scheduler = node.mailbox.runtime.scheduler
-    if comeback.grouped:
+    if plan.grouped:
         node.awaits_group = True
-        node.become("restarting")
+        node.change_state("restarting")
         if not node.halted:
-            node.siblings.restart_group(node, comeback)
+            node.siblings.restart_group(node, plan)
         while node.awaits_group and not node.closing:
             await scheduler.park(node.mailbox)
         node.awaits_group = False
-    elif comeback.delay:
-        with anyio.move_on_after(comeback.delay):
+    elif plan.delay:
+        with anyio.move_on_after(plan.delay):
             while not node.closing:
                 await scheduler.park(node.mailbox)
     node.state = "starting"
 
 
-async def _say_farewell(node: ActorNode, hook: str, *args: Any) -> None:
+async def _call_last_hook(node: ActorNode, hook: str, *args: Any) -> None:
     """Call the last hook of an incarnation, so that it can release resources: shielded, and in bounded time."""
     path, timeout = node.mailbox.path, node.mailbox.runtime.cleanup_timeout
     try:

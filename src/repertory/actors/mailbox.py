@@ -81,7 +81,7 @@ class Mailbox:
     """The messages of one actor, over all its incarnations.
 
     An ask is queued as an ``Ask``, a told message as itself: an envelope for each would double the cost of ``tell``.
-    All methods but ``hand_over`` must be called in the scheduler's thread.
+    All methods but ``put_threadsafe`` must be called in the scheduler's thread.
     """
 
     path: str
@@ -95,9 +95,9 @@ class Mailbox:
     idle: bool = True  # the actor sleeps on an empty queue: a message must wake it, and may be handled inline
     plain_handlers: dict[type, HandlerMethod] | None = None  # by type of message, those that may run inline now
     parked: Any = None  # the sleeping actor
-    in_hand: Any = NOTHING  # the message, or Ask, being handled; not set for inline ones
-    deadline: float = NEVER  # of the asker of the message in hand
-    asking: set[Ask] | None = None  # what the message in hand waits for
+    current: Any = NOTHING  # the message, or Ask, being handled; not set for inline ones
+    deadline: float = NEVER  # of the asker of the current message
+    asking: set[Ask] | None = None  # what the current message waits for
     reason: StopReason | None = None  # why the actor is gone
     handled: int = 0
     handled_inline: int = 0  # of these
@@ -131,15 +131,15 @@ class Mailbox:
         if self.room == CLOSED:
             if asked:
                 raise self.stopped_error(item)
-            self.bury(item, "stopped")
+            self.send_to_dead_letters(item, "stopped")
         elif overflow == "drop-old":
             oldest = self.queue.popleft()
             self._end_unbegun(oldest, "dropped", self._full(oldest))
             return True
         elif overflow == "wait" and asked:
-            self._line_up(item)
+            self._add_sender(item)
         elif overflow == "drop-new" and not asked:
-            self.bury(item, "dropped")
+            self.send_to_dead_letters(item, "dropped")
         else:
             raise self._full(item)
         return False
@@ -152,7 +152,7 @@ class Mailbox:
         if self.room == CLOSED:
             raise self.stopped_error(message)
         sender = _Sender(message)
-        self._line_up(sender)
+        self._add_sender(sender)
         try:
             await self.runtime.scheduler.park(sender)
         except BaseException:
@@ -162,7 +162,7 @@ class Mailbox:
         if not sender.admitted:
             raise self.stopped_error(message)
 
-    def _line_up(self, waiting: _Sender | Ask) -> None:
+    def _add_sender(self, waiting: _Sender | Ask) -> None:
         if self.senders is None:
             self.senders = deque()
         self.senders.append(waiting)
@@ -181,7 +181,7 @@ class Mailbox:
                 self.queue.append(waiting.message)
                 scheduler.unpark(waiting)
 
-    def hand_over(self, message: Any) -> None:
+    def put_threadsafe(self, message: Any) -> None:
         """Put a message from another OS thread, through the scheduler's thread.
 
         Raises:
@@ -194,7 +194,7 @@ class Mailbox:
         if raises and self.room != CLOSED and len(self.queue) + len(self.runtime.foreign) >= capacity:
             raise self._full(message)
         try:
-            self.runtime.hand_over(partial(self._receive_foreign, message))
+            self.runtime.call_soon_threadsafe(partial(self._receive_foreign, message))
         except RuntimeError as error:
             raise ActorStopped(f"{self.path} has stopped: its event loop has ended") from error
 
@@ -203,7 +203,7 @@ class Mailbox:
         try:
             self.put(message)
         except MailboxFull:
-            self.bury(message, "dropped")
+            self.send_to_dead_letters(message, "dropped")
 
     # --- closing --------------------------------------------------------------------------------------
 
@@ -236,18 +236,18 @@ class Mailbox:
 
     # --- the outcome of a message that was begun ------------------------------------------------------
 
-    def answer_or_bury(self, item: Any, answer: Exception, reason: DeadReason, error: Exception | None = None) -> None:
+    def reject(self, item: Any, answer: Exception, reason: DeadReason, error: Exception | None = None) -> None:
         """Report that an item was not handled: to its asker, or to dead letters if it was told."""
         if isinstance(item, Ask):
             item.answer(None, answer)
         else:
-            self.bury(item, reason, error)
+            self.send_to_dead_letters(item, reason, error)
 
     def crashed(self, error: Exception) -> None:
         """The handler of the current message crashed: put the message back for another attempt, or send it to dead
         letters.
         """
-        item = self._let_go()
+        item = self._take_current()
         if item is not self._suspect:
             self._suspect = item
             self._suspect_crashes = 0
@@ -260,9 +260,9 @@ class Mailbox:
 
     def interrupt(self, cause: BaseException | None) -> None:
         """The incarnation ends, perhaps while handling a message that is not the cause; None means a stop or a kill."""
-        if self.in_hand is NOTHING:
+        if self.current is NOTHING:
             return
-        item = self._let_go()
+        item = self._take_current()
         if cause is None:
             self._end(item, "interrupted", self.stopped_error(item))
         elif self.settings.attempts > 1 and self.room != CLOSED:
@@ -271,8 +271,8 @@ class Mailbox:
             answer = self.failed_error(item, cause, "was interrupted while handling")
             self._end(item, "interrupted", answer, cause)
 
-    def _let_go(self) -> Any:
-        item, self.in_hand, self.deadline = self.in_hand, NOTHING, NEVER
+    def _take_current(self) -> Any:
+        item, self.current, self.deadline = self.current, NOTHING, NEVER
         return item
 
     def _put_back(self, item: Any) -> None:
@@ -292,9 +292,9 @@ class Mailbox:
         if isinstance(item, Ask):
             item.answer(None, answer)
             message = item.message
-        self.bury(message, reason, error)
+        self.send_to_dead_letters(message, reason, error)
 
-    def bury(self, message: Any, reason: DeadReason, error: BaseException | None = None) -> None:
+    def send_to_dead_letters(self, message: Any, reason: DeadReason, error: BaseException | None = None) -> None:
         """Send a message to dead letters."""
         self.dead_lettered += 1
         self.runtime.dead_letters.put(DeadLetter(message, self.path, reason, error))

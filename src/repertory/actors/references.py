@@ -95,7 +95,7 @@ class ActorRef(Generic[MessageT_contra]):
         """
         box = self._mailbox
         if get_ident() != box.thread:
-            box.hand_over(message)
+            box.put_threadsafe(message)
             return
         queue = box.queue
         if len(queue) < box.room:  # the common case of Mailbox.put, without its call

@@ -39,28 +39,28 @@ class Runtime:
         self.dead_letters = dead_letters
         self.inline_left = INLINE_QUOTA  # how many more asks may run inline before one must be a checkpoint
         self.foreign: deque[Callable[[], None]] = deque()  # calls from other OS threads, mostly messages
-        self.parked: Any = None  # the sleeping courier
+        self.parked: Any = None  # the sleeping task of serve_foreign_calls
         self.failure: BaseException | None = None  # the crash at the top that ends the system
         self.actors = self.spawned = self.crashes = self.restarts = self.asks_timed_out = 0
-        self._courier_runs = False
+        self._serves_foreign_calls = False
         self._announced = False
 
     def run_in_thread(self, function: Callable[[*ArgsT], None], *args: *ArgsT) -> None:
         """Call a function in the scheduler's thread: now if this is that thread, otherwise soon."""
         if get_ident() == self.thread:
-            self.run_errands()  # first what other threads have already handed over
+            self.run_foreign_calls()  # first what other threads have already handed over
             function(*args)
         else:
             with suppress(RuntimeError):  # the scheduler has ended, and all actors with it
-                self.hand_over(partial(function, *args))
+                self.call_soon_threadsafe(partial(function, *args))
 
-    def hand_over(self, errand: Callable[[], None]) -> None:
-        """Run something in the scheduler's thread, from any other thread. Errands of one thread keep their order.
+    def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
+        """Run a function in the scheduler's thread, from any other thread. Calls of one thread keep their order.
 
         Raises:
             RuntimeError: The scheduler's thread has ended.
         """
-        self.foreign.append(errand)  # atomic, as is the popleft below
+        self.foreign.append(function)  # atomic, as is the popleft below
         if not self._announced:
             # Two threads may both announce, which is harmless; the flag only spares a burst its wake-ups.
             self._announced = True
@@ -71,27 +71,27 @@ class Runtime:
                 raise
 
     def _announce(self) -> None:
-        if self._courier_runs:
+        if self._serves_foreign_calls:
             self.scheduler.unpark(self)
         else:
-            self.run_errands()
+            self.run_foreign_calls()
 
-    def run_errands(self) -> None:
+    def run_foreign_calls(self) -> None:
         """Run what other threads have handed over."""
         # Clear the flag before emptying the deque, so that what is appended from here on is announced again.
         self._announced = False
         while self.foreign:
             self.foreign.popleft()()
 
-    async def run_courier(self) -> None:
-        """Run errands until cancelled. This is a task because anyio cannot start tasks from a bare asyncio callback."""
-        self._courier_runs = True
+    async def serve_foreign_calls(self) -> None:
+        """Run foreign calls until cancelled: a task, because anyio cannot start tasks from a bare asyncio callback."""
+        self._serves_foreign_calls = True
         try:
             while True:
-                self.run_errands()
-                await self.scheduler.park(self)  # errands are announced by a callback, which runs only after this
+                self.run_foreign_calls()
+                await self.scheduler.park(self)  # calls are announced by a callback, which runs only after this
         finally:
-            self._courier_runs = False
+            self._serves_foreign_calls = False
 
     def fail(self, error: BaseException) -> None:
         """End the system: an actor at the top failed for good, and there is no parent to escalate to."""

@@ -124,7 +124,7 @@ def settings_of(options: SpawnOptions) -> Settings:
         raise ConfigurationError(f"cannot spawn: {error}") from error
 
 
-class Comeback(msgspec.Struct, frozen=True):
+class RestartPlan(msgspec.Struct, frozen=True):
     """The decision to restart."""
 
     error: BaseException | None  # what made it necessary

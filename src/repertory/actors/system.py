@@ -105,18 +105,18 @@ async def open_system(
             dead_letters=DeadLetters(on_dead_letter),
         )
         top = Children(runtime, None, nursery, run_actor, supervision)
-        nursery.start_soon(runtime.run_courier, name=f"{name} courier")
+        nursery.start_soon(runtime.serve_foreign_calls, name=f"{name} courier")
         nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
         try:
             yield ActorSystem(runtime, top)
-            runtime.run_errands()
+            runtime.run_foreign_calls()
             await top.stop_all()
         except Exception as error:  # noqa: BLE001 - raised again below, without the nursery's group around it
             failure = error
         top.closed = True
         nursery.cancel_scope.cancel()
-    top.sweep()
-    runtime.run_errands()
+    top.finish_remaining()
+    runtime.run_foreign_calls()
     if runtime.failure is not None:
         runtime.failure.__context__ = failure  # how the block reacted to the end of its actors
         raise runtime.failure

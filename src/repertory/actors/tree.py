@@ -18,7 +18,7 @@ from repertory.actors.mailbox import NEVER, Mailbox
 from repertory.actors.observation import ActorState, ActorStatistics, StopReason
 from repertory.actors.runtime import Runtime
 from repertory.actors.scheduler import Nursery
-from repertory.actors.supervision import Comeback, RestartHistory, SpawnOptions, Supervision, settings_of
+from repertory.actors.supervision import RestartHistory, RestartPlan, SpawnOptions, Supervision, settings_of
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
 
@@ -55,7 +55,7 @@ class ActorNode:
     restarts: int = 0
 
     # Of one incarnation, and empty when there is none.
-    actor: Any = None  # the object with the handlers, from the factory to the farewell
+    actor: Any = None  # the object with the handlers, from the factory to its last hook
     context: Any = None  # what its hooks and handlers are given: an ActorContext
     blueprint: Blueprint | None = None  # what its class can do
     nursery: Nursery | None = None  # where its children and background tasks live
@@ -94,7 +94,7 @@ class ActorNode:
         self.control.append(signal)
         self.mailbox.wake()
 
-    def become(self, state: ActorState) -> None:
+    def change_state(self, state: ActorState) -> None:
         """Change the state and wake those who wait for a change."""
         self.state = state
         if self.state_changed is not None:
@@ -128,7 +128,7 @@ class ActorNode:
             raise
         except Exception as error:
             crashed = True
-            box.bury(request, "failed", error)
+            box.send_to_dead_letters(request, "failed", error)
             self.fail(error)
             raise box.failed_error(request, error, "crashed on") from error
         finally:
@@ -159,7 +159,7 @@ class ActorNode:
             return
         if self.nursery is not None:
             # A timer costs as much as the rest of the stop; an idle actor with nothing to wait for needs none.
-            if not was_idle or self.has_company() or self.has_hook("stopping"):
+            if not was_idle or self.has_children_or_tasks() or self.has_hook("stopping"):
                 self.nursery.cancel_scope.deadline = self.stop_deadline
             if self.state == "running":
                 self.state = "stopping"
@@ -202,7 +202,7 @@ class ActorNode:
         if self.nursery is not None:
             self.nursery.cancel_scope.cancel()
 
-    def has_company(self) -> bool:
+    def has_children_or_tasks(self) -> bool:
         """Whether there are, or may be, other tasks in the nursery."""
         return self.children is not None or bool(self.tasks)
 
@@ -218,7 +218,7 @@ class ActorNode:
         box.asking = None
         self.nursery = None
         if self.children is not None:
-            self.children.sweep()
+            self.children.finish_remaining()
             self.children = None
         for node in self.watching or ():
             node.discard_watcher(self)
@@ -235,7 +235,7 @@ class ActorNode:
         self.awaits_group = False
         del self.siblings.members[self.name]
         self.siblings.runtime.actors -= 1
-        self.become("stopped")
+        self.change_state("stopped")
 
     # --- being watched --------------------------------------------------------------------------------
 
@@ -329,13 +329,13 @@ class Children:
             node.stop(None if deadline is None else deadline - self.runtime.scheduler.now())
             await node.wait_stopped()
 
-    def sweep(self) -> None:
+    def finish_remaining(self) -> None:
         """The nursery is gone: end lazy children that never had a task to cancel."""
         self.closed = True
         for node in list(self.members.values()):
             node.finish(StopReason("killed"))
 
-    def decide(self, node: ActorNode, error: BaseException) -> StopReason | Comeback:
+    def decide(self, node: ActorNode, error: BaseException) -> StopReason | RestartPlan:
         """Decide about a child that crashed, or about a permanent one that stopped itself."""
         policy = self._policy
         if node.mailbox.settings.restart == "temporary":
@@ -345,7 +345,7 @@ class Children:
             history = node.history = node.history or RestartHistory()
         delay = history.allow(policy, self.runtime.scheduler.now())
         if delay is not None:
-            return Comeback(error, delay, grouped=not alone)
+            return RestartPlan(error, delay, grouped=not alone)
         if policy.when_exceeded == "escalate":
             limit = f"{policy.max_restarts} restarts in {policy.period:g} s"
             failure = ActorFailed(f"{node.mailbox.path} needed more than {limit}: {type(error).__name__}: {error}")
@@ -353,11 +353,11 @@ class Children:
             (self.parent or self.runtime).fail(failure)
         return StopReason("failed", error)
 
-    def restart_group(self, failed: ActorNode, comeback: Comeback) -> None:
+    def restart_group(self, failed: ActorNode, plan: RestartPlan) -> None:
         """Restart a crashed child, which waits, together with its group."""
-        self.nursery.start_soon(self._restart_group, failed, comeback, name=f"{failed.mailbox.path} restart group")
+        self.nursery.start_soon(self._restart_group, failed, plan, name=f"{failed.mailbox.path} restart group")
 
-    async def _restart_group(self, failed: ActorNode, comeback: Comeback) -> None:
+    async def _restart_group(self, failed: ActorNode, plan: RestartPlan) -> None:
         """Halt the group from last to first, wait, and start it from first to last, one after the other."""
         async with self._group_lock:
             if not failed.awaits_group:
@@ -371,10 +371,10 @@ class Children:
                 if node.mailbox.settings.restart == "temporary":
                     node.kill()
                 else:
-                    node.halt(comeback.error)
+                    node.halt(plan.error)
                 while not (node.awaits_group or node.state in ("stopped", "new")):
                     await node.wait_change()
-            await anyio.sleep(comeback.delay)
+            await anyio.sleep(plan.delay)
             for node in group:
                 node.release()
                 while node.state == "starting":

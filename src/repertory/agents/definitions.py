@@ -29,8 +29,8 @@ from repertory.tools.skills import Skill, read_skills, skill_text, skill_tool
 
 LEAD: Final = "lead"
 _SUFFIXES: Final = (".md", ".toml")
-_MOST: Final = 200  # files of one folder
-_MOST_AGENTS: Final = 1_000  # in one tree of teams, where a member of two teams counts twice
+_MAX_FILES: Final = 200  # files of one folder
+_MAX_AGENTS: Final = 1_000  # in one tree of teams, where a member of two teams counts twice
 
 _KNOWN = {"name", "description", "tools", "disallowedTools", "model", "maxTurns", "skills", "memory"}
 _OURS = {"instructions", "team", "max_tokens", "limits", "options", "placement"}
@@ -126,9 +126,9 @@ class _Folder:
     def files(self) -> list[Path]:
         """The files that define an agent, sorted by name."""
         found = sorted(path for path in self._path.iterdir() if path.suffix in _SUFFIXES and not path.is_dir())
-        if len(found) > _MOST:
+        if len(found) > _MAX_FILES:
             raise ConfigurationError(
-                f"folder {str(self._path)!r} has {len(found)} agent files; at most {_MOST} are read"
+                f"folder {str(self._path)!r} has {len(found)} agent files; at most {_MAX_FILES} are read"
             )
         for path in found:
             if self._definition(path) is None:
@@ -136,9 +136,9 @@ class _Folder:
         kept = [path for path in found if self._definition(path) is not None]
         by_name: dict[str, Path] = {}
         for path in kept:
-            name = self._need(path).text("name")
+            name = self._read_required(path).text("name")
             if by_name.setdefault(name, path) != path:
-                raise self._need(path).error("name", f"{name!r} is the name in {by_name[name]} already")
+                raise self._read_required(path).error("name", f"{name!r} is the name in {by_name[name]} already")
         return kept
 
     def _definition(self, path: Path) -> Definition | None:
@@ -146,7 +146,7 @@ class _Folder:
             self._read[path] = _read_toml(path) if path.suffix == ".toml" else read_markdown(path)
         return self._read[path]
 
-    def _need(self, path: Path) -> Definition:
+    def _read_required(self, path: Path) -> Definition:
         if path.suffix not in _SUFFIXES or not exists(path):
             raise ConfigurationError(f"there is no agent file {str(path)!r:.500}; its name ends in .md or .toml")
         read = self._definition(path)
@@ -156,7 +156,7 @@ class _Folder:
 
     def agent(self, path: Path, *, leads: bool = False) -> Agent[Any]:
         """The agent of a file; with ``leads`` all others are its team, unless the file names one."""
-        read = self._need(path)
+        read = self._read_required(path)
         if path in self._making:
             circle = " -> ".join(place.name for place in [*self._making[self._making.index(path) :], path])
             raise read.error("team", f"an agent cannot be below itself: {circle}")
@@ -176,8 +176,8 @@ class _Folder:
             raise read.error("description", "is missing: say when to hand work to this agent")
         team = [self.agent(member) for member in members]
         size = 1 + sum(self._made[member][1] for member in members)
-        if size > _MOST_AGENTS:
-            raise read.error("team", f"there are {size:,} agents below it; at most {_MOST_AGENTS:,} are made")
+        if size > _MAX_AGENTS:
+            raise read.error("team", f"there are {size:,} agents below it; at most {_MAX_AGENTS:,} are made")
         try:
             agent = Agent(
                 read.text("name"),
@@ -201,7 +201,7 @@ class _Folder:
         parts = [read.body or read.text("instructions")]
         for name in read.words("skills") or ():
             if name not in self._skills:
-                raise read.error("skills", f"there is no skill {name!r:.100}; {_there_are(name, self._skills)}")
+                raise read.error("skills", f"there is no skill {name!r:.100}; {_list_known(name, self._skills)}")
             parts.append(f"<skill name={name!r}>\n{skill_text(self._skills[name])}\n</skill>")
         return "\n\n".join(part for part in parts if part)
 
@@ -225,7 +225,7 @@ class _Folder:
             tool = self._tool(name)
             if tool is None:
                 known = {**self._tools, **self._by_name}
-                raise read.error("tools", f"nobody defines {name!r:.100}; {_there_are(name, known)}")
+                raise read.error("tools", f"nobody defines {name!r:.100}; {_list_known(name, known)}")
             chosen[tool.name] = tool
         for name in read.words("disallowedTools") or ():
             rule = _WITH_RULE.fullmatch(name)
@@ -239,11 +239,11 @@ class _Folder:
         others = [path for path in (self.files() if leads or team else []) if path != read.path]
         if team is None:
             return list(chosen.values()), others if leads else []
-        by_name = {self._need(path).text("name"): path for path in others}
+        by_name = {self._read_required(path).text("name"): path for path in others}
         for member in team:
             if member not in by_name:
                 raise read.error(
-                    "team", f"there is no agent {member!r:.100} in this folder; {_there_are(member, by_name)}"
+                    "team", f"there is no agent {member!r:.100} in this folder; {_list_known(member, by_name)}"
                 )
         return list(chosen.values()), [by_name[member] for member in team]
 
@@ -291,7 +291,7 @@ def _limits_of(read: Definition) -> Limits:
         raise read.error("limits", f"expected a table of {', '.join(Limits.__struct_fields__)}, got {given!r:.100}")
     unknown = sorted(set(given) - set(Limits.__struct_fields__))
     if unknown:  # a misspelt limit would bound nothing
-        raise read.error("limits", f"{unknown[0]!r} is no limit; {_there_are(unknown[0], Limits.__struct_fields__)}")
+        raise read.error("limits", f"{unknown[0]!r} is no limit; {_list_known(unknown[0], Limits.__struct_fields__)}")
     given = {**({"iterations": read.fields["maxTurns"]} if "maxTurns" in read.fields else {}), **given}
     try:
         return msgspec.convert(given, Limits, strict=False)
@@ -316,7 +316,7 @@ def _others_of(read: Definition) -> Json:
     return others
 
 
-def _there_are(name: str, known: Iterable[str]) -> str:
+def _list_known(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
