@@ -81,7 +81,7 @@ class Loop:
             return RunEnd.failed(error)
         if result is not None:
             return RunEnd("done", result)
-        return RunEnd("stopped") if self._live.wish == "stop" else None
+        return RunEnd("stopped") if self._live.desired_state == "stop" else None
 
     async def _iterate_until_answered(self) -> str | None:
         await self._open()
@@ -124,16 +124,16 @@ class Loop:
             await self._say("system", _OTHER_FORM)
 
     async def _may_go_on(self) -> bool:
-        """Obey wishes between iterations: wait while paused, and read new messages; returns whether to continue."""
+        """Between iterations, wait while paused and read new messages; returns whether to continue."""
         live = self._live
-        if live.wish == "pause":
+        if live.desired_state == "pause":
             live.answered(refused=True)  # others must not wait for a first call that is not made now
             await live.enter("paused").wait()
-            while live.wish == "pause":
-                await live.wait_for_wish()
-            if live.wish == "go":
+            while live.desired_state == "pause":
+                await live.wait_for_change()
+            if live.desired_state == "go":
                 await live.enter("running").wait()
-        if live.wish in ("stop", "close"):
+        if live.desired_state in ("stop", "close"):
             return False
         if live.inbox.has_unread and not self._paused_by_server():  # its tools' results come first
             live.repeats.clear()
@@ -371,7 +371,7 @@ class AgentActor:
 
     async def stopping(self, ctx: ActorContext) -> None:
         """Let the loop reach its next boundary; the drain time bounds the wait."""
-        self._live.wish_for("close")
+        self._live.set_desired_state("close")
         await self._finished.wait()
 
     @handler

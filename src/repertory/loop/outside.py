@@ -86,15 +86,15 @@ async def wait_for_result(live: LiveRun, awaited: ResultAwaited) -> ResultGiven:
 async def _wait(live: LiveRun, find: Callable[[], T | None], expires_at: float | None) -> T | None:
     """Wait until ``find`` finds something, and return it; None if the time is over first."""
     while (found := find()) is None:
-        if live.wish == "close" or (live.wish == "stop" and live.waits_for_tree):
+        if live.desired_state == "close" or (live.desired_state == "stop" and live.waits_for_tree):
             raise Unfinished
-        if live.wish == "stop":
+        if live.desired_state == "stop":
             raise EndedWaiting
         left = math.inf if expires_at is None else expires_at - live.shared.clock()
         if left <= 0:
             return None
         with anyio.move_on_after(left):
-            await live.wait_for_wish()
+            await live.wait_for_change()
     return found
 
 

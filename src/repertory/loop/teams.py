@@ -206,7 +206,7 @@ class Team:
         for child in self._live.children:
             if answered and not child.ended.is_set():
                 child.stop_asked = True
-            if self._live.wish != "stop" and not child.ended.is_set():
+            if self._live.desired_state != "stop" and not child.ended.is_set():
                 child.kill(alone=False)
         while left := [child for child in self._live.children if not child.ended.is_set()]:
             await left[0].ended.wait()
@@ -431,7 +431,7 @@ class Team:
         """Wait for a delegation's end, and handle its failure as ``Delegation.on_failure`` says."""
         await delegated.live.ended.wait()
         while self._is_to_be_retried(delegated):
-            delegated.postponed = self._ending or self._live.wish in ("stop", "close")
+            delegated.postponed = self._ending or self._live.desired_state in ("stop", "close")
             if delegated.postponed or not await self._retry(delegated):
                 break
             await delegated.live.ended.wait()
@@ -476,7 +476,7 @@ class Team:
         self._live.waiting += 1
         try:
             while not ready():
-                await self._live.wait_for_wish()
+                await self._live.wait_for_change()
         finally:
             self._live.waiting -= 1
 

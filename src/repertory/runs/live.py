@@ -51,7 +51,7 @@ from repertory.runs.waiting_calls import WaitingCalls
 from repertory.tools import Approvals, Tool
 from repertory.tools.repeats import ToolCallCache
 
-Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
+DesiredState: TypeAlias = Literal["go", "pause", "stop", "close"]
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class LiveRun:
         lost: The journal's failure, because of which its end was not recorded.
         opened_tools: The tools that its agent's tool sets opened.
         result_summaries: A model's summaries of single results, by position.
-        told: How many entries its listeners were told of.
+        notified: How many entries its listeners were told of.
         last_event: The number of the event after its last one; None while it is under way.
         elsewhere: Whether it waits for any machine or is under way on another one, while somebody here holds it.
     """
@@ -130,7 +130,7 @@ class LiveRun:
     place: Place | None = None
     in_line: bool = False
     agent_changed: bool = False
-    wish: Wish = "go"
+    desired_state: DesiredState = "go"
     stop_asked: bool = False
     killed: bool = False
     ending: bool = False
@@ -146,7 +146,7 @@ class LiveRun:
     listener_errors: int = 0
     opened_tools: tuple[Tool, ...] = ()
     trace: Trace = field(default_factory=Trace)
-    told: int = 0
+    notified: int = 0
     last_event: int | None = None
     elsewhere: bool = False
 
@@ -179,7 +179,7 @@ class LiveRun:
         self.inbox = Inbox(self.run_id, lead=lead)
         self.waits = WaitingCalls()
         self._view: _EditsView | None = None
-        self._changed = anyio.Event()  # set when its wish, its view or its state changes
+        self._changed = anyio.Event()  # set when its desired state, its view or its state changes
 
     @property
     def newest(self) -> LiveRun:
@@ -271,7 +271,7 @@ class LiveRun:
             used["seconds"] = self.tally.clock.elapsed - self.since, most
         return used
 
-    def tell(self, events: Iterable[MessageEvent]) -> None:
+    def notify_listeners(self, events: Iterable[MessageEvent]) -> None:
         """Tell the listeners what happened to messages; errors that they raise are only logged and counted."""
         if not self.listeners:
             return
@@ -284,12 +284,12 @@ class LiveRun:
                     self.listener_errors += 1
                     log(logging.WARNING, "listener.failed", run=self.run_id, kind=event.kind, exc_info=error)
 
-    def tell_added(self) -> None:
+    def notify_added(self) -> None:
         """Tell the listeners of the entries added since the last call."""
         if self.listeners:
             snapshot = self.ledger.snapshot()
-            told, self.told = self.told, len(snapshot)
-            self.tell(added(snapshot[told:]))
+            notified, self.notified = self.notified, len(snapshot)
+            self.notify_listeners(added(snapshot[notified:]))
 
     # --- its payload ---
 
@@ -358,7 +358,7 @@ class LiveRun:
                 f"{self.agent.name} (limits.seconds)"
             )
 
-    async def wait_overdue(self) -> None:
+    async def kill_when_overdue(self) -> None:
         """Wait until its time is over or it has ended, and then kill it."""
         while self.end is None and not self.ended.is_set():
             try:
@@ -374,12 +374,12 @@ class LiveRun:
     def waits_for_tree(self) -> bool:
         """Whether its whole tree was stopped, so that open calls stay open until the tree is resumed."""
         root = self.root  # a placed run is a root here, and may have been stopped by its lead from elsewhere
-        return root.stop_asked or (root.started.placed is not None and root.wish == "stop")
+        return root.stop_asked or (root.started.placed is not None and root.desired_state == "stop")
 
     @property
     def is_ending(self) -> bool:
         """Whether no further message to it will be read before it has ended."""
-        return self.ending or self.ended.is_set() or self.wish == "stop"
+        return self.ending or self.ended.is_set() or self.desired_state == "stop"
 
     def end_of_killed(self) -> RunEnd:
         """How it ends if it was killed."""
@@ -393,7 +393,7 @@ class LiveRun:
     def close(self, *, recorded: bool = False) -> None:
         """Tell readers and waiters that it has ended; ``recorded`` says that the journal already has the event."""
         assert self.end is not None
-        self.tell_added()
+        self.notify_added()
         self.state = self.end.state
         event = self.event(StateChanged, state=self.state, result=self.end.result, error=self.end.error)
         self.show(event)
@@ -419,20 +419,20 @@ class LiveRun:
 
     # --- what is asked of it ---
 
-    def wish_for(self, wish: Wish) -> None:
+    def set_desired_state(self, desired: DesiredState) -> None:
         """Ask its loop, and those below it, to continue, pause, stop, or close with the supervisor.
 
         The loops obey at their next boundary. Stop and close cannot be taken back.
         """
         if self.parent is None and self.ref is not None and not self.ended.is_set():
-            self.tally.clock.run(on=wish != "pause")
+            self.tally.clock.run(on=desired != "pause")
         for run in self.tree():
-            if run.wish not in ("stop", "close"):
-                run.wish = wish
+            if run.desired_state not in ("stop", "close"):
+                run.desired_state = desired
             run.wake()
 
-    async def wait_for_wish(self) -> None:
-        """Wait until there may be a new wish or message, or news of a sub-agent."""
+    async def wait_for_change(self) -> None:
+        """Wait until there may be a new desired state or message, or news of a sub-agent."""
         await self._changed.wait()
 
     async def wait_for_turn(self, head: Head) -> None:
@@ -447,7 +447,7 @@ class LiveRun:
         profile = self.model.profile
         if self.iteration == 0 and worth_warming(head, profile, above.agent.delegation.warm_cache):
             place.head = head
-        while not (place.has_turn or self.wish in ("stop", "close")):
+        while not (place.has_turn or self.desired_state in ("stop", "close")):
             self.in_line = True
             await self._changed.wait()
         self.in_line = False
@@ -478,7 +478,7 @@ class LiveRun:
         if self.ref is not None:
             self.ref.kill()
 
-    def hear(self, message_id: str, said: Said) -> None:
+    def deliver(self, message_id: str, said: Said) -> None:
         """Write a message and give it to the loop; a message with a known id is not given again.
 
         Raises:
@@ -488,11 +488,11 @@ class LiveRun:
             return
         # Submitting it and giving it to the loop are one step, so a cancelled caller has done both or neither. Whatever
         # the loop does with it is submitted later, and so becomes durable later.
-        self.shared.journal.submit([self.said_record(message_id, said)])
+        self.shared.journal.submit([self.message_record(message_id, said)])
         self.inbox.put(message_id, said)
         self.wake()
 
-    def said_record(self, message_id: str, said: Said) -> EventLogged:
+    def message_record(self, message_id: str, said: Said) -> EventLogged:
         """The record of a message."""
         return self.inbox.record(message_id, said, at=self.shared.clock(), iteration=self.iteration)
 

@@ -16,21 +16,21 @@ _ROOMS: Final = ("actors", "journal", "mcp", "service", "tools")  # with loggers
 
 def compactor_log(run_id: str) -> Callable[[str, Exception], None]:
     """Make a function that logs a compactor's error, once per compactor, as each is called for every result."""
-    told: set[str] = set()
+    logged: set[str] = set()
 
-    def tell(compactor: str, error: Exception) -> None:
-        if compactor not in told:
-            told.add(compactor)
+    def log_once(compactor: str, error: Exception) -> None:
+        if compactor not in logged:
+            logged.add(compactor)
             log(logging.WARNING, "compactor.failed", run=run_id, compactor=compactor, exc_info=error)
 
-    return tell
+    return log_once
 
 
 @contextmanager
 def redacted_log(redact: Callable[[Any], Any]) -> Generator[None]:
     """Keep out of the log, tracebacks included, what ``Journal.redact`` keeps out of the record."""
 
-    def look(record: logging.LogRecord) -> bool:
+    def redact_record(record: logging.LogRecord) -> bool:
         if record.exc_info is not None:
             trace = "".join(traceback.format_exception(*record.exc_info))
             if (shown := redact(trace)) is not trace:
@@ -43,9 +43,9 @@ def redacted_log(redact: Callable[[Any], Any]) -> Generator[None]:
     # A filter sees what is logged with its own logger, not what propagates from loggers below it.
     loggers = [logging.getLogger(name) for name in ("repertory", *(f"repertory.{room}" for room in _ROOMS))]
     for logger in loggers:
-        logger.addFilter(look)
+        logger.addFilter(redact_record)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(look)
+            logger.removeFilter(redact_record)

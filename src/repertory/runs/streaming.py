@@ -107,7 +107,7 @@ class Stream:
 
     def __init__(self, redact: Callable[[str], str], reach: int) -> None:
         self._redact = redact
-        self._back = max(0, reach - 1)
+        self._held_length = max(0, reach - 1)
         self.answers: deque[_Answer] = deque(maxlen=_KEPT)
         self.closed = False
         self._changed: anyio.Event | None = None  # as long as somebody waits
@@ -124,12 +124,12 @@ class Stream:
         """Add what the model has sent."""
         answer = self.answers[-1]
         if isinstance(event, TextDelta | ThinkingDelta):
-            if self._back:
-                self._take_part(answer, event)
+            if self._held_length:
+                self._add_redacted(answer, event)
             else:
                 answer.pieces.append(event)
         elif isinstance(event, ToolUseStarted):
-            self._let_go(answer)
+            self._flush_held(answer)
             answer.pieces.append(event)
         elif isinstance(event, Retrying):
             self._restart(answer, event.reason)
@@ -138,7 +138,7 @@ class Stream:
 
     def finish(self) -> None:
         """End the answer: it is complete."""
-        self._let_go(self.answers[-1])
+        self._flush_held(self.answers[-1])
         self.answers[-1].done = True
         self._wake()
 
@@ -161,15 +161,15 @@ class Stream:
             self._changed = anyio.Event()
         await self._changed.wait()
 
-    def _take_part(self, answer: _Answer, event: TextDelta | ThinkingDelta) -> None:
+    def _add_redacted(self, answer: _Answer, event: TextDelta | ThinkingDelta) -> None:
         """Add a piece, but hold back its end, which may be the beginning of a secret."""
         kind = type(event)
         text = self._redact(answer.held.get(kind, "") + _text_of(event))
-        text, answer.held[kind] = text[: -self._back], text[-self._back :]
+        text, answer.held[kind] = text[: -self._held_length], text[-self._held_length :]
         if text:
             answer.pieces.append(kind(text))
 
-    def _let_go(self, answer: _Answer) -> None:
+    def _flush_held(self, answer: _Answer) -> None:
         """Release what was held back, at the end of a text."""
         for kind, text in answer.held.items():
             if text:
@@ -215,7 +215,7 @@ class StreamReader:
             if answer.number < self._number:
                 continue
             if answer.number > self._number:
-                return self._turn_to(answer)
+                return self._skip_to(answer)
             if answer.attempt != self._attempt:
                 seen, self._attempt, self._read = self._read > 0, answer.attempt, 0
                 if seen:
@@ -227,7 +227,7 @@ class StreamReader:
             self._number, self._attempt, self._read = answer.number + 1, 0, 0
         return None
 
-    def _turn_to(self, answer: _Answer) -> PiecesMissed:
+    def _skip_to(self, answer: _Answer) -> PiecesMissed:
         """Continue with the oldest answer in memory."""
         self._number, self._attempt, self._read = answer.number, answer.attempt, 0
         return PiecesMissed(iteration=answer.iteration)

@@ -26,7 +26,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
     live = live.newest
     live.check_here()
     if not live.is_ending:
-        live.hear(message_id, said)
+        live.deliver(message_id, said)
         return
     async with runtime.runs.alone_with(live.run_id):
         await live.newest.ended.wait()
@@ -34,7 +34,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
         if live.lost is not None:
             raise live.lost
         if not live.is_ending:  # somebody else has continued it
-            live.hear(message_id, said)
+            live.deliver(message_id, said)
             return
         known = not live.inbox.is_new(message_id, said) and not live.inbox.is_unread(message_id)
         if known and (not again or live.state == "done"):

@@ -35,7 +35,7 @@ from repertory.record import Ledger, Record
 from repertory.record.records import FINAL_STATES, Placed, RunRow, RunStarted
 from repertory.runs.events import RunClaimed, RunSpawned, StateChanged, to_record
 from repertory.runs.inbox import Said
-from repertory.runs.live import LiveRun, RunEnd, Wish
+from repertory.runs.live import DesiredState, LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.runs.payloads import instructions_of, new_payload, payload_on_record
 from repertory.runs.shared import Shared
@@ -85,7 +85,7 @@ class Placement:
         self._commands = commands
         self._stand_ins: dict[str, LiveRun] = {}
         # What was last asked of the owner with this fence; None for the end of the run. A new owner begins with "go".
-        self._asked: dict[str, tuple[int, Wish | None]] = {}
+        self._asked: dict[str, tuple[int, DesiredState | None]] = {}
         self._asking: set[str] = set()
 
     # --- how a run begins, or continues -------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Placement:
     async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
         for live in list(self._stand_ins.values()):
             parent = live.parent
-            if parent is None or parent.wish == "close" or parent.ended.is_set():
+            if parent is None or parent.desired_state == "close" or parent.ended.is_set():
                 self._drop(live)
                 live.set_ended()
         if not self._stand_ins:
@@ -226,7 +226,7 @@ class Placement:
             if run_id not in self._stand_ins:
                 continue
             live = self._stand_ins[run_id]
-            live.in_line, wish = stands.waits, _wish_of(live)
+            live.in_line, desired = stands.waits, _desired_state_of(live)
             if stands.ended:
                 row = await self._runs.read_run(run_id)
                 if row is not None and row.state in FINAL_STATES:
@@ -234,38 +234,38 @@ class Placement:
                 elif row is not None:  # it was moved here from another journal
                     await self._requeue(live)
             elif stands.waits:
-                if wish in (None, "stop"):
+                if desired in (None, "stop"):
                     await self._end_waiting(run_id, cancelled=live.stop_asked)
-                elif wish == "go" and stands.paused:
+                elif desired == "go" and stands.paused:
                     await self._requeue(live)
                 elif (digest := _digest_of(live)) != stands.agent_digest:
                     # Its lead continues with another definition, and so does the run.
                     await self._machines.redefine(run_id, digest, live.agent.placement)
-            elif run_id not in self._asking and wish != self._heard(run_id, stands.fence):
+            elif run_id not in self._asking and desired != self._heard(run_id, stands.fence):
                 self._asking.add(run_id)
-                tasks.start_soon(self._steer, live, wish, stands.fence)
+                tasks.start_soon(self._steer, live, desired, stands.fence)
 
-    def _heard(self, run_id: str, fence: int) -> Wish | Literal["?"] | None:
+    def _heard(self, run_id: str, fence: int) -> DesiredState | Literal["?"] | None:
         """What the owner of a run was last asked for."""
         if run_id not in self._asked:
             return "?"
-        asked, wish = self._asked[run_id]
-        return wish if asked == fence else "go"
+        asked, desired = self._asked[run_id]
+        return desired if asked == fence else "go"
 
-    async def _steer(self, live: LiveRun, wish: Wish | None, fence: int) -> None:
-        """Send a lead's wish to the machine that has the run."""
+    async def _steer(self, live: LiveRun, desired: DesiredState | None, fence: int) -> None:
+        """Send the state that a lead wants to the machine that has the run."""
         try:
-            await self._ask(live.run_id, "steer", {"wish": wish, "alone": live.stop_asked})
+            await self._ask(live.run_id, "steer", {"wish": desired, "alone": live.stop_asked})
             if self._stand_ins.get(live.run_id) is live:
-                self._asked[live.run_id] = fence, wish
+                self._asked[live.run_id] = fence, desired
         except RepertoryError as error:  # the run has ended, or its machine is away: the next check shows which
-            log(logging.INFO, "placed.not.steered", run=live.run_id, wish=wish, exc_info=error)
+            log(logging.INFO, "placed.not.steered", run=live.run_id, wish=desired, exc_info=error)
         finally:
             self._asking.discard(live.run_id)
 
     async def _see_ended(self, live: LiveRun, row: RunRow) -> None:
         parent = live.parent
-        if row.state == "stopped" and not row.cancelled and parent is not None and _wish_of(live) == "go":
+        if row.state == "stopped" and not row.cancelled and parent is not None and _desired_state_of(live) == "go":
             await self._requeue(live)  # together with its lead, which has continued meanwhile
             return
         try:
@@ -359,11 +359,11 @@ def _room(parent: LiveRun, run_id: str) -> Generator[None]:
         raise
 
 
-def _wish_of(live: LiveRun) -> Wish | None:
+def _desired_state_of(live: LiveRun) -> DesiredState | None:
     """What is wanted of a stand-in's run; None for its end."""
     if live.killed:
         return None
-    return "go" if live.parent is None else live.parent.wish
+    return "go" if live.parent is None else live.parent.desired_state
 
 
 def _digest_of(live: LiveRun) -> str:

@@ -54,7 +54,7 @@ async def read_back(
         iteration=row.iteration,
         agent_changed=started.agent_digest != agent.digest,
         plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
-        told=len(ledger.snapshot()),  # by an earlier process
+        notified=len(ledger.snapshot()),  # by an earlier process
     )
     async with retention.payloads:
         records = await journal.read_payload(live.run_id)

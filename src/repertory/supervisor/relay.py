@@ -28,7 +28,7 @@ from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.runs.inbox import Said
-from repertory.runs.live import LiveRun, Wish
+from repertory.runs.live import DesiredState, LiveRun
 from repertory.runs.log import log
 from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run
@@ -149,22 +149,22 @@ async def _call(method: Callable[..., Awaitable[str | None] | None], verb: str, 
     return "" if done is None else await done or ""
 
 
-async def _hear(live: LiveRun, _command: Command, *, message_id: str, text: str, sender: str) -> None:
+async def _deliver(live: LiveRun, _command: Command, *, message_id: str, text: str, sender: str) -> None:
     if live.is_ending and message_id not in live.inbox:
         raise RunError(f"run {live.run_id} is ending, and hears nothing more")
-    live.hear(message_id, Said(text, sender))
+    live.deliver(message_id, Said(text, sender))
     await live.shared.journal.write(())
 
 
-async def _steer(live: LiveRun, _command: Command, *, wish: Wish | None, alone: bool) -> None:
+async def _steer(live: LiveRun, _command: Command, *, wish: DesiredState | None, alone: bool) -> None:
     if wish is None:
         live.kill(alone=alone)
     else:
-        live.wish_for(wish)
+        live.set_desired_state(wish)
 
 
 _ACROSS: Final[Mapping[str, Callable[..., Awaitable[str | None]]]] = {
-    "hear": _hear,
+    "hear": _deliver,
     "steer": _steer,
     "memory": answer_memory,
 }

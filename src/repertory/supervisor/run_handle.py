@@ -354,7 +354,7 @@ class Run(Generic[ResultT]):
                 return self._read_result(answer)
             if live.ended.is_set():
                 return self._read_end(live)
-            await live.wait_for_wish()
+            await live.wait_for_change()
 
     async def _say(self, text: str, message_id: str, *, again: bool = False) -> None:
         check_text("a message", text)
@@ -439,7 +439,7 @@ class Run(Generic[ResultT]):
         live = self._here
         live.stop_asked = True
         self._runtime.stop_queued(live)
-        live.wish_for("stop")
+        live.set_desired_state("stop")
 
     def kill(self) -> None:
         """End the run now and cancel what is under way. What is in the record stays."""
@@ -451,13 +451,13 @@ class Run(Generic[ResultT]):
     def pause(self) -> None:
         """Pause the run at its next boundary until ``resume``; a queued run leaves the queue."""
         live = self._here
-        live.wish_for("pause")
+        live.set_desired_state("pause")
         self._runtime.pause_queued(live)
 
     def resume(self) -> None:
         """Continue a paused run; one that was paused while queued goes to the end of the queue."""
         live = self._here
-        live.wish_for("go")
+        live.set_desired_state("go")
         self._runtime.requeue(live)
 
 

@@ -76,7 +76,7 @@ class Runtime:
     def wind_down(self) -> None:
         """Ask all runs at once to close at their next boundary; otherwise they would be stopped one after the other."""
         for live in self.runs.by_id.values():
-            live.wish_for("close")
+            live.set_desired_state("close")
 
     async def drain(self, machines: Machines) -> None:
         """Take no more runs, and hand over those under way; see ``Supervisor.drain``."""
@@ -278,7 +278,7 @@ class Runtime:
         await anyio.lowlevel.checkpoint_if_cancelled()
         records: list[Record] = []
         if said is not None and live.inbox.is_new(*said):
-            records.append(live.said_record(*said))
+            records.append(live.message_record(*said))
             live.inbox.put(*said)
         self._launch(live, also=records, was=row.state)
         live.publish(StateChanged, state=live.state)
@@ -390,7 +390,7 @@ class Runtime:
         if self.placement is not None and live.elsewhere:
             await self.placement.hear(live, message_id, said)
         else:
-            live.hear(message_id, said)
+            live.deliver(message_id, said)
 
     # --- at once, or in the queue -------------------------------------------------------------------------
 
@@ -474,14 +474,14 @@ class Runtime:
         else:
             self.queue.went(live)
         self.runs.actors[live.run_id] = ref
-        if live.parent is not None and live.parent.wish == "pause":
-            live.wish_for("pause")
+        if live.parent is not None and live.parent.desired_state == "pause":
+            live.set_desired_state("pause")
         if any(run.stop_asked for run in live.lineage()):
-            live.wish_for("stop")
+            live.set_desired_state("stop")
         if live.parent is None:
             live.tally.clock.run(on=True)
         if live.agent.limits.seconds is not None:
-            self._tasks.start_soon(live.wait_overdue)
+            self._tasks.start_soon(live.kill_when_overdue)
         self._tasks.start_soon(self._ends.reap, live, ref)
 
 

@@ -89,7 +89,7 @@ class PlanEdits:
         )
         self._records.append(to_record(event))
         live.show(event)
-        live.tell(events_of(decision, live.ledger.snapshot()))
+        live.notify_listeners(events_of(decision, live.ledger.snapshot()))
 
     def records(self) -> list[Record]:
         """Return the records since the last call, for the journal."""
@@ -164,7 +164,7 @@ class PlanEdits:
             self.decide("pin", "its tool asked for it", iteration, *pins)
         brought = [entry for entry in new if entry.retrieved is not None and not entry.retrieved.hint]
         if brought:
-            live.tell(retrieved(_were_short(brought, snapshot, live.plan), iteration))
+            live.notify_listeners(retrieved(_were_short(brought, snapshot, live.plan), iteration))
             brought = [entry for entry in brought if entry.position not in live.plan.pins]
             self._ending_pins.update((entry.position, until) for entry in brought)
             pins = (PinEntry(position=entry.position, until=until) for entry in brought)

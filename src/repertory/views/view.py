@@ -176,7 +176,7 @@ class ContextView:
             ContextOverflow: The prompt does not fit, even at its smallest.
             LimitExceeded: Concurrent calls have used what was left.
         """
-        self._live.tell_added()
+        self._live.notify_added()
         try:
             shown = self._make(iteration)
             if self._planner is not None and await self._learn_count(shown, iteration):
