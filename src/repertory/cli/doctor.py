@@ -56,7 +56,7 @@ async def doctor(
     db: str | None = DATABASE,
     model: str | None = MODEL,
     llm: bool = option("--llm", "Ask the model to call a tool, too.", False),
-    deep: bool = option("--deep", "Check every record of the database, too.", False),
+    deep: bool = option("--deep", "Check every record of a database file, too.", False),
 ) -> Answer:
     """Check this machine and its settings.
 
@@ -155,13 +155,14 @@ async def _database(path: Database | None, deep: bool) -> Finding:
         return Finding(name, "ok", f"{path} does not exist yet" if path else "none yet; repertory demo creates one")
     try:
         async with open_to_read(path) as journal:
-            if deep and isinstance(journal, SqliteJournal) and (damage := await journal.check(deep=True)):
+            damage = await journal.check(deep=True) if deep and isinstance(journal, SqliteJournal) else None
+            if damage:
                 advice = "restore it from a backup; undamaged runs can still be read"
                 return Finding(name, "problem", f"{path} is damaged: {'; '.join(damage)}", advice)
             runs = len(await journal.read_runs())
     except RepertoryError as error:
         return Finding(name, "problem", str(error))
-    whole = ", and all of it is intact" if deep else ""
+    whole = ", and all of it is intact" if damage is not None else "; --deep checks files only" if deep else ""
     owner = ", in use by a process" if is_owned(path) else ""
     fact = f"{path} holds {runs} run{'' if runs == 1 else 's'}{whole}{owner}"
     return _private(name, path, fact) if isinstance(path, Path) else Finding(name, "ok", fact)
