@@ -103,7 +103,7 @@ def _read_back(copy: Path, source: Path) -> tuple[int, int]:
 
 def _copy(source: Path, target: Path, progress: Progress) -> Copied:
     _check_free(target)
-    with _beside(target) as part:
+    with _temporary_file(target) as part:
         try:
             _copy_pages(os.path.realpath(source), str(part), progress)
         except sqlite3.Error as error:
@@ -151,7 +151,7 @@ def _check_room(path: str, size: int) -> None:
 
 
 @contextmanager
-def _beside(target: Path) -> Generator[Path]:
+def _temporary_file(target: Path) -> Generator[Path]:
     """A temporary file in the folder of another file."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:

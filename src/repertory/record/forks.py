@@ -22,7 +22,7 @@ _forkables: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
 _hooked: Final[list[bool]] = []
 
 
-def leave_behind_in_forks(one: Forkable) -> None:
+def abandon_in_forks(one: Forkable) -> None:
     """Call ``abandon`` in every child that this process forks from now on."""
     if not _hooked:
         _hooked.append(True)
@@ -44,7 +44,7 @@ def keep_for_ever(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-def in_a_fork(path: str) -> JournalClosed:
+def forked_error(path: str) -> JournalClosed:
     """The error for every use of a journal in a forked child."""
     return JournalClosed(
         f"{path} belongs to the process that this one was forked from; open it here with readonly=True, or start "

@@ -98,12 +98,12 @@ class Journal(ListReads, ItemReads, QueueReads):
     ) -> Batch:
         """Make a batch of some records; it also empties the bodies of the contents with these numbers."""
         records = tuple(self.redact(records))
-        told: list[Callable[[], object]] = []
+        callbacks: list[Callable[[], object]] = []
         for observer in self._observers if records else ():
-            told.append(partial(observer, records))
+            callbacks.append(partial(observer, records))
         if on_commit is not None:
-            told.append(on_commit)
-        return Batch(encode_records(records), told, after, emptied)
+            callbacks.append(on_commit)
+        return Batch(encode_records(records), callbacks, after, emptied)
 
     def redact(self, value: T) -> T:
         """The value as it would be recorded: with the journal's secrets replaced, or the same object if it has none."""

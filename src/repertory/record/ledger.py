@@ -181,7 +181,7 @@ class Ledger:
         return entries
 
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
-        said = drafts
+        originals = drafts
         drafts = self._journal.redact(drafts)  # so that the ledger equals what the journal holds
         counted = [(draft, estimate_tokens(draft.content)) for draft in drafts]
         # Positions and places in the journal's queue are assigned under one lock, so their orders are the same.
@@ -198,7 +198,7 @@ class Ledger:
                 entries.append(entry)
                 records.append(EntryAppended(run_id=self.run_id, entry=entry))
             for record in also:
-                records.append(_refer(record, said, start) if isinstance(record, ModelReplied) else record)
+                records.append(_refer_to(record, originals, start) if isinstance(record, ModelReplied) else record)
             self._entries.extend(entries)
             end = start + len(entries)
 
@@ -215,9 +215,9 @@ class Ledger:
         return tuple(entries), ticket
 
 
-def _refer(reply: ModelReplied, said: Sequence[Draft], start: int) -> ModelReplied:
+def _refer_to(reply: ModelReplied, originals: Sequence[Draft], start: int) -> ModelReplied:
     """The reply, referring to the entry with the same content if one is appended with it, from ``start`` on."""
-    for position, draft in enumerate(said, start):
+    for position, draft in enumerate(originals, start):
         if reply.content and reply.content == draft.content:
             return msgspec.structs.replace(reply, content=(), position=position)
     return reply

@@ -80,40 +80,40 @@ def move_journal(source: Place, target: Place, *, progress: Progress = lambda _d
         ConfigurationError: The target already holds records.
         JournalUnreadable: One of them cannot be opened, or is not a journal.
     """
-    here, there = _place(source), _place(target)
-    if here == there:
-        raise ConfigurationError(f"{here} cannot be moved into itself; name another place to move it to")
-    with _opened(here, to_write=False) as old, _opened(there, to_write=True) as new:
+    old_place, new_place = _place(source), _place(target)
+    if old_place == new_place:
+        raise ConfigurationError(f"{old_place} cannot be moved into itself; name another place to move it to")
+    with _opened(old_place, to_write=False) as old, _opened(new_place, to_write=True) as new:
         filled = [part.name for part in _PARTS if _count(new, part)]
         if filled:
-            raise ConfigurationError(f"{there} holds records already ({filled[0]}); name one that is empty")
+            raise ConfigurationError(f"{new_place} holds records already ({filled[0]}); name one that is empty")
         counts = {part.name: _count(old, part) for part in _PARTS}
         rows = sum(counts.values())
         digests: dict[str, bytes] = {}
         newest = records = done = 0
         for part in _PARTS:
-            reading = _Checked(old.stream(part.select, at_once=_PIECE), part, here)
-            new.fill(part.name, part.columns, _told(reading, progress, f"moving {part.name}", done, rows))
+            reading = _Checked(old.stream(part.select, at_once=_PIECE), part, old_place)
+            new.fill(part.name, part.columns, _with_progress(reading, progress, f"moving {part.name}", done, rows))
             done += counts[part.name]
             newest = max(newest, reading.newest)
             records += reading.records
             digests[part.name] = reading.digest.digest()
         done = 0
         for part in _PARTS:
-            reading = _Checked(new.stream(part.select, at_once=_PIECE), part, there)
-            for _ in _told(reading, progress, f"checking {part.name}", done, rows):
+            reading = _Checked(new.stream(part.select, at_once=_PIECE), part, new_place)
+            for _ in _with_progress(reading, progress, f"checking {part.name}", done, rows):
                 pass
             done += counts[part.name]
             if digests[part.name] != reading.digest.digest():
-                raise JournalDamaged(f"{part.name} in {there} is not what {here} holds; nothing was moved")
-        new.tell("INSERT INTO moved VALUES (?, ?)", newest, records)
+                raise JournalDamaged(f"{part.name} in {new_place} is not what {old_place} holds; nothing was moved")
+        new.execute("INSERT INTO moved VALUES (?, ?)", newest, records)
         new.number_above(newest)
     progress("done", rows, rows)
     return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
 
 
 def _count(tables: Tables, part: _Part) -> int:
-    ((count,),) = tables.ask(f"SELECT count(*) FROM {part.name}")
+    ((count,),) = tables.query(f"SELECT count(*) FROM {part.name}")
     return int(count)
 
 
@@ -154,10 +154,10 @@ class _Checked:
             yield row
 
 
-def _told(rows: Iterable[Row], tell: Progress, doing: str, done: int, most: int) -> Iterator[Row]:
+def _with_progress(rows: Iterable[Row], progress: Progress, doing: str, done: int, most: int) -> Iterator[Row]:
     for number, row in enumerate(rows):
         if number % _PIECE == 0:
-            tell(doing, done + number, most)
+            progress(doing, done + number, most)
         yield row
 
 

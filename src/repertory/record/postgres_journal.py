@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
-from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
+from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, PostgresTables
@@ -37,7 +37,7 @@ _READERS: Final = 4  # connections that read at once, for one event loop
 _READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away if the journal is read-only
 _RETRY: Final = 0.1  # seconds between attempts to connect
 _FOLLOWING: Final = 2.0  # seconds that a read of the whole journal waits for transactions of other processes
-_LOOK: Final = 0.005  # seconds between two checks of these transactions
+_POLL_INTERVAL: Final = 0.005  # seconds between two checks of these transactions
 _limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("repertory-postgres-readers")
 
 
@@ -150,7 +150,7 @@ class PostgresJournal(OwnedJournal):
             found = await self._query("numbers", "SELECT followed_up_to()", (), number_of)
             if found >= newest or time.monotonic() > until:
                 return found
-            await anyio.sleep(_LOOK)
+            await anyio.sleep(_POLL_INTERVAL)
 
     async def take_item_positions(self) -> int:
         """The position after which only this process assigns positions, above all that were assigned before."""
@@ -194,7 +194,7 @@ class PostgresReader:
         self._idle: list[Connection] = []
         self._lent: set[Connection] = set()
         self._closed = self._forked = False
-        leave_behind_in_forks(self)
+        abandon_in_forks(self)
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do something over a connection, in a thread; once more if the server went away meanwhile.
@@ -214,7 +214,7 @@ class PostgresReader:
 
     def _check(self) -> None:
         if self._forked:
-            raise in_a_fork(str(self._address))
+            raise forked_error(str(self._address))
         if self._closed:
             raise JournalClosed(f"{self._address} is closed; nothing was read")
 

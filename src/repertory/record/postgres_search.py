@@ -103,7 +103,7 @@ class PostgresTables(Tables):
 
     for_update = " FOR UPDATE"
 
-    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
+    def query(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Query rows."""
         return [*restore(self._connection.execute(translate(sql), values).fetchall())]
 
@@ -115,7 +115,7 @@ class PostgresTables(Tables):
                 for row in restore(rows):
                     yield tuple(row)
 
-    def tell(self, sql: str, *values: Value) -> None:
+    def execute(self, sql: str, *values: Value) -> None:
         """Change rows."""
         self._connection.execute(translate(sql), values)
 
@@ -138,12 +138,12 @@ class PostgresTables(Tables):
 
     def complete_below(self) -> int:
         """The number below which nothing can be written any more."""
-        ((bound,),) = self.ask("SELECT followed_up_to()")
+        ((bound,),) = self.query("SELECT followed_up_to()")
         return int(bound)
 
     def number_above(self, newest: int) -> None:
         """Number later records above a number."""
-        self.tell("SELECT setval('record_seq', ?::bigint)", newest // BLOCK * BLOCK)
+        self.execute("SELECT setval('record_seq', ?::bigint)", newest // BLOCK * BLOCK)
 
     def index(self, index: SearchIndex, rows: Iterable[IndexRow]) -> None:
         """Add the words of records to an index."""
@@ -164,4 +164,4 @@ class PostgresTables(Tables):
             sql = f"DELETE FROM entry_search WHERE seq IN ({these})"
         else:
             sql = f"DELETE FROM {index.name} WHERE position IN (SELECT position FROM items WHERE seq IN ({these}))"
-        self.tell(sql, encode_json([*numbers]))
+        self.execute(sql, encode_json([*numbers]))

@@ -46,14 +46,14 @@ _IDLE: Final = 10.0  # seconds for which the server lets one of our transactions
 _TRANSACTION: Final = (
     20.0  # seconds that one may take in all: a process that was stopped must not block the one that replaces it
 )
-_OTHERS: Final = frozenset({"40001", "40P01"})  # two transactions blocked each other
-_HELD_UP: Final = "57014"  # a statement took too long: somebody else holds a lock
+_CONFLICTS: Final = frozenset({"40001", "40P01"})  # two transactions blocked each other
+_QUERY_CANCELED: Final = "57014"  # a statement took too long: somebody else holds a lock
 _ATTEMPTS: Final = 5
-_FORGOTTEN: Final = "30 days"  # after which the mark of a process that was killed is deleted
+_MARK_LIFETIME: Final = "30 days"  # after which the mark of a process that was killed is deleted
 
 _UNIQUE: Final = re.compile(r"CREATE UNIQUE INDEX (\w+) ON (\w+) \((.*)\)")
 # SQLite's message for a value that already exists, by the name of the index in PostgreSQL's error.
-_TWICE: Final = {
+_UNIQUE_ERRORS: Final = {
     name: "UNIQUE constraint failed: " + ", ".join(f"{table}.{column}" for column in columns.split(", "))
     for sql in SHARED
     for name, table, columns in _UNIQUE.findall(sql)
@@ -142,13 +142,13 @@ class PostgresWriter(Writer):
         self.guard: Guard | None = None
         self._idle, self._longest = _IDLE, _TRANSACTION
         self._patience = patience
-        self._hurried = threading.Event()  # it must not wait any longer
+        self._wait_aborted = threading.Event()  # it must not wait any longer
         self._away = False  # waiting for the server
         self.id = str(uuid4())
         self.commits = 0  # so far; the number of the last transaction that was written
         self.newest = 0  # above every number that was written
         self._use(connection)
-        connection.execute(f"DELETE FROM writers WHERE at < clock_timestamp() - interval '{_FORGOTTEN}'")
+        connection.execute(f"DELETE FROM writers WHERE at < clock_timestamp() - interval '{_MARK_LIFETIME}'")
         self._start()
 
     def hold_at_most(self, seconds: float) -> None:
@@ -202,7 +202,7 @@ class PostgresWriter(Writer):
 
     def _fact(self, error: BaseException) -> str:
         index = getattr(getattr(error, "diag", None), "constraint_name", None)
-        return _TWICE.get(index or "") or " ".join(self._address.without_secrets(error).split())
+        return _UNIQUE_ERRORS.get(index or "") or " ".join(self._address.without_secrets(error).split())
 
     def _write(self, group: Sequence[Batch]) -> None:
         """Write batches in one transaction, however often the server goes away meanwhile."""
@@ -220,9 +220,9 @@ class PostgresWriter(Writer):
                         break
                     continue
                 attempts += 1
-                if state == _HELD_UP and not self._hurried.is_set():
+                if state == _QUERY_CANCELED and not self._wait_aborted.is_set():
                     log(logging.WARNING, "journal.held_up", path=self._path, seconds=attempts * self._longest)
-                elif state not in _OTHERS or attempts == _ATTEMPTS:
+                elif state not in _CONFLICTS or attempts == _ATTEMPTS:
                     raise
                 self._rollback()
         self.commits = number
@@ -257,7 +257,7 @@ class PostgresWriter(Writer):
             if self._connection.info.transaction_status != driver().pq.TransactionStatus.IDLE:
                 self._connection.execute("ROLLBACK")
 
-    def _last_words(self) -> None:
+    def _close_connection(self) -> None:
         with contextlib.suppress(driver().Error):
             if self._failure is None:
                 self._connection.execute("DELETE FROM writers WHERE id = $1", (self.id,))
@@ -294,7 +294,7 @@ class PostgresWriter(Writer):
                 error = another
                 if not is_away(another):
                     raise
-            if waited >= self._patience or self._hurried.wait(pause):
+            if waited >= self._patience or self._wait_aborted.wait(pause):
                 raise JournalWriteFailed(
                     f"{explain(error, self._address, 'reach')} It was away for {waited:.0f} s while a batch was being "
                     "written; whether that batch is there is not known, and it was not acknowledged"
@@ -321,7 +321,7 @@ class PostgresWriter(Writer):
         old = "FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2"
         connection.execute(f"SELECT pg_terminate_backend(pid) {old}", self._server)
         while connection.execute(f"SELECT 1 {old}", self._server).fetchone() is not None:
-            if self._hurried.wait(_RETRY):
+            if self._wait_aborted.wait(_RETRY):
                 raise JournalWriteFailed(f"{self._path} has not ended a lost connection")
 
     def _was_written(self, connection: Connection, number: int) -> bool:
@@ -330,11 +330,11 @@ class PostgresWriter(Writer):
 
     # --- the end ------------------------------------------------------------------------------------------
 
-    def _waits_for(self) -> str:
+    def _wait_reason(self) -> str:
         return "the server is away" if self._away else ""
 
-    def _hurry(self) -> None:
-        self._hurried.set()
+    def _abort_wait(self) -> None:
+        self._wait_aborted.set()
 
     def _failed(self) -> BaseException:
         error = super()._failed()

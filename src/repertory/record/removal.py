@@ -40,10 +40,10 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
     """
     tables.lock_run(run_id)
     tree = (run_id, run_id, run_id)
-    begun = tables.ask("SELECT finished FROM removals WHERE run_id = ?", run_id)
+    begun = tables.query("SELECT finished FROM removals WHERE run_id = ?", run_id)
     if not begun:
-        ((position,),) = tables.ask("SELECT coalesce(max(position), 0) FROM items")
-        tables.tell("INSERT INTO removals VALUES (?, ?, 0, 0, 0, ?)", run_id, at, int(position))
+        ((position,),) = tables.query("SELECT coalesce(max(position), 0) FROM items")
+        tables.execute("INSERT INTO removals VALUES (?, ?, 0, 0, 0, ?)", run_id, at, int(position))
         runs = TABLES[RunStarted]
         _take(tables, runs, run_id, f"SELECT seq FROM {runs.name} WHERE {OF_TREE}", *tree)
         return False
@@ -58,21 +58,21 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
             sql = f"SELECT seq FROM {table.name} WHERE scope_id = ? LIMIT {_SLICE}"
             if _take(tables, table, run_id, sql, scope_id):
                 return False
-    tables.tell("UPDATE removals SET finished = 1 WHERE run_id = ?", run_id)
+    tables.execute("UPDATE removals SET finished = 1 WHERE run_id = ?", run_id)
     return True
 
 
 def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -> bool:
     """Delete the records whose numbers a query returns; return whether there were any."""
-    numbers = [int(number) for (number,) in tables.ask(sql, *values)]
+    numbers = [int(number) for (number,) in tables.query(sql, *values)]
     if not numbers:
         return False
     for index in (ENTRIES, ITEMS):
         if index.table is table:
             tables.unindex(index, numbers)
     for name in table.layout:  # the side table too
-        tables.tell(f"DELETE FROM {name} WHERE {_THESE}", encode_json(numbers))
-    tables.tell(
+        tables.execute(f"DELETE FROM {name} WHERE {_THESE}", encode_json(numbers))
+    tables.execute(
         """UPDATE removals SET records = records + ?, newest = CASE WHEN newest < ? THEN ? ELSE newest END
            WHERE run_id = ?""",
         len(numbers),
@@ -85,10 +85,10 @@ def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -
 
 def _scopes_of_nobody(tables: Tables) -> list[str]:
     """The memory scopes of removed trees, except those that a scope of another tree is based on."""
-    removed = {run_id for (run_id,) in tables.ask("SELECT run_id FROM removals")}
+    removed = {run_id for (run_id,) in tables.query("SELECT run_id FROM removals")}
     above: dict[str, str | None] = {}
     needed: set[str] = set()
-    for scope_id, owner, parent_id in tables.ask("SELECT scope_id, owner, parent_id FROM scopes ORDER BY seq"):
+    for scope_id, owner, parent_id in tables.query("SELECT scope_id, owner, parent_id FROM scopes ORDER BY seq"):
         above[scope_id] = parent_id
         if root_of(owner) not in removed:
             needed.add(scope_id)

@@ -21,7 +21,7 @@ from repertory.errors import (
     JournalUnreadable,
     JournalWriteFailed,
 )
-from repertory.record.forks import leave_behind_in_forks
+from repertory.record.forks import abandon_in_forks
 from repertory.record.journal import Durability
 from repertory.record.schema import check_current, migrate, schema_version
 
@@ -29,7 +29,7 @@ from repertory.record.schema import check_current, migrate, schema_version
 # failure (in 958 of 1,500 simulated power cuts; FULL lost none), but none when only the process dies.
 _SYNCHRONOUS: Final[dict[Durability, str]] = {"power": "FULL", "process": "NORMAL", "memory": "OFF"}
 _BUSY_TIMEOUT: Final = 30.0  # seconds; only a foreign program can hold the file against the owner
-_OF_THE_DISK: Final = frozenset(
+_DISK_ERRORS: Final = frozenset(
     {
         sqlite3.SQLITE_IOERR,
         sqlite3.SQLITE_FULL,
@@ -63,9 +63,9 @@ def is_busy(error: BaseException) -> bool:
     return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def is_of_the_disk(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
     """Whether the error is that of the disk: nobody could write the file."""
-    return _primary_code(error) in _OF_THE_DISK
+    return _primary_code(error) in _DISK_ERRORS
 
 
 def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
@@ -136,15 +136,15 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
             _sync_file(connection, path)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
     except sqlite3.Error as error:
-        _leave(connection, path)
+        _close_without_checkpoint(connection, path)
         raise explain(error, path, "open") from error
     except OSError as error:
-        _leave(connection, path)
+        _close_without_checkpoint(connection, path)
         raise JournalWriteFailed(
             f"cannot make durable what is in {path}: {error.strerror}; make room or repair the disk, then open it again"
         ) from error
     except JournalError:
-        _leave(connection, path)
+        _close_without_checkpoint(connection, path)
         raise
     return connection
 
@@ -207,7 +207,7 @@ def _sync_file(connection: sqlite3.Connection, path: str) -> None:
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT * 1000:.0f}")
 
 
-def _leave(connection: sqlite3.Connection | None, path: str) -> None:
+def _close_without_checkpoint(connection: sqlite3.Connection | None, path: str) -> None:
     """Close a connection that could not be made ready, and leave the log as it is."""
     if connection is None:
         return
@@ -280,7 +280,7 @@ class FileLock:
         except OSError as error:
             raise JournalUnreadable(f"cannot lock {path}: {error.strerror} ({lock_path})") from error
         self._descriptor: int | None = descriptor
-        leave_behind_in_forks(self)  # before it is locked: a fork in between would keep the lock
+        abandon_in_forks(self)  # before it is locked: a fork in between would keep the lock
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)

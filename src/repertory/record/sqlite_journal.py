@@ -102,8 +102,8 @@ class MemoryJournal(Journal):
             if self._closed:
                 raise JournalClosed("the journal is closed; nothing was written")
             self._write(batch)
-            for tell in batch.told if batch.failure is None else ():
-                tell()
+            for callback in batch.callbacks if batch.failure is None else ():
+                callback()
             batch.end()
         return batch
 

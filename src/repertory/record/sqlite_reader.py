@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from repertory.errors import JournalClosed, JournalDamaged
-from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
+from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.reads import Rows
 from repertory.record.rows import UNREADABLE, Value, lenient_text
 from repertory.record.sqlite_file import explain, read_uri
@@ -44,7 +44,7 @@ class SqliteReader:
         self._turn = anyio.Lock()  # on the loop: one query at a time, and closing after them
         self._connection: aiosqlite.Connection | None = None
         self._forked = False
-        leave_behind_in_forks(self)
+        abandon_in_forks(self)
 
     async def fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         """Run one query and decode its rows.
@@ -62,13 +62,13 @@ class SqliteReader:
         with self._lock:
             if self._loop is None or self._closed:
                 raise self._is_closed()
-            asked = _ask(self._loop, self._query(what, sql, values, decode))
-        asked.add_done_callback(partial(_give, answer))
+            future = _run_on_loop(self._loop, self._query(what, sql, values, decode))
+        future.add_done_callback(partial(_copy_result, answer))
         return await answer.result()
 
     def _is_closed(self) -> JournalClosed:
         if self._forked:
-            return in_a_fork(self._path)
+            return forked_error(self._path)
         return JournalClosed(f"{self._path} is closed; nothing was read")
 
     def _start(self) -> None:
@@ -128,14 +128,14 @@ class SqliteReader:
         if loop is None or thread is None:
             return
         try:
-            _ask(loop, self._disconnect()).result()
+            _run_on_loop(loop, self._disconnect()).result()
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
 
 
-def _ask(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
+def _run_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
     """Run a coroutine on the loop of another thread, after what it was asked to run before."""
     import asyncio
 
@@ -143,8 +143,8 @@ def _ask(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Futur
     return Context().run(asyncio.run_coroutine_threadsafe, work, loop)
 
 
-def _give(answer: Answer[T], done: Future[T]) -> None:
+def _copy_result(answer: Answer[T], done: Future[T]) -> None:
     failed = done.exception()
     if failed is None:
-        answer.give(done.result())
+        answer.set_result(done.result())
     wake_all(answer.finish(None if failed is None else lambda: failed))

@@ -13,7 +13,7 @@ from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.forks import keep_for_ever
 from repertory.record.rows import TABLES, Value, encode_json
-from repertory.record.sqlite_file import OpenedFile, explain, is_busy, is_of_the_disk
+from repertory.record.sqlite_file import OpenedFile, explain, is_busy, is_disk_error
 from repertory.record.waiting import Answer, Failure, Ticket, wake_all
 from repertory.record.writing import Batch, Writer
 
@@ -114,7 +114,7 @@ class SqliteWriter(Writer):
         self.commits = 0  # so far
         self._busy_notice = busy_notice
         self._busy = False  # waiting for another program that holds the file
-        self._hurried = False  # it must not wait any longer
+        self._wait_aborted = False  # it must not wait any longer
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_STEP * 1000:.0f}")
         self._start()
 
@@ -122,11 +122,11 @@ class SqliteWriter(Writer):
         """Queue a transaction of another kind."""
         return self.submit(Job(work))
 
-    def _waits_for(self) -> str:
+    def _wait_reason(self) -> str:
         return "another program holds the file" if self._busy else ""
 
-    def _hurry(self) -> None:
-        self._hurried = True
+    def _abort_wait(self) -> None:
+        self._wait_aborted = True
         if self._busy:
             self._thread.join(2 * _BUSY_STEP)
 
@@ -141,7 +141,7 @@ class SqliteWriter(Writer):
         if isinstance(item, Job):
             self._commit_job(item)
 
-    def _last_words(self) -> None:
+    def _close_connection(self) -> None:
         # Empty the log, so that the file can be copied alone. A reader, or a disk that failed, may prevent this;
         # nothing is lost then.
         with contextlib.suppress(sqlite3.Error):
@@ -157,12 +157,12 @@ class SqliteWriter(Writer):
         failure: Failure | None = None
         if self._failure is None:
             try:
-                self._patiently("BEGIN IMMEDIATE")
-                job.give(job.work(self._connection))
+                self._execute_with_retry("BEGIN IMMEDIATE")
+                job.set_result(job.work(self._connection))
                 self._commit()
             except BaseException as error:  # noqa: BLE001 - a job's own error goes to its caller; the journal continues
                 mistake = error
-                if isinstance(error, JournalWriteFailed) or is_of_the_disk(error):
+                if isinstance(error, JournalWriteFailed) or is_disk_error(error):
                     self._fail(error)
                 self._rollback()
                 failure = lambda: mistake  # noqa: E731
@@ -171,14 +171,14 @@ class SqliteWriter(Writer):
     def _write(self, group: Sequence[Batch]) -> None:
         statements, sequence = self._inserter.statements(group)
         if len(statements) > 1:
-            self._patiently("BEGIN IMMEDIATE")
+            self._execute_with_retry("BEGIN IMMEDIATE")
             for sql, values in statements:
                 self._connection.execute(sql, values)
             self._commit()
         elif statements:
             # A single statement is its own transaction. That saves two calls into SQLite, and so four times that this
             # thread releases the GIL and must win it back from a busy event loop.
-            self._patiently(*statements[0])
+            self._execute_with_retry(*statements[0])
             self._committed()
         self._inserter.sequence = sequence
 
@@ -186,7 +186,7 @@ class SqliteWriter(Writer):
         self._connection.execute("COMMIT")
         self._committed()
 
-    def _patiently(self, sql: str, values: Sequence[Value] = ()) -> None:
+    def _execute_with_retry(self, sql: str, values: Sequence[Value] = ()) -> None:
         """Execute SQL that needs SQLite's write lock, and wait as long as another program holds it."""
         since, notice = time.monotonic(), self._busy_notice
         while True:
@@ -196,7 +196,7 @@ class SqliteWriter(Writer):
                 return
             except sqlite3.OperationalError as error:
                 self._busy = is_busy(error)
-                if not self._busy or self._hurried:
+                if not self._busy or self._wait_aborted:
                     raise
             waited = time.monotonic() - since
             if waited >= notice:

@@ -22,7 +22,7 @@ class Tables:
         if isinstance(connection, sqlite3.Connection):
             connection.text_factory = lenient_text
 
-    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
+    def query(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Query rows."""
         return [*self._connection.execute(sql, values)]
 
@@ -32,7 +32,7 @@ class Tables:
         while rows := cursor.fetchmany(at_once):
             yield from rows
 
-    def tell(self, sql: str, *values: Value) -> None:
+    def execute(self, sql: str, *values: Value) -> None:
         """Change rows."""
         self._connection.execute(sql, values)
 
@@ -66,13 +66,13 @@ class Tables:
     def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
         """Remove the words of records that are about to be deleted. The index has no text, so it must be given them."""
         names, marks = ", ".join(index.columns), ", ?" * len(index.columns)
-        ((indexed,),) = self.ask(f"SELECT {index.progress} FROM search_progress")
+        ((indexed,),) = self.query(f"SELECT {index.progress} FROM search_progress")
         which = "WHERE t.seq IN (SELECT value FROM json_each(?))"
         wanted = encode_json([number for number in numbers if number <= indexed])
-        for row in self.ask(f"{index.table.select_from()} {which}", wanted):
+        for row in self.query(f"{index.table.select_from()} {which}", wanted):
             if (found := _index_row(index, row)) is not None:
                 sql = f"INSERT INTO {index.name} ({index.name}, rowid, {names}) VALUES ('delete', ?{marks})"
-                self.tell(sql, found.place, *found.labels, found.words)
+                self.execute(sql, found.place, *found.labels, found.words)
 
 
 _SLICE: Final = 256  # records whose words one transaction indexes
@@ -86,9 +86,9 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
     Returns:
         The last ``seq`` that is now indexed, and the last ``seq`` that has a record and may be indexed.
     """
-    ((indexed,),) = tables.ask(f"SELECT {index.progress} FROM search_progress{tables.for_update}")
+    ((indexed,),) = tables.query(f"SELECT {index.progress} FROM search_progress{tables.for_update}")
     below = tables.complete_below()
-    ((last,),) = tables.ask(f"SELECT coalesce(max(seq), 0) FROM {index.table.name} WHERE seq < ?", below)
+    ((last,),) = tables.query(f"SELECT coalesce(max(seq), 0) FROM {index.table.name} WHERE seq < ?", below)
     sql = f"{index.table.select_from()} WHERE t.seq > ? AND t.seq < ? ORDER BY t.seq LIMIT {_SLICE}"
     found: list[IndexRow] = []
     characters = 0
@@ -102,7 +102,7 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
                 break
     rows.close()
     tables.index(index, found)
-    tables.tell(f"UPDATE search_progress SET {index.progress} = ?", indexed)
+    tables.execute(f"UPDATE search_progress SET {index.progress} = ?", indexed)
     return indexed, int(last)
 
 

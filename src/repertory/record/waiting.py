@@ -142,7 +142,7 @@ class Answer(Ticket, Generic[T]):
         super().__init__()
         self._values: list[T] = []
 
-    def give(self, value: T) -> None:
+    def set_result(self, value: T) -> None:
         """Set the result; ``finish`` then wakes the waiters."""
         self._values.append(value)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from repertory.errors import JournalClosed, JournalWriteFailed
-from repertory.record.forks import in_a_fork, leave_behind_in_forks
+from repertory.record.forks import abandon_in_forks, forked_error
 from repertory.record.rows import AFTER_REFUSED, EncodedRecord, refuse_batch
 from repertory.record.waiting import Failure, Ticket, Waiter, wake_all
 
@@ -27,23 +27,23 @@ class Batch(Ticket):
 
     Attributes:
         rows: The records as rows.
-        told: Functions to call once the batch is durable, in order, before any waiter wakes.
+        callbacks: Functions to call once the batch is durable, in order, before any waiter wakes.
         after: The batch on which this one depends.
         emptied: The numbers of the contents whose bodies it deletes.
     """
 
-    __slots__ = ("after", "emptied", "rows", "told")
+    __slots__ = ("after", "callbacks", "emptied", "rows")
 
     def __init__(
         self,
         rows: Sequence[EncodedRecord],
-        told: Sequence[Callable[[], object]] = (),
+        callbacks: Sequence[Callable[[], object]] = (),
         after: Ticket | None = None,
         emptied: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.rows = rows
-        self.told = told
+        self.callbacks = callbacks
         self.after = after
         self.emptied = emptied
 
@@ -57,7 +57,7 @@ class Batch(Ticket):
 
     def end(self, failure: Failure | None = None) -> list[Waiter]:
         """Finish the ticket; ``failure`` is that of the whole group, if it failed."""
-        self.after, self.told = None, ()  # otherwise the whole history of a ledger would stay in memory
+        self.after, self.callbacks = None, ()  # otherwise the whole history of a ledger would stay in memory
         if self.failure is None:
             self.rows = ()
         return self.finish(self.failure or failure)
@@ -84,7 +84,7 @@ class Writer:
     def _start(self) -> None:
         """Start the thread, when the object is fully initialised."""
         self._thread.start()
-        leave_behind_in_forks(self)
+        abandon_in_forks(self)
 
     # --- defined by each engine ---------------------------------------------------------------------------
 
@@ -108,15 +108,15 @@ class Writer:
         """Roll back what is half written; if that fails too, the error is ignored."""
         raise NotImplementedError
 
-    def _last_words(self) -> None:
+    def _close_connection(self) -> None:
         """Close the connection, after everything that was queued has been written."""
         raise NotImplementedError
 
-    def _waits_for(self) -> str:
+    def _wait_reason(self) -> str:
         """What the writer is waiting for, for the error that closing took too long; "" if unknown."""
         return ""
 
-    def _hurry(self) -> None:
+    def _abort_wait(self) -> None:
         """Stop waiting soon, because closing took too long."""
 
     def _explain(self, cause: BaseException) -> str:
@@ -129,7 +129,7 @@ class Writer:
         """Queue a batch, or other work; never blocks."""
         with self._lock:
             if self._forked:
-                raise in_a_fork(self._path)
+                raise forked_error(self._path)
             if self._closed:
                 raise JournalClosed(f"{self._path} is closed; nothing was written")
             if self._failure is not None:
@@ -157,9 +157,9 @@ class Writer:
                 self._queue.put(_END)
         self._thread.join(timeout)
         if self._thread.is_alive():
-            waits = self._waits_for()
+            waits = self._wait_reason()
             left = self._queue.qsize() + bool(waits)
-            self._hurry()
+            self._abort_wait()
             raise JournalWriteFailed(
                 f"{self._path} did not finish writing within {timeout:g} s: "
                 f"{waits}{waits and ', and '}about {left} batches are not on the disk"
@@ -189,7 +189,7 @@ class Writer:
                 self._commit_group(self._gather(item))
             else:
                 self._do(item)
-        self._last_words()
+        self._close_connection()
 
     def _gather(self, first: Batch) -> list[Batch]:
         """Take what is queued after ``first``, up to a full group."""
@@ -226,8 +226,8 @@ class Writer:
             try:
                 self._write_group(group)
                 for batch in group:
-                    for tell in batch.told if batch.failure is None else ():
-                        tell()
+                    for callback in batch.callbacks if batch.failure is None else ():
+                        callback()
             except BaseException as error:  # noqa: BLE001 - supervises this thread: any error stops the journal
                 self._fail(error)
         failure = self._failed if self._failure is not None else None
