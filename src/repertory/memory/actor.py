@@ -38,7 +38,7 @@ from repertory.errors import (
     ScopeReadOnly,
 )
 from repertory.memory.items import Item, ItemInfo, encode_content, item_info, shape_item
-from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id, says_same
+from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id, same_content
 from repertory.memory.messages import (
     Change,
     ClearScope,
@@ -98,7 +98,7 @@ class MemoryQuota(msgspec.Struct, frozen=True, kw_only=True):
             check_number(f"MemoryQuota: {name}", getattr(self, name), int, least=0, none=True)
 
 
-class _Unread(Exception):
+class _NotLoaded(Exception):
     """The file must be read first."""
 
 
@@ -141,7 +141,7 @@ class MemoryActor:
         """Decide from what is in memory. If that is not enough, the asker sends ``ReadFirst`` to have the file read."""
         try:
             return self._store(message) if isinstance(message, StoreItem) else self._decide(message, read=False)
-        except _Unread:
+        except _NotLoaded:
             return Pending(partial(_ask_again, cast("MemoryRef", ctx.ref), ReadFirst(message)))
 
     @handler(expected=_EXPECTED)
@@ -160,8 +160,8 @@ class MemoryActor:
             found = await self._journal.find_items(scope.view(self._position), ids=[request.item_id])
             _check_unchanged(request.item_id, found[0].position if found else 0, request.if_position)
         self._sizes[scope.target] = await self._journal.scope_size(scope.target)
-        there = await read_by_id(self._journal, [(scope.target, self._position)], [request.item_id])
-        return self._store(request, there)
+        existing = await read_by_id(self._journal, [(scope.target, self._position)], [request.item_id])
+        return self._store(request, existing)
 
     def _decide(self, message: Any, *, read: bool) -> Pending[Any]:
         """Answer a request; ``read`` says that the file was read, so what is not in memory does not exist."""
@@ -174,7 +174,7 @@ class MemoryActor:
             case QueryItems():
                 return Pending(partial(self._read_list, scope.view(self._position), message.query))
             case _:
-                return Pending(partial(_give, self._position))
+                return Pending(partial(_ready, self._position))
 
     # --- scopes -------------------------------------------------------------------------------------------
 
@@ -197,12 +197,12 @@ class MemoryActor:
     def _scope(self, scope_id: str, by: str, *, read: bool) -> Scope:
         scope = self._scopes.get(scope_id)
         if scope is None and not read:
-            raise _Unread
+            raise _NotLoaded
         if scope is None or (by and root_of(by) != root_of(scope.opened.owner)):
             raise ScopeNotFound(f"there is no memory scope {scope_id!r}; open it first")
         return scope
 
-    async def _to_change(self, scope_id: str, by: str) -> Scope:
+    async def _load_writable(self, scope_id: str, by: str) -> Scope:
         await self._load(scope_id)
         return _writable(self._scope(scope_id, by, read=True))
 
@@ -220,7 +220,7 @@ class MemoryActor:
                 )
             return Pending(partial(_when_durable, self._journal.submit(()), known.opened))
         if message.scope_id and not read:
-            raise _Unread
+            raise _NotLoaded
         parent: Scope | None = None
         position = 0
         if message.mode not in ("root", "isolated"):
@@ -254,7 +254,7 @@ class MemoryActor:
 
     async def _read_item(self, message: RetrieveItem, layers: Sequence[Layer]) -> Item:
         found = await self._journal.find_items(layers, ids=[message.item_id], bodies=True)
-        version = _there(found, message.scope_id, message.item_id)
+        version = _require_item(found, message.scope_id, message.item_id)
         if version.size <= _SHAPED_AT_ONCE:
             return shape_item(version, message.transform)
         return await to_thread.run_sync(shape_item, version, message.transform)
@@ -262,13 +262,13 @@ class MemoryActor:
     async def _read_list(self, layers: Sequence[Layer], query: ItemQuery) -> list[ItemInfo]:
         return [item_info(version) for version in await self._journal.find_items(layers, query)]
 
-    def _store(self, message: StoreItem, there: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
-        """Write an item; ``there`` holds the item it replaces, by id, or is None if the file was not read."""
-        read = there is not None
+    def _store(self, message: StoreItem, existing: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
+        """Write an item; ``existing`` holds the item it replaces, by id, or is None if the file was not read."""
+        read = existing is not None
         scope = _writable(self._scope(message.scope_id, message.by, read=read))
         _check_id("item_id", message.item_id)
         if message.if_position is not None and not read:
-            raise _Unread
+            raise _NotLoaded
         shape, content = encode_content(self._journal.redact(message.content))
         item = self._journal.redact(
             ItemWritten(
@@ -288,13 +288,13 @@ class MemoryActor:
         )
         held = self._sizes.get(scope.target)
         if held is None and not read:
-            raise _Unread
+            raise _NotLoaded
         try:
-            size = self._check_room(scope.target, held or (0, 0), [item], there or {})
+            size = self._check_room(scope.target, held or (0, 0), [item], existing or {})
         except QuotaExceeded:
             if read:
                 raise
-            raise _Unread from None  # the item may replace one, or others were replaced: the exact size is in the file
+            raise _NotLoaded from None  # it may replace an item, or others were replaced: the exact size is in the file
         pending = self._write(message, [item], item_info(item))
         self._sizes[scope.target] = size
         return pending
@@ -313,16 +313,16 @@ class MemoryActor:
         return Pending(partial(_when_durable, ticket, answer))
 
     def _check_room(
-        self, target: str, held: tuple[int, int], items: Iterable[ItemWritten], there: Mapping[str, ItemWritten]
+        self, target: str, held: tuple[int, int], items: Iterable[ItemWritten], existing: Mapping[str, ItemWritten]
     ) -> tuple[int, int]:
-        """How many items and bytes a scope will hold when these items replace those in ``there``.
+        """How many items and bytes a scope will hold when these items replace those in ``existing``.
 
         Raises:
             QuotaExceeded: It would hold more than now and more than allowed. A scope over its quota may still shrink.
         """
         count, size = held
         for item in items:
-            before = there.get(item.item_id)
+            before = existing.get(item.item_id)
             if before is not None:
                 count, size = count - 1, size - before.size
             if not item.deleted:
@@ -340,9 +340,9 @@ class MemoryActor:
     @handler(expected=_EXPECTED)
     async def delete_item(self, message: DeleteItem) -> Pending[int]:
         """Delete one item."""
-        scope = await self._to_change(message.scope_id, message.by)
+        scope = await self._load_writable(message.scope_id, message.by)
         found = await self._journal.find_items(scope.view(self._position), ids=[message.item_id])
-        version = _there(found, message.scope_id, message.item_id)
+        version = _require_item(found, message.scope_id, message.item_id)
         if message.if_position is not None:
             _check_unchanged(message.item_id, version.position, message.if_position)
         return await self._change(message, scope, [_ended(version)])
@@ -350,18 +350,18 @@ class MemoryActor:
     @handler(expected=_EXPECTED)
     async def clear_scope(self, message: ClearScope) -> Pending[int]:
         """Delete every item."""
-        scope = await self._to_change(message.scope_id, message.by)
+        scope = await self._load_writable(message.scope_id, message.by)
         found = await self._journal.find_items(scope.view(self._position))
         return await self._change(message, scope, map(_ended, found))
 
     @handler(expected=_EXPECTED)
     async def restore_scope(self, message: RestoreScope) -> Pending[int]:
         """Go back to a position."""
-        scope = await self._to_change(message.scope_id, message.by)
+        scope = await self._load_writable(message.scope_id, message.by)
         before = scope.view(self._check_position(message.position))
         now = {item.item_id: item for item in await self._journal.find_items(scope.view(self._position))}
         then = {item.item_id: item for item in await self._journal.find_items(before)}
-        back = [item_id for item_id, item in then.items() if not says_same(now.get(item_id), item)]
+        back = [item_id for item_id, item in then.items() if not same_content(now.get(item_id), item)]
         gone = [_ended(item) for item_id, item in now.items() if item_id not in then]
         versions = [*await self._journal.find_items(before, ids=back, bodies=True), *gone]
         return await self._change(message, scope, versions)
@@ -389,8 +389,8 @@ class MemoryActor:
             msgspec.structs.replace(version, scope_id=scope.target, position=position, at=at)
             for position, version in enumerate(versions, self._position + 1)
         ]
-        there = await read_by_id(self._journal, [(scope.target, self._position)], [item.item_id for item in items])
-        self._check_room(scope.target, await self._journal.scope_size(scope.target), items, there)
+        existing = await read_by_id(self._journal, [(scope.target, self._position)], [item.item_id for item in items])
+        self._check_room(scope.target, await self._journal.scope_size(scope.target), items, existing)
         self._sizes.pop(scope.target, None)  # the next write counts again
         return items
 
@@ -430,14 +430,14 @@ class MemoryActor:
         If the parent has changed the earlier copy since, that one stays, and the new copy gets another id.
         """
         copies = {version.item_id: _copy(version) for version in versions}
-        there = await read_by_id(self._journal, parent.view(self._position), [copy.item_id for copy in copies.values()])
-        if not there:
+        found = await read_by_id(self._journal, parent.view(self._position), [copy.item_id for copy in copies.values()])
+        if not found:
             return copies
         made = [_copy(version) for version in await self._journal.read_items([versions[0].scope_id])]
         for version in versions:
             copy = copies[version.item_id]
-            own = there.get(copy.item_id)
-            if own is not None and not any(each.item_id == own.item_id and says_same(each, own) for each in made):
+            own = found.get(copy.item_id)
+            if own is not None and not any(each.item_id == own.item_id and same_content(each, own) for each in made):
                 item_id = _id_beside(version.item_id, version.scope_id, str(version.position))
                 copies[version.item_id] = msgspec.structs.replace(copy, item_id=item_id)
         return copies
@@ -446,7 +446,7 @@ class MemoryActor:
 # --- run by the asker -----------------------------------------------------------------------------------------
 
 
-async def _give(value: T) -> T:
+async def _ready(value: T) -> T:
     await checkpoint()
     return value
 
@@ -481,17 +481,17 @@ def _writable(scope: Scope) -> Scope:
     return scope
 
 
-def _there(found: Sequence[ItemWritten], scope_id: str, item_id: str) -> ItemWritten:
+def _require_item(found: Sequence[ItemWritten], scope_id: str, item_id: str) -> ItemWritten:
     if not found:
         raise ItemNotFound(f"scope {scope_id!r} has no item {item_id!r}; a query lists what it has")
     return found[0]
 
 
-def _check_unchanged(item_id: str, there: int, wanted: int) -> None:
-    if there != wanted:
+def _check_unchanged(item_id: str, actual: int, expected: int) -> None:
+    if actual != expected:
         raise ItemChanged(
-            f"item {item_id!r} is at position {there}, not {wanted}: somebody else has written it; read it again and "
-            "decide anew"
+            f"item {item_id!r} is at position {actual}, not {expected}: somebody else has written it; read it again "
+            "and decide anew"
         )
 
 
@@ -517,8 +517,8 @@ def _id_beside(item_id: str, *marks: str) -> str:
 def _label_bytes(item: ItemWritten) -> int:
     """The size in bytes of everything about an item but its content."""
     try:
-        said = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
-        return len(encode_json(said).encode())
+        labels = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
+        return len(encode_json(labels).encode())
     except (TypeError, ValueError, RecursionError):
         return 0  # metadata that is not JSON: the journal refuses it and says where it is wrong
 

@@ -120,8 +120,8 @@ class Memory:
             item_id=item_id,
             media_type=media_type,
             source=source,
-            tags=_several("tags", tags),
-            related_to=_several("related_to", related_to),
+            tags=_text_tuple("tags", tags),
+            related_to=_text_tuple("related_to", related_to),
             metadata={} if metadata is None else metadata,
             if_position=if_position,
             write=write,
@@ -190,7 +190,7 @@ class Memory:
         return await pending.result()
 
 
-def _several(name: str, texts: Any) -> tuple[str, ...]:
+def _text_tuple(name: str, texts: Any) -> tuple[str, ...]:
     """A list of texts as a tuple. Refuses a single text, whose characters would be taken for the list."""
     if not isinstance(texts, list | tuple):
         raise ConfigurationError(f"Memory.store: {name} must be a list of texts, got {show(texts)}")

@@ -82,9 +82,9 @@ def plan_merge(
     plan = MergePlan()
     for mine in changed:
         now = theirs.get(mine.item_id)
-        if says_same(mine, now):
+        if same_content(mine, now):
             continue
-        if says_same(now, base.get(mine.item_id)):
+        if same_content(now, base.get(mine.item_id)):
             plan.take.append(mine.item_id)
             continue
         taken: Prefer = prefer
@@ -98,12 +98,12 @@ def plan_merge(
     return plan
 
 
-def says_same(one: ItemWritten | None, other: ItemWritten | None) -> bool:
+def same_content(one: ItemWritten | None, other: ItemWritten | None) -> bool:
     """Whether two versions have the same contents; None and a deleted version both mean that there is no item."""
-    return _said(one) == _said(other)
+    return _content_key(one) == _content_key(other)
 
 
-def _said(version: ItemWritten | None) -> tuple[object, ...] | None:
+def _content_key(version: ItemWritten | None) -> tuple[object, ...] | None:
     if version is None or version.deleted:
         return None
     fields = ("type", "format", "media_type", "size", "digest", "source", "tags", "related_to", "metadata")

@@ -189,7 +189,7 @@ class Payload:
     @property
     def value(self) -> Any:
         """A copy of the whole, of the payload's type. To change the payload, pass a changed copy to ``replace``."""
-        return self._need().from_json(self._document)
+        return self._require_type().from_json(self._document)
 
     def get(self, path: Path = "") -> Any:
         """A copy of the value at a path, as JSON.
@@ -197,7 +197,7 @@ class Payload:
         Raises:
             PayloadInvalid: There is nothing at the path.
         """
-        self._need()
+        self._require_type()
         return thaw(find(self._document, resolve(self._document, path)))
 
     def set(self, path: Path, value: Any) -> None:
@@ -206,7 +206,7 @@ class Payload:
         Raises:
             PayloadInvalid: The value does not fit there, or there is no such place, or it is read-only.
         """
-        self._need()
+        self._require_type()
         parts = resolve(self._document, path, last=False)
         self._adopt(PayloadChange(path=parts, value=_json(value, parts)))
 
@@ -216,7 +216,7 @@ class Payload:
         Raises:
             PayloadInvalid: As for ``set``; or the value at the path is not a list.
         """
-        self._need()
+        self._require_type()
         parts = resolve(self._document, path)
         there = find(self._document, parts)
         if not isinstance(there, list):
@@ -229,7 +229,7 @@ class Payload:
         Raises:
             PayloadInvalid: As for ``set``; or the path leads to an item of a list, or to a field of the type.
         """
-        self._need()
+        self._require_type()
         parts = resolve(self._document, path)
         if not parts or isinstance(parts[-1], int):
             raise PayloadInvalid(f"{show_path(parts)} of the payload cannot be removed; set the list without it")
@@ -241,7 +241,7 @@ class Payload:
         Raises:
             PayloadInvalid: The value does not fit the type, or a part that differs is read-only.
         """
-        self._need()
+        self._require_type()
         self._adopt(PayloadChange(path=(), value=_json(value, ())))
 
     def bring_back(self, changes: Sequence[PayloadChange], *, base: int, run_id: str) -> None:
@@ -258,7 +258,7 @@ class Payload:
         """Undo all changes."""
         self._document, self._brought = self._base, []
 
-    def _need(self) -> ValueType:
+    def _require_type(self) -> ValueType:
         if self._type is None:
             raise ConfigurationError("this run has no payload: its agent named no type for one, Agent(payload=…)")
         return self._type
@@ -266,7 +266,7 @@ class Payload:
     def _adopt(self, change: PayloadChange) -> None:
         if self._is_read_only:
             raise PayloadInvalid('a pure tool only reads, the payload too; declare @tool(effect="transactional")')
-        kind, path = self._need(), change.path
+        kind, path = self._require_type(), change.path
         document = _canonical(kind, changed(self._document, change))
         is_there = find(document, path) is not MISSING
         if change.op == "set" and not is_there:
