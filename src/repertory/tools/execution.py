@@ -28,7 +28,7 @@ from repertory.tools.event_loops import wrong_event_loop
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.schema import LONGEST_NAME
-from repertory.tools.threads import compute, run_in_thread, turn_to_compute
+from repertory.tools.threads import compute, compute_limiter, run_in_thread
 
 log = Log("repertory.tools")
 
@@ -52,7 +52,7 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
         values = read_arguments(tool, arguments)
     except ToolRetry as error:
         return _failure(tool, str(error), "arguments", error)
-    async with turn_to_compute() if tool.computes else nullcontext():
+    async with compute_limiter() if tool.computes else nullcontext():
         begun = anyio.current_time()  # the wait for a turn does not count as the tool's time
         context = msgspec.structs.replace(
             context,
@@ -111,7 +111,7 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
         output = _explain(tool, error, timed_out=scope.cancel_called)
     else:
         if not finished:
-            return _out_of_time(tool, None)
+            return _timeout_failure(tool, None)
         return await compute(partial(_present, tool, value, context), size=_size_of(value))
     # A crash during cancellation hides the cancellation on asyncio; it must win, as it does on trio.
     await anyio.lowlevel.checkpoint_if_cancelled()
@@ -157,7 +157,7 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
     if isinstance(spoken, ToolAbort):
         raise spoken
     if timed_out:
-        return _out_of_time(tool, error)
+        return _timeout_failure(tool, error)
     text = safe_str(spoken)
     if isinstance(spoken, ToolRetry):
         return _failure(tool, f"{text or tool.name + ' did not work'}\nYou may call it again, changed.", "retry", error)
@@ -173,7 +173,7 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
     return _failure(tool, f"{told}. Go on without it." if told else one_line(spoken), "crash", error)
 
 
-def _out_of_time(tool: Tool, error: BaseException | None) -> ToolOutput:
+def _timeout_failure(tool: Tool, error: BaseException | None) -> ToolOutput:
     text = f"{tool.name} gave no result within {tool.deadline:g} seconds and was stopped."
     status: OutcomeStatus = "error"
     if tool.effect in ("unsafe", "idempotent"):

@@ -93,20 +93,20 @@ def memory_files_tool() -> Tool:
         needed = {name: given[name] for name in _NEEDED[command]}
         missing = [name for name, value in needed.items() if value is None]
         if missing:
-            return _told(f"The command `{command}` needs {' and '.join(f'`{name}`' for name in missing)}.")
+            return _error_output(f"The command `{command}` needs {' and '.join(f'`{name}`' for name in missing)}.")
         if command == "view":
             needed["view_range"] = view_range
         run: Callable[..., Awaitable[str]] = getattr(_Files(context), command)
         try:
             return ToolOutput(await run(**needed), source_type="memory")
         except (_Refused, MemoryStoreError, RecordRefused) as error:
-            return _told(str(error))
+            return _error_output(str(error))
 
     made = tool(memory, description=_DESCRIPTION, effect="idempotent")
     return msgspec.structs.replace(made, provider_type=PROVIDER_TYPE)
 
 
-def _told(text: str) -> ToolOutput:
+def _error_output(text: str) -> ToolOutput:
     """An error in the contract's own words, without any text of ours."""
     return ToolOutput(text, status="error", source_type="memory", error=ErrorDetail(cause="retry", message=text))
 

@@ -62,7 +62,7 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
 
 
 @contextmanager
-def _told() -> Generator[None]:
+def _translate_errors() -> Generator[None]:
     """Turn memory errors into errors for the model: those that it can fix itself, and those that it cannot."""
     try:
         yield
@@ -96,7 +96,7 @@ async def _store(
     # The same id for every attempt at this call, so that a repetition after a crash finds what it wrote before.
     item_id = f"item-{context.idempotency_key[:16]}" if context.idempotency_key else ""
     metadata = {"run": context.run_id, "agent": context.agent, "iteration": context.iteration}
-    with _told():
+    with _translate_errors():
         try:
             item = await memory.store(
                 content,
@@ -149,7 +149,7 @@ async def _query(
         limit=limit + 1,
     )
     memory = context.need_memory()
-    with _told():
+    with _translate_errors():
         found = await memory.query(query)
     items = found[:limit]
     more = len(found) > limit
@@ -181,7 +181,7 @@ async def _retrieve(
         page: Which page of a long answer.
     """
     memory = context.need_memory()
-    with _told():
+    with _translate_errors():
         item = await memory.retrieve(id, Transform(kind=transform, n=n, words=words))
     line = _line(item) + ("" if transform == "full" else f", {transform}")
     if isinstance(item.content, bytes):
@@ -214,7 +214,7 @@ async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolO
         ids: The items to end.
     """
     memory = context.need_memory()
-    with _told():
+    with _translate_errors():
         if ids is None:
             return ToolOutput(f"all {await memory.clear():,} items of memory ended", source_type="memory")
         ended: list[str] = []
@@ -235,7 +235,7 @@ async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolO
 async def _snapshot(context: ToolContext) -> ToolOutput:
     """Note how memory is now, to come back to it with memory_restore."""
     memory = context.need_memory()
-    with _told():
+    with _translate_errors():
         position = await memory.snapshot()
     text = f"memory is at position {position}; memory_restore with this position brings back what it holds now"
     return ToolOutput(text, source_type="memory", facts={"position": position})
@@ -248,7 +248,7 @@ async def _restore(position: int, context: ToolContext) -> ToolOutput:
         position: What memory_snapshot answered.
     """
     memory = context.need_memory()
-    with _told():
+    with _translate_errors():
         changed = await memory.restore(position)
     return ToolOutput(f"memory is as it was at position {position}; {changed:,} items changed", source_type="memory")
 
@@ -262,7 +262,7 @@ async def _merge(context: ToolContext, *, scope: str = "", prefer: Prefer = "nei
             both (the sub-agent's as an item of its own beside yours), or neither, which only reports it.
     """
     memory = context.need_memory()
-    with _told():
+    with _translate_errors():
         snapshots = await memory.snapshots()
         listed = "\n".join(f"{each.scope_id} · of run {each.owner}" for each in snapshots)
         if not scope:

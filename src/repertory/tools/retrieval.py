@@ -22,7 +22,7 @@ from repertory.tools.pages import page_note, take_page
 from repertory.tools.patterns import search_lines
 from repertory.tools.retrieval_guard import RETRIEVALS, check_calls, check_parts
 from repertory.tools.retrieval_text import hint_of, line_range, media_of, parts_of, render, words_in
-from repertory.tools.threads import run_in_thread, turn_to_compute
+from repertory.tools.threads import compute_limiter, run_in_thread
 
 _Found: TypeAlias = tuple[str, list[Part], Json]  # what is shown, which part that is, and facts of it
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -237,7 +237,7 @@ async def _passages(stored: ContentStored, search: str, regex: bool, limit: int,
     total = 0
     if regex:
         find = partial(search_lines, search, [stored.body], every=True)
-        async with turn_to_compute():
+        async with compute_limiter():
             (matches,) = await run_in_thread(find, name="tool retrieve_content")
         total, starts = matches.total, Lines(stored.body).starts
         found = excerpts_around(stored.body, [starts[line] + offset for line, offset in matches.places], limit=limit)

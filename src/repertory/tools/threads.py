@@ -48,7 +48,7 @@ def current_time() -> float:
     return anyio.current_time() if loop is None else anyio.from_thread.run_sync(anyio.current_time, token=loop)
 
 
-def turn_to_compute() -> anyio.CapacityLimiter:
+def compute_limiter() -> anyio.CapacityLimiter:
     """The limiter for work that computes rather than waits, for ``async with``; it has ``MOST_COMPUTING`` places."""
     return _limiter(_computing, MOST_COMPUTING)
 
