@@ -25,7 +25,7 @@ from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.llm.messages import Image
 from repertory.mcp import McpServer
 from repertory.mcp.results import to_tool_output
-from repertory.mcp.transport import last_words
+from repertory.mcp.transport import keep_last_lines
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")
@@ -363,7 +363,7 @@ def test_an_answer_over_http_without_an_end_is_not_read_to_its_end(run_async: Ru
 def test_what_a_process_says_without_an_end_is_kept_in_pieces() -> None:
     """The newest ones, while it goes on."""
     kept: deque[str] = deque(maxlen=20)
-    with last_words(kept) as stream:
+    with keep_last_lines(kept) as stream:
         stream.write("x" * 100_000)
         stream.flush()
         until = time.monotonic() + PATIENCE

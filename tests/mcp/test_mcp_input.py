@@ -23,7 +23,7 @@ from repertory.llm import text_of
 from repertory.llm.messages import Json, ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.mcp import McpServer
-from repertory.mcp.asking import OnInput, at_once
+from repertory.mcp.asking import OnInput, legacy_handler
 from repertory.runs.events import ResultAwaited
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.testing import ScriptedModel, call
@@ -228,7 +228,7 @@ def test_a_server_of_an_older_protocol_is_answered_at_once_or_refused(
         return (await context.elicit("Who?", Name)).action
 
     async def main() -> str:
-        async with Client(server, mode="legacy", elicitation_callback=at_once(function, server="old")) as client:
+        async with Client(server, mode="legacy", elicitation_callback=legacy_handler(function, server="old")) as client:
             try:
                 return (await client.call_tool("ask", {})).model_dump_json()
             except MCPError as error:

@@ -31,7 +31,7 @@ _NESTED = ("items", "anyOf", "oneOf")
 _MOST_SHOWN = 10_000  # characters of a server's question that a person is shown
 
 
-def later(asked: types.InputRequiredResult, *, server: str, timeout: float | None) -> ResultLater:
+def result_later(asked: types.InputRequiredResult, *, server: str, timeout: float | None) -> ResultLater:
     """The result of a call that waits because its server asks a person something.
 
     Raises:
@@ -69,7 +69,7 @@ def responses(answer: GivenAnswer) -> types.InputResponses:
     return {key: types.ElicitResult(action="accept", content=contents[key]) for key in asked}
 
 
-def at_once(function: OnInput | None, *, server: str) -> ElicitationFnT:
+def legacy_handler(function: OnInput | None, *, server: str) -> ElicitationFnT:
     """A callback that answers a server of an older protocol, which asks within an open call."""
 
     async def answer(context: object, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:

@@ -23,9 +23,9 @@ from repertory._error_texts import leaves_of
 from repertory._log import Log
 from repertory.errors import ConfigurationError, RepertoryError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
-from repertory.mcp.asking import OnInput, at_once, later, responses
+from repertory.mcp.asking import OnInput, legacy_handler, responses, result_later
 from repertory.mcp.results import effect_of, to_tool_output
-from repertory.mcp.transport import MOST_SAID, open_client, say
+from repertory.mcp.transport import MOST_SAID, open_client, reason
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
@@ -200,7 +200,7 @@ class _Connection:
         if failure is not None:
             known = isinstance(failure, ConfigurationError)
             failures.append(
-                failure if known else ToolSetUnavailable(f"{self._server!r} cannot be opened: {say(failure)}")
+                failure if known else ToolSetUnavailable(f"{self._server!r} cannot be opened: {reason(failure)}")
             )
             return
         in_a_row = 0
@@ -211,25 +211,25 @@ class _Connection:
             failure = await self._connect(self._settled.set)
             in_a_row = in_a_row + 1 if failure is not None else 0
             if failure is not None:
-                self._failure = say(failure)
+                self._failure = reason(failure)
                 self._settled.set()
 
     async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
         """Connect, call ``connected``, and hold the connection until it is lost. Return why it could not connect."""
-        timeout, there = self._server.connect_timeout, False
+        timeout, is_connected = self._server.connect_timeout, False
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
                 async with self._opened() as client:
                     await self._list_tools(client)
                     scope.deadline = math.inf
-                    self._client, self._lost, there = client, anyio.Event(), True
+                    self._client, self._lost, is_connected = client, anyio.Event(), True
                     connected()
                     await self._hold(client)
         except Exception as error:  # noqa: BLE001 - from the server, its process or the network: the server is gone
-            return None if there else leaves_of(error)[0]
+            return None if is_connected else leaves_of(error)[0]
         finally:
             self._client = None
-        return None if there else TimeoutError(f"no answer within {timeout:g} seconds")
+        return None if is_connected else TimeoutError(f"no answer within {timeout:g} seconds")
 
     def _opened(self) -> AbstractAsyncContextManager[Client]:
         server = self._server
@@ -238,8 +238,8 @@ class _Connection:
             env=server.env,
             cwd=server.cwd,
             headers=server.headers,
-            heard=self._heard,
-            answer=at_once(server.on_input, server=server.name),
+            on_message=self._on_message,
+            answer=legacy_handler(server.on_input, server=server.name),
         )
 
     async def _hold(self, client: Client) -> None:
@@ -250,7 +250,7 @@ class _Connection:
             await self._lost.wait()
             tasks.cancel_scope.cancel()
 
-    def _lose(self, client: Client) -> None:
+    def _mark_lost(self, client: Client) -> None:
         """Give up a dead connection."""
         if self._client is client:
             self._client = None
@@ -271,9 +271,9 @@ class _Connection:
             pass
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                self._lose(client)
+                self._mark_lost(client)
 
-    async def _heard(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         """Handle a notification from the server; older protocols report a changed list this way."""
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             self._stale.set()
@@ -286,7 +286,7 @@ class _Connection:
                 with anyio.fail_after(self._server.connect_timeout):
                     await self._list_tools(client)
             except Exception as error:  # noqa: BLE001 - the known tools can still be called
-                log(logging.WARNING, "mcp.list.failed", server=self._server.name, error=say(error))
+                log(logging.WARNING, "mcp.list.failed", server=self._server.name, error=reason(error))
             await anyio.sleep(_BETWEEN_LISTS)
 
     async def _list_tools(self, client: Client) -> None:
@@ -323,7 +323,7 @@ class _Connection:
             try:
                 definition = foreign_definition(name, description, tool.input_schema)
             except (RepertoryError, ValueError, RecursionError) as error:
-                log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name, error=say(error))
+                log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name, error=reason(error))
                 continue
             hinted: Effect = effect_of(tool.annotations) if self._server.trusted else "unsafe"
             effect = self._server.effects.get(tool.name, hinted)
@@ -367,7 +367,7 @@ class _Connection:
                     )
                 if error.code != CONNECTION_CLOSED:
                     raise ToolFailed(f"server {self._server.name}: {error.message}") from error
-                self._lose(client)
+                self._mark_lost(client)
             if not again:
                 break
         return ToolOutput(
@@ -428,7 +428,7 @@ class _Connection:
             if not isinstance(result, InputRequiredResult):
                 return to_tool_output(result, server=self._server.name)
             if result.input_requests:
-                return later(result, server=self._server.name, timeout=self._server.input_timeout)
+                return result_later(result, server=self._server.name, timeout=self._server.input_timeout)
             given, state = None, result.request_state  # the server asks nothing, and wants to be called again
             await anyio.sleep(pause)
         raise AssertionError("the pauses have no end")

@@ -51,11 +51,11 @@ def serve_tools(tools: Iterable[Tool], *, instructions: str = "") -> Server[Any]
         if found is None:
             return _result(unknown_tool(call.name, by_name))
         output: ToolOutput | None = None
-        told, to_tell = anyio.create_memory_object_stream[str](64)
+        sender, receiver = anyio.create_memory_object_stream[str](64)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_pass_on, to_tell, request.session)
-            with told:
-                output = await execute(found, call.arguments or {}, ToolContext(progress=partial(_tell, told)))
+            tasks.start_soon(_pass_on, receiver, request.session)
+            with sender:
+                output = await execute(found, call.arguments or {}, ToolContext(progress=partial(_report, sender)))
         assert output is not None  # the group would have raised any error
         return _result(output)
 
@@ -95,10 +95,10 @@ async def _pass_on(texts: MemoryObjectReceiveStream[str], session: ServerSession
             await session.report_progress(count, None, text)
 
 
-def _tell(told: MemoryObjectSendStream[str], text: str) -> None:
+def _report(sender: MemoryObjectSendStream[str], text: str) -> None:
     """Pass on a progress text; it is dropped if the connection is too slow for it."""
     with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        told.send_nowait(text)
+        sender.send_nowait(text)
 
 
 def _described(tool: Tool) -> types.Tool:

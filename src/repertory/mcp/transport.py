@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcp import Client, StdioServerParameters
 
 MOST_SAID: Final = 500  # characters of one line of a server's log or progress
-_LAST_WORDS = 20  # last lines of a server process's output that are reported if it does not start
+_LAST_LINES = 20  # last lines of a server process's output that are reported if it does not start
 # Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
 # nothing longer could be shown to a model.
 _LONGEST_ANSWER: Final = 32_000_000
@@ -43,7 +43,7 @@ async def open_client(
     env: dict[str, str],
     cwd: str | os.PathLike[str] | None,
     headers: dict[str, str],
-    heard: MessageHandlerFnT,
+    on_message: MessageHandlerFnT,
     answer: ElicitationFnT,
 ) -> AsyncGenerator[Client]:
     """Start or reach a server, as ``McpServer`` says, and close the connection at the end of the block.
@@ -53,7 +53,7 @@ async def open_client(
         env: Environment of the process.
         cwd: Working directory of the process.
         headers: Headers of each request to the address.
-        heard: Called with each notification from the server.
+        on_message: Called with each notification from the server.
         answer: Answers what the server asks within a call.
 
     Raises:
@@ -68,7 +68,7 @@ async def open_client(
     except ImportError as error:
         raise ConfigurationError("an McpServer needs the extra: pip install 'repertory[mcp]'") from error
     async with AsyncExitStack() as stack:
-        words: deque[str] = deque(maxlen=_LAST_WORDS)
+        words: deque[str] = deque(maxlen=_LAST_LINES)
         transport: AbstractAsyncContextManager[Any]
         if isinstance(target, str):
             import httpx2
@@ -83,7 +83,7 @@ async def open_client(
             transport = streamable_http_client(target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
         else:
             command, *arguments = target
-            errlog = stack.enter_context(last_words(words))
+            errlog = stack.enter_context(keep_last_lines(words))
             parameters = StdioServerParameters(
                 command=command,
                 args=arguments,
@@ -95,11 +95,11 @@ async def open_client(
             transport = _talk_to_process(parameters, errlog)
         try:
             client = await stack.enter_async_context(
-                Client(transport, message_handler=heard, elicitation_callback=answer)
+                Client(transport, message_handler=on_message, elicitation_callback=answer)
             )
         except Exception as error:
             said = "\n".join(words)
-            raise (ConnectionError(f"{say(error)}; it said last:\n{said}") if said else error) from error
+            raise (ConnectionError(f"{reason(error)}; it said last:\n{said}") if said else error) from error
         yield client
 
 
@@ -108,9 +108,9 @@ async def _talk_to_process(parameters: StdioServerParameters, errlog: TextIO) ->
     """A transport over the standard streams of a process that does not lose unreadable answers."""
     from mcp.client.stdio import stdio_client
 
-    async with stdio_client(parameters, errlog=errlog) as (said, writing), anyio.create_task_group() as tasks:
+    async with stdio_client(parameters, errlog=errlog) as (incoming, writing), anyio.create_task_group() as tasks:
         passing, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
-        tasks.start_soon(_pass_on, said, passing)
+        tasks.start_soon(_pass_on, incoming, passing)
         try:
             yield heard, writing
         finally:
@@ -119,16 +119,16 @@ async def _talk_to_process(parameters: StdioServerParameters, errlog: TextIO) ->
 
 
 async def _pass_on(
-    said: ReadStream[SessionMessage | Exception], passing: MemoryObjectSendStream[SessionMessage | Exception]
+    incoming: ReadStream[SessionMessage | Exception], passing: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
     from pydantic import ValidationError
 
     async with passing:
-        async for message in said:
-            await passing.send(_read_again(message) if isinstance(message, ValidationError) else message)
+        async for message in incoming:
+            await passing.send(_repair_message(message) if isinstance(message, ValidationError) else message)
 
 
-def _read_again(error: ValidationError) -> SessionMessage | Exception:
+def _repair_message(error: ValidationError) -> SessionMessage | Exception:
     """Read again what the SDK could not read. The SDK drops it, and its call would wait until the deadline.
 
     A lone surrogate, which a text that was cut in JavaScript may end with, becomes U+FFFD. If the answer to a call
@@ -138,9 +138,9 @@ def _read_again(error: ValidationError) -> SessionMessage | Exception:
     import mcp_types as types
     from mcp.shared.message import SessionMessage
 
-    said: Any = error.errors(include_url=False)[0]["input"]
+    raw: Any = error.errors(include_url=False)[0]["input"]
     try:
-        message: Any = decode_text(said) if isinstance(said, str) else said
+        message: Any = decode_text(raw) if isinstance(raw, str) else raw
         text, _ = clean_text(json.dumps(message, ensure_ascii=False))
     except (ValueError, RecursionError):
         return error
@@ -179,7 +179,7 @@ async def _bound_reading(response: Any) -> None:
 
 
 @contextmanager
-def last_words(lines: deque[str]) -> Generator[TextIO]:
+def keep_last_lines(lines: deque[str]) -> Generator[TextIO]:
     """A file whose last lines are kept. A process's error output may be the only explanation of a failure."""
     reading, writing = os.pipe()
 
@@ -193,7 +193,7 @@ def last_words(lines: deque[str]) -> Generator[TextIO]:
         yield stream
 
 
-def say(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """What went wrong, in one line; the first of several errors."""
     error = leaves_of(error)[0]
     return str(error) if isinstance(error, ConnectionError | TimeoutError) else one_line(error)
