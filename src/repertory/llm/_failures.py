@@ -93,38 +93,38 @@ class Place(msgspec.Struct, frozen=True):
 
 def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]) -> Failure:
     """Translate an HTTP status and an error body."""
-    said = place.scrub(_message_in(body)) or "no explanation"
+    message = place.scrub(_message_in(body)) or "no explanation"
     request_id = place.scrub(headers.get("request-id", ""))[:100]
-    told = f"{place.url} answered {status}: {said}" + (f" (request {request_id})" if request_id else "")
+    fact = f"{place.url} answered {status}: {message}" + (f" (request {request_id})" if request_id else "")
     wants = headers.get("x-should-retry")
-    error, passing = _meaning(place, status, said, told)
+    error, passing = _classify(place, status, message, fact)
     if wants in ("true", "false") and status >= 400:
         passing = wants == "true"
     return Failure(error, passing, asked_delay(headers, now=time.time()))
 
 
-def _meaning(place: Place, status: int, said: str, told: str) -> tuple[ModelError, bool]:
-    if _TOO_LONG.search(said) or status == 413:
-        fits = f"the prompt does not fit model {place.model!r}: {told}; send a strictly smaller one"
+def _classify(place: Place, status: int, message: str, fact: str) -> tuple[ModelError, bool]:
+    if _TOO_LONG.search(message) or status == 413:
+        fits = f"the prompt does not fit model {place.model!r}: {fact}; send a strictly smaller one"
         return PromptTooLong(fits), False
-    if status == 400 and _THINKING.search(said):
+    if status == 400 and _THINKING.search(message):
         todo = "send the history unchanged, or drop the thinking"
-        return ThinkingMismatch(f"a thinking block no longer fits its history: {told}; {todo}"), False
+        return ThinkingMismatch(f"a thinking block no longer fits its history: {fact}; {todo}"), False
     if status in (401, 402, 403):
         todo = {
             401: "set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to a valid key",
             402: "the account behind the key has a billing problem",
             403: f"the key may not use model {place.model!r} or this endpoint",
         }[status]
-        return ModelAuthenticationError(f"{told}; {todo}"), False
+        return ModelAuthenticationError(f"{fact}; {todo}"), False
     if status == 404:
         local = ", that the server has loaded it, and that its base_url ends without /v1" if place.local else ""
-        what = f"no model {place.model!r}, or no Messages API, at {place.url}: {told}; check the model's name{local}"
+        what = f"no model {place.model!r}, or no Messages API, at {place.url}: {fact}; check the model's name{local}"
         return UnknownModel(what), False
     if status in _PASSING or status >= 500:
         known = {429: "the rate limit of the key is used up", 529: "the service is overloaded"}
-        return ModelUnavailable(f"{told}; {known.get(status, 'the server failed')}, try again later"), status != 501
-    return ModelRequestRejected(told), False
+        return ModelUnavailable(f"{fact}; {known.get(status, 'the server failed')}, try again later"), status != 501
+    return ModelRequestRejected(fact), False
 
 
 def redirected(place: Place, status: int, location: str) -> Failure:
@@ -162,13 +162,13 @@ def unreachable(place: Place, error: BaseException) -> Failure:
     return Failure(ModelUnavailable(f"no connection to {place.url} ({why}); {todo}"), True)
 
 
-def silent(place: Place, seconds: float) -> Failure:
+def idle_timeout(place: Place, seconds: float) -> Failure:
     """No content came for too long; pings do not count as content."""
     todo = "a slow local server needs a longer content_idle_timeout"
     return Failure(ModelTimeout(f"{place.url} sent no content for {seconds:g} s; {todo}"), True, begun=True)
 
 
-def endless(place: Place, seconds: float) -> Failure:
+def total_timeout(place: Place, seconds: float) -> Failure:
     """The answer was not complete in time. Another attempt would take as long, so there is none."""
     what = f"the answer of {place.url} was not complete after request_timeout={seconds:g} s"
     return Failure(ModelTimeout(what), False, begun=True)

@@ -145,7 +145,7 @@ class Assembler:
         if kind == "message_start":
             if self._message is not None:
                 raise ValueError("a second 'message_start'")
-            self._message = dict(_of(dict, event["message"]))
+            self._message = dict(_require(dict, event["message"]))
             for index, block in enumerate(self._message.get("content") or ()):
                 self._begin(index, block)
             self.grown += 1
@@ -155,7 +155,7 @@ class Assembler:
         if kind == "content_block_start":
             return self._begin(event["index"], event["content_block"])
         if kind == "content_block_delta":
-            return self._delta(self._blocks[_of(int, event["index"])], _of(dict, event["delta"]))
+            return self._delta(self._blocks[_require(int, event["index"])], _require(dict, event["delta"]))
         if kind == "message_delta":
             self._message_delta(event)
         elif kind == "message_stop":
@@ -163,12 +163,12 @@ class Assembler:
         return []  # content_block_stop says nothing new; the API may add kinds of events
 
     def _begin(self, index: object, block: object) -> list[StreamEvent]:
-        place = _of(int, index)
+        place = _require(int, index)
         if place in self._blocks:
             raise ValueError(f"block {place} begins twice")
         if len(self._blocks) >= MOST_BLOCKS:
             raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
-        raw = dict(_of(dict, block))
+        raw = dict(_require(dict, block))
         self._blocks[place] = _Open(raw)
         self.grown += 1
         match raw:
@@ -185,7 +185,7 @@ class Assembler:
         if type_ in _STRINGS and of_type != type_:
             raise ValueError(f"{kind} for a block of type {type_}")
         if words:
-            _of(str, delta[words])
+            _require(str, delta[words])
         # Fields that we know, and those that the API may add.
         said = {name: value for name, value in delta.items() if name != "type" and value is not None}
         for name, value in said.items():
@@ -198,7 +198,7 @@ class Assembler:
     def _message_delta(self, event: Json) -> None:
         assert self._message is not None
         said = {name: value for name, value in event.items() if name not in ("type", "delta")}
-        said.update(_of(dict, event["delta"]))
+        said.update(_require(dict, event["delta"]))
         usage, earlier = said.pop("usage", None), self._message.get("usage")
         if isinstance(usage, dict):
             # The figures are cumulative; those that are not repeated keep the value from `message_start`.
@@ -219,7 +219,7 @@ class Assembler:
 def response_of(message: object) -> ModelResponse:
     """Read a whole answer, as the API gives it without streaming."""
     with reading("the answer is not a message", message):
-        return _response_of(_of(dict, message))
+        return _response_of(_require(dict, message))
 
 
 def _response_of(message: Json) -> ModelResponse:
@@ -229,11 +229,11 @@ def _response_of(message: Json) -> ModelResponse:
     for block in () if isinstance(content, str) else content:
         for name in _STRINGS.get(block.get("type"), ()):
             if block.get(name) is not None:
-                _of(str, block[name])
+                _require(str, block[name])
     model, response_id = message.get("model"), message.get("id")
     return ModelResponse(
         content=decode_content(content),
-        stop_reason=_of(str, message.get("stop_reason") or "end_turn"),
+        stop_reason=_require(str, message.get("stop_reason") or "end_turn"),
         usage=usage_of(message.get("usage")),
         model=model if isinstance(model, str) else "",
         response_id=response_id if isinstance(response_id, str) else "",
@@ -284,7 +284,7 @@ def count_of(answer: object) -> int:
     return count
 
 
-def _of(kind: type[T], value: object) -> T:
+def _require(kind: type[T], value: object) -> T:
     """Return the value if it is of a type; raise ``TypeError`` if not."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")

@@ -202,7 +202,7 @@ class AnthropicModel:
             with anyio.move_on_after(_COUNT_TIMEOUT):
                 async with _ask(call, _COUNTING, _COUNT_TIMEOUT) as response:
                     return count_of(await _read_json(response, ERROR_BYTES))
-            raise _failures.silent(call.place, _COUNT_TIMEOUT)
+            raise _failures.idle_timeout(call.place, _COUNT_TIMEOUT)
         except Failure as failure:
             raise failure.error from failure.__cause__
 
@@ -219,7 +219,7 @@ class AnthropicModel:
         with anyio.move_on_after(self._request_timeout):
             with anyio.move_on_after(idle) as silence:
 
-                def heard() -> None:
+                def reset_idle_timer() -> None:
                     if idle is not None:
                         silence.deadline = anyio.current_time() + idle
 
@@ -227,7 +227,7 @@ class AnthropicModel:
                     async with _ask(call, _MESSAGES, self._request_timeout) as response:
                         begun = True
                         if "event-stream" in response.headers.get("content-type", ""):
-                            answer = await _read_events(response, call.place, on_event, heard)
+                            answer = await _read_events(response, call.place, on_event, reset_idle_timer)
                         else:
                             answer = response_of(await _read_json(response, DOCUMENT_BYTES))
                     if answer.stop_reason == "model_context_window_exceeded":
@@ -237,8 +237,8 @@ class AnthropicModel:
                     failure.begun = begun
                     raise
                 return answer
-            raise _failures.silent(call.place, idle or 0.0)
-        raise _failures.endless(call.place, self._request_timeout or 0.0)
+            raise _failures.idle_timeout(call.place, idle or 0.0)
+        raise _failures.total_timeout(call.place, self._request_timeout or 0.0)
 
     async def _open(self, request: ModelRequest) -> _Call:
         loop = anyio.lowlevel.current_token()
@@ -274,7 +274,7 @@ class AnthropicModel:
                 base_url=self._base_url,
                 max_retries=0,  # one owner of retries: this class
                 http_client=self._http_client,
-                middleware=[_unread],
+                middleware=[_skip_reading],
                 open_telemetry=False,  # its spans would duplicate those of repertory.otel, which cover all attempts
             )
         except sdk.CredentialsError as error:
@@ -286,7 +286,7 @@ class AnthropicModel:
         return client
 
 
-async def _unread(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+async def _skip_reading(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
     """SDK middleware that passes every response on unread: the SDK would read the whole body of an error."""
     return (await call_next(request)).http_response
 
@@ -303,7 +303,7 @@ async def _ask(call: _Call, path: str, timeout: float | None) -> AsyncGenerator[
     bounds = httpx2.Timeout(timeout, connect=10.0)
     options: Any = {"headers": headers, "timeout": bounds, "max_retries": 0, "follow_redirects": False}
     with _translated(call.place):
-        response: httpx2.Response = await call.client.post(  # type: ignore[assignment] # see _unread
+        response: httpx2.Response = await call.client.post(  # type: ignore[assignment] # see _skip_reading
             f"{path}?beta=true" if call.betas else path,
             body=call.body,
             cast_to=object,
@@ -382,7 +382,7 @@ async def _open_body(
 
 
 async def _read_events(
-    response: httpx2.Response, place: Place, on_event: _Listener | None, heard: Callable[[], None]
+    response: httpx2.Response, place: Place, on_event: _Listener | None, reset_idle_timer: Callable[[], None]
 ) -> ModelResponse:
     # Raw events, not the SDK's models: those would have to know every block and field.
     reader, answer = EventReader(), Assembler()
@@ -394,7 +394,7 @@ async def _read_events(
                 grown = answer.grown
                 pieces = answer.feed(event)
                 if answer.grown > grown:
-                    heard()
+                    reset_idle_timer()
                 if on_event is not None:
                     for piece in pieces:
                         on_event(piece)
