@@ -163,7 +163,7 @@ async def test_a_run_goes_on_with_the_definition_that_it_is_claimed_with(postgre
         await claims.machines.redefine(run.id, alone().digest, ["gpu"])
         claim = await claims.machines.claim([run.id])
         assert isinstance(claim, Claim)
-        await claims.take_up(claim)
+        await claims.continue_run(claim)
         live = other._runtime.runs.find(run.id)
         assert live is not None
         assert live.agent.instructions == "Be quick."

@@ -43,7 +43,7 @@ from repertory.tools.media import without_documents
 from repertory.tools.threads import MAX_ON_LOOP, compute
 
 _TRACEBACK = 16_000  # characters of one that are kept, from its end, which says what was raised and where
-_TOLD = ("call_id", "tool", "status", "characters", "shown", "duration", "retrieval")  # copied from record to event
+_EVENT_FIELDS = ("call_id", "tool", "status", "characters", "shown", "duration", "retrieval")  # copied to the event
 
 
 class Results:
@@ -64,7 +64,7 @@ class Results:
         If the model is shown less than the whole, the content store keeps the whole. If the policy says so, memory
         keeps it too.
         """
-        output, shaped = await compute(partial(self._arrive, use, output), size=len(output.text))
+        output, shaped = await compute(partial(self._redact_and_shape, use, output), size=len(output.text))
         stored = None if shaped.content_id is None else self._stored(use, output, shaped)
         staged = [] if payload is None or output.is_error else payload.staged("tool", use.name)
         # No other change of the payload may come between here and the submission.
@@ -166,7 +166,7 @@ class Results:
             metadata=output.metadata,
         )
 
-    def _arrive(self, use: ToolUse, output: ToolOutput) -> tuple[ToolOutput, Shaped]:
+    def _redact_and_shape(self, use: ToolUse, output: ToolOutput) -> tuple[ToolOutput, Shaped]:
         """The redacted result, and what the model first sees of it; callable from any thread."""
         output = self._journal.redact(output)
         if not self._model.profile.documents:
@@ -209,8 +209,8 @@ class Results:
             shown=shown,
             **more,
         )
-        told = {name: getattr(finished, name) for name in _TOLD}
-        return finished, self._live.event(ToolEnded, **told, deduplicated=finished.deduplicated_from is not None)
+        fields = {name: getattr(finished, name) for name in _EVENT_FIELDS}
+        return finished, self._live.event(ToolEnded, **fields, deduplicated=finished.deduplicated_from is not None)
 
     def _brings_back_covered(self, retrieved: Retrieved | None) -> bool:
         """Whether a retrieval brought back entries that a summary covers."""

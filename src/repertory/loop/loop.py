@@ -85,7 +85,7 @@ class Loop:
 
     async def _iterate_until_answered(self) -> str | None:
         await self._open()
-        while await self._may_go_on():
+        while await self._should_continue():
             answer = await self._finished_answer()
             if answer is not None and not await self._remind_of_team() and self._live.try_to_end():
                 return answer
@@ -123,7 +123,7 @@ class Loop:
         if changed and self._form is not None and self._form.is_outdated(self._ledger.snapshot()):
             await self._say("system", _OTHER_FORM)
 
-    async def _may_go_on(self) -> bool:
+    async def _should_continue(self) -> bool:
         """Between iterations, wait while paused and read new messages; returns whether to continue."""
         live = self._live
         if live.desired_state == "pause":
@@ -344,7 +344,7 @@ class AgentActor:
 
     async def _run(self, ctx: ActorContext) -> None:
         try:
-            end = await self._play(ctx)
+            end = await self._run_loop(ctx)
             if end is not None:
                 await self._team.end(answered=end.state == "done")
                 await self._ends.end_run(self._live, end)
@@ -356,7 +356,7 @@ class AgentActor:
         self._finished.set()
         ctx.stop()
 
-    async def _play(self, ctx: ActorContext) -> RunEnd | None:
+    async def _run_loop(self, ctx: ActorContext) -> RunEnd | None:
         """Open everything that the loop needs, and run it; a tool set that cannot be opened ends the run."""
         live = self._live
         with live.shared.telemetry.run(live) as ended:

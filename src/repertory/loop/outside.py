@@ -147,7 +147,7 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
             raise RunError(f"call {call_id} of run {live.run_id} was decided already{_by(known.by)}: {how}")
         await live.waits.durable(known)
         return
-    _check_goes_on(live, call_id)
+    _check_still_waits(live, call_id)
     if arguments is not None and digest != request.digest:
         permit = live.waits.permit_edit.get(call_id)
         if permit is None:
@@ -182,7 +182,7 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
         if (known.result, known.content_id, known.is_error) != (result, content_id, is_error):
             raise RunError(f"call {call_id} of run {live.run_id} was given another result already")
     else:
-        _check_goes_on(live, call_id if awaited is None else awaited.call_id)
+        _check_still_waits(live, call_id if awaited is None else awaited.call_id)
         if awaited is not None and awaited.schema is not None and not is_error:
             if stored is not None:
                 raise ConfigurationError(f"the result of call {call_id} must be JSON, as it is asked for by a schema")
@@ -215,7 +215,7 @@ def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBloc
     )
 
 
-def _check_goes_on(live: LiveRun, call_id: str) -> None:
+def _check_still_waits(live: LiveRun, call_id: str) -> None:
     if live.is_ending:
         raise RunError(f"run {live.run_id} has ended ({live.state}); if it can be resumed, its calls wait again then")
     if not live.waits.is_open(call_id):
@@ -237,7 +237,7 @@ def _decide(
         arguments=None if digest == request.digest else arguments,
     )
     assert isinstance(event, ApprovalDecided)
-    _take(live, event)
+    _record_answer(live, event)
     return event
 
 
@@ -258,11 +258,11 @@ def _give(
         more["content_id"] = stored.content_id
     event = live.event(ResultGiven, result=result, is_error=is_error, expired=expired, **more)
     assert isinstance(event, ResultGiven)
-    _take(live, event, also=[] if stored is None else [stored])
+    _record_answer(live, event, also=[] if stored is None else [stored])
     return event
 
 
-def _take(live: LiveRun, event: ApprovalDecided | ResultGiven, also: Sequence[Record] = ()) -> None:
+def _record_answer(live: LiveRun, event: ApprovalDecided | ResultGiven, also: Sequence[Record] = ()) -> None:
     """Write an answer and give it to the loop in one step: a cancelled caller has done both or neither."""
     ticket = live.shared.journal.submit([*also, to_record(event)])
     live.waits.take(event, ticket)

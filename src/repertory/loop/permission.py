@@ -67,7 +67,7 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
     except ToolRetry:
         # Making the call tells the model what is wrong; the tool's body is never reached.
         return Permitted(arguments, "" if decided is None else edit_note(decided))
-    verdict, who = _judge(live, tool, proposed)
+    verdict, who = _apply_rules(live, tool, proposed)
     if verdict == "deny":
         raise Refused(f"{tool.name} was not run: {who} forbids calls like this one.")
     if request is None and decided is None and verdict != "ask" and not _tool_asks(live, tool, use, proposed):
@@ -160,7 +160,7 @@ def _check(
                 )
 
 
-def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
+def _apply_rules(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
     """What the rules say about a call, and whose rule it is."""
     layers = live.approvals
     said: list[tuple[Verdict, str]] = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
@@ -199,6 +199,6 @@ def _check_edit(live: LiveRun, tool: Tool, arguments: Json) -> None:
         proposed = proposed_arguments(tool, arguments)
     except ToolRetry as error:
         raise ConfigurationError(f"{tool.name}: {error}") from error
-    verdict, who = _judge(live, tool, proposed)
+    verdict, who = _apply_rules(live, tool, proposed)
     if verdict == "deny":
         raise RunError(f"{tool.name} cannot be called with these arguments: {who} forbids it")

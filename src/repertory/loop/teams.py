@@ -419,7 +419,7 @@ class Team:
         if delegated.live.ended.is_set() and not self._is_to_be_retried(delegated):
             delegated.settled.set()  # long ago: it cancels nobody any more
         else:
-            self._actor.start_soon(self._see_through, delegated)
+            self._actor.start_soon(self._supervise, delegated)
         return delegated
 
     def _is_to_be_retried(self, delegated: Delegated) -> bool:
@@ -427,7 +427,7 @@ class Team:
         failed = end is not None and end.state == "failed" and not delegated.why
         return failed and self._policy.on_failure == "retry" and delegated.attempt <= self._policy.retries
 
-    async def _see_through(self, delegated: Delegated) -> None:
+    async def _supervise(self, delegated: Delegated) -> None:
         """Wait for a delegation's end, and handle its failure as ``Delegation.on_failure`` says."""
         await delegated.live.ended.wait()
         while self._is_to_be_retried(delegated):

@@ -142,7 +142,7 @@ class Caller:
                     pass  # the supervisor closes; the call stays open for the process that resumes the run
 
         async with anyio.create_task_group() as group:
-            for equal in self._equal([call for call in calls if not self._is_final(call.use)]):
+            for equal in self._group_equal([call for call in calls if not self._is_final(call.use)]):
                 group.start_soon(each, equal)
         await self._take_result(calls, iteration)
         if aborts:
@@ -170,7 +170,7 @@ class Caller:
             if reply.error is not None:
                 self.form.count(reply.error)
 
-    def _equal(self, calls: Sequence[OpenCall]) -> Iterable[Sequence[OpenCall]]:
+    def _group_equal(self, calls: Sequence[OpenCall]) -> Iterable[Sequence[OpenCall]]:
         """Group calls so that the first of a group may answer the others."""
         groups: dict[str, list[OpenCall]] = {}
         for call in calls:
@@ -192,7 +192,7 @@ class Caller:
         tool = self.tools.get(use.name)
         try:
             if use.id in waits.newest or use.id in waits.given:  # the call was made in an earlier process
-                await self._bring_in(call, iteration, limiter)
+                await self._finish_from_outside(call, iteration, limiter)
             elif call.fate == "interrupted":
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
             elif tool is None:
@@ -205,7 +205,7 @@ class Caller:
                 async with nullcontext() if use.name in REPORTING else limiter:
                     await self._repeat_or_make(call, tool, permitted, iteration)
                 if use.id in waits.newest:
-                    await self._bring_in(call, iteration, limiter)
+                    await self._finish_from_outside(call, iteration, limiter)
         except Refused as refused:
             await self._results.keep(error_result(use, str(refused), iteration), "error")
         except EndedWaiting:
@@ -223,7 +223,7 @@ class Caller:
                 self._live.spending.begin_tool()
             await self._make(call, tool, permitted, digest, iteration)
 
-    async def _bring_in(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
+    async def _finish_from_outside(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
         """Wait for what comes from outside: continue the tool with it, or record it like any result."""
         use, waits, tool = call.use, self._live.waits, self.tools.get(call.use.name)
         while True:
@@ -248,7 +248,7 @@ class Caller:
                 expired=given.expired,
             )
             async with limiter:
-                await self._go_on(call, tool, answer, awaited.round, iteration)
+                await self._continue(call, tool, answer, awaited.round, iteration)
             if waits.newest.get(use.id) is awaited:
                 return
         cap = DEFAULT_OUTPUT_CAP if tool is None else tool.output_cap
@@ -269,7 +269,7 @@ class Caller:
             return f"[what was given for this call, {given.content_id}, is no longer stored]"
         return tuple(decode_block(raw) for raw in msgspec.json.decode(stored.body))
 
-    async def _go_on(self, call: OpenCall, tool: Tool, answer: GivenAnswer, answers: int, iteration: int) -> None:
+    async def _continue(self, call: OpenCall, tool: Tool, answer: GivenAnswer, answers: int, iteration: int) -> None:
         """Call a tool again to continue with what it was given; the earlier permission still applies."""
         decided = self._live.waits.decided.get(call.use.id)
         permitted = Permitted(call.use.input)

@@ -21,14 +21,14 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
     Raises:
         RunError: Another message has this id; or the run has ended, and is below another run or its supervisor is
             closed.
-        ConfigurationError, ContextMissing, PayloadInvalid: As ``Runtime.check`` and ``Runtime.take_up``.
+        ConfigurationError, ContextMissing, PayloadInvalid: As ``Runtime.check`` and ``Runtime.continue_run``.
     """
     live = live.newest
     live.check_here()
     if not live.is_ending:
         live.deliver(message_id, said)
         return
-    async with runtime.runs.alone_with(live.run_id):
+    async with runtime.runs.lock(live.run_id):
         await live.newest.ended.wait()
         live = live.newest
         if live.lost is not None:
@@ -43,7 +43,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
             raise RunError(_why_unheard(live))
         row = await live.shared.journal.read_run(live.run_id)
         runtime.check(live.agent, row.started)
-        going = await runtime.take_up(row, live.agent, ended=(), context=live.context, said=(message_id, said))
+        going = await runtime.continue_run(row, live.agent, ended=(), context=live.context, said=(message_id, said))
         going.listeners[:] = live.listeners
         if going.begun is not None:
             await going.begun.wait()

@@ -38,11 +38,11 @@ _RENEWAL: Final = 4  # checks within the time of a short lease
 class _Home(Protocol):
     """The part of ``Runtime`` that claims use."""
 
-    async def take_up(
+    async def continue_run(
         self, row: RunRow, agent: Agent[Any], *, ended: Container[RunState], leads: Sequence[Agent[Any]] = ()
     ) -> LiveRun: ...
 
-    async def take_up_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun: ...
+    async def continue_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun: ...
 
 
 class Claims:
@@ -137,7 +137,7 @@ class Claims:
         fitting = [each.run_id for each in found if await self._fits(each)]
         claim = await self.machines.claim(fitting) if fitting else None
         if isinstance(claim, Claim):
-            await self.take_up(claim)
+            await self.continue_run(claim)
         return claim is not None
 
     async def take_next(
@@ -167,7 +167,7 @@ class Claims:
             with keep_room() as has_room:
                 claim = await self.machines.claim(fitting, bounds_of) if has_room else None
                 if isinstance(claim, Claim):
-                    await self.take_up(claim)
+                    await self.continue_run(claim)
             if not isinstance(claim, Bound):
                 return has_room
             full[claim.column].add(claim.name)
@@ -225,10 +225,10 @@ class Claims:
         self._agents[key] = definitions
         return True
 
-    async def take_up(self, claim: Claim, *, sure: bool = True) -> None:
+    async def continue_run(self, claim: Claim, *, sure: bool = True) -> None:
         """Continue a run that this machine now owns; ``sure`` says that nobody here can have let it go."""
         run_id = claim.run_id
-        async with self._runs.alone_with(run_id):
+        async with self._runs.lock(run_id):
             if not sure and claim not in await self.machines.mine():
                 return  # it was being started or resumed here, and now waits for any machine
             row = await self._runs.read_run(run_id)
@@ -245,7 +245,7 @@ class Claims:
                     raise _Unknown(f"agent {row.started.agent} is not known here")
                 self._fences[run_id] = claim
                 self._adopting.add(run_id)
-                await self._home.take_up_claimed(row, definitions, context=held[-1].context if held else None)
+                await self._home.continue_claimed(row, definitions, context=held[-1].context if held else None)
             except JournalError:
                 raise
             except RepertoryError as error:
@@ -313,7 +313,7 @@ class Claims:
         if not self.machines.draining:
             for claim in await self.machines.mine():
                 if self._runs.find(claim.run_id) is None:
-                    await self.take_up(claim, sure=False)
+                    await self.continue_run(claim, sure=False)
 
     async def _find_lost_places(self) -> None:
         """Give back reserved places of callers that were cancelled or got no answer."""
@@ -332,7 +332,7 @@ class Claims:
     async def _follow(self) -> None:
         standing = await self.machines.standing([*self._held]) if self._held else {}
         for run_id in (run_id for run_id, stands in standing.items() if stands.ended):
-            async with self._runs.alone_with(run_id):
+            async with self._runs.lock(run_id):
                 row = await self._runs.read_run(run_id)
                 if row is not None and row.state in FINAL_STATES and self._runs.find(run_id) is None:
                     await self._show_ended(row)
@@ -343,7 +343,7 @@ class Claims:
         held = self._held[run_id][-1]
         if held.newest is held:  # otherwise it came back and ended here
             try:
-                await self._home.take_up(row, held.agent, ended=FINAL_STATES, leads=held.leads)
+                await self._home.continue_run(row, held.agent, ended=FINAL_STATES, leads=held.leads)
             except (PayloadInvalid, JournalUnreadable) as error:
                 log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
         for live in self._held.pop(run_id):

@@ -17,7 +17,7 @@ from repertory.runs.log import log
 from repertory.runs.shared import Shared
 from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.queue import Queue
-from repertory.supervisor.recovery import end_left
+from repertory.supervisor.recovery import end_orphan
 from repertory.supervisor.retention import Retention
 
 
@@ -56,7 +56,7 @@ class Ends:
         await self._journal.write(())
         if live.parent is None:
             if live.resumed:
-                await self._end_strangers(live)
+                await self._end_orphans(live)
             await self._retention.clean(root=live.run_id)
             self._runs.remove_tree(live)
         for run in reversed([*live.tree()]):
@@ -73,14 +73,14 @@ class Ends:
             reason = None if ref is None else await ref.wait_stopped()
             if self._runs.actors.get(live.run_id) is ref:
                 self._runs.actors.pop(live.run_id, None)
-            await self._see_ended(live, reason)
+            await self._ensure_ended(live, reason)
         except BaseException:
             live.set_ended()  # the supervisor is cancelled or fails, and waiters may be outside its block
             raise
         finally:
-            self._queue.left(live)
+            self._queue.release(live)
 
-    async def _see_ended(self, live: LiveRun, reason: StopReason | None) -> None:
+    async def _ensure_ended(self, live: LiveRun, reason: StopReason | None) -> None:
         if live.ended.is_set():
             return
         try:
@@ -122,11 +122,11 @@ class Ends:
                 await close_calls(self._journal, run.ledger, iteration=run.iteration, at=self._shared.clock())
         await self.end_run(live, live.end_of_killed())
 
-    async def _end_strangers(self, root: LiveRun) -> None:
+    async def _end_orphans(self, root: LiveRun) -> None:
         """End recorded runs below a root that were not continued with it because its team has changed."""
         here = {run.run_id for run in root.tree()}
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
         for row in await self._journal.read_runs(states=states, below=root.run_id):
             run_id = row.started.run_id
             if run_id not in here and (self._shared.machines is None or unit_of(run_id) == root.run_id):
-                await end_left(self._shared, row)
+                await end_orphan(self._shared, row)

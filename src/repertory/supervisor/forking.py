@@ -92,15 +92,15 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
     if origin.has_context and context is None:
         raise ContextMissing(f"run {origin.run_id} was given an application context: hand it in again, context=…")
     begin = partial(_begin, runtime, row, wanted, new=wanted.new_id or _new_id("run"), agent=agent, context=context)
-    return await runtime.to_its_end(begin)
+    return await runtime.run_to_completion(begin)
 
 
 async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent: Agent[Any], context: Any) -> LiveRun:
     journal, origin = runtime.shared.journal, row.started.run_id
-    async with AsyncExitStack() as alone:
+    async with AsyncExitStack() as locks:
         # Lock in the same order everywhere. A rewound run must not be resumed before its end is written.
         for run_id in sorted({new, origin} if wanted.rewound else {new}):
-            await alone.enter_async_context(runtime.runs.alone_with(run_id))
+            await locks.enter_async_context(runtime.runs.lock(run_id))
         there = await runtime.runs.read_run(new)
         if there is not None and (
             there.started.origin != origin
@@ -108,7 +108,7 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
             or there.started.request != wanted.request(journal)
         ):
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
-        await runtime.queue.look()
+        await runtime.queue.refresh()
         more = msgspec.structs.replace(row.started, run_id=new)
         # A rewind frees the place of the original.
         async with runtime.queue.entering(more) if there is None and not wanted.rewound else nullcontext():
@@ -117,7 +117,7 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
             going = runtime.runs.find(new)
             if going is None:
                 row, claimed = await journal.read_run(new), there is None  # who writes its beginning owns it
-                going = await runtime.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=claimed)
+                going = await runtime.continue_run(row, agent, ended=FINAL_STATES, context=context, claimed=claimed)
     return going
 
 
@@ -149,11 +149,11 @@ async def remove(runtime: Runtime, run_id: str) -> None:
     """Take a run that has ended out of the journal; see ``Supervisor.remove``."""
     if await runtime.runs.read_run(run_id) is None:
         raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
-    await runtime.to_its_end(partial(_remove, runtime, run_id))
+    await runtime.run_to_completion(partial(_remove, runtime, run_id))
 
 
 async def _remove(runtime: Runtime, run_id: str) -> None:
-    async with runtime.runs.alone_with(run_id):
+    async with runtime.runs.lock(run_id):
         row = await runtime.runs.read_run(run_id)
         if row is None:
             raise RunNotFound(f"run {run_id} was removed meanwhile")

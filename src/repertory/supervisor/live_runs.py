@@ -29,7 +29,7 @@ class LiveRuns:
         self.actors: dict[str, ActorRef[Any]] = {}
         self.closing = False
         self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # including runs that have ended
-        self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def check_open(self) -> None:
         """Raise ``RunError`` if no more runs may begin."""
@@ -53,9 +53,9 @@ class LiveRuns:
             return None
         return row if row.started.run_id == run_id else None
 
-    def alone_with(self, run_id: str) -> anyio.Lock:
+    def lock(self, run_id: str) -> anyio.Lock:
         """A lock under which one task at a time checks for a run and starts it: two loops would ruin its record."""
-        return self._beginning.setdefault(run_id, anyio.Lock())
+        return self._locks.setdefault(run_id, anyio.Lock())
 
     def add(self, live: LiveRun) -> None:
         """Add a run that begins or continues."""

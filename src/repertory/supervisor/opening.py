@@ -157,7 +157,7 @@ async def open_supervisor(
             if journal is None:
                 journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
             stack.enter_context(redacted_log(journal.redact))
-            machines = await _take_part(stack, journal, name=name, labels=labels, lease=lease)
+            machines = await _join_machines(stack, journal, name=name, labels=labels, lease=lease)
             models = await stack.enter_async_context(open_models(model, summaries))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tool_sets = ToolSets(tasks)
@@ -234,7 +234,7 @@ async def open_supervisor(
         raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
 
 
-async def _take_part(
+async def _join_machines(
     stack: AsyncExitStack, journal: Journal, *, name: str | None, labels: Sequence[str] | None, lease: float | None
 ) -> Machines | None:
     """Register as a machine if the journal is shared; None if it is not."""

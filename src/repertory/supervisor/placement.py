@@ -41,7 +41,7 @@ from repertory.runs.payloads import instructions_of, new_payload, payload_on_rec
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
 from repertory.supervisor.live_runs import LiveRuns
-from repertory.supervisor.recovery import end_left
+from repertory.supervisor.recovery import end_orphan
 from repertory.supervisor.relayed_memory import RelayedMemory
 from repertory.supervisor.room import promise_room, reserve_room
 
@@ -172,7 +172,7 @@ class Placement:
 
     async def _requeue(self, live: LiveRun) -> None:
         """Let a stopped run wait for a machine again, unless a machine already has it."""
-        async with self._runs.alone_with(live.run_id):  # nobody takes it up here that finds it to be ours
+        async with self._runs.lock(live.run_id):  # nobody takes it up here that finds it to be ours
             if (claim := await self._machines.claim_to_resume(live.run_id)) is not None:
                 changed = live.event(StateChanged, state="queued")
                 await self._journal.write(
@@ -206,7 +206,7 @@ class Placement:
                     news = self._machines.news("end")
                     try:
                         await self._follow(tasks)
-                        await self._end_left_alone()
+                        await self._end_runs_without_lead()
                     except JournalError as error:
                         self._machines.lease.check()
                         log(logging.WARNING, "placed.not.seen", exc_info=error)
@@ -230,7 +230,7 @@ class Placement:
             if stands.ended:
                 row = await self._runs.read_run(run_id)
                 if row is not None and row.state in FINAL_STATES:
-                    await self._see_ended(live, row)
+                    await self._handle_end(live, row)
                 elif row is not None:  # it was moved here from another journal
                     await self._requeue(live)
             elif stands.waits:
@@ -241,11 +241,11 @@ class Placement:
                 elif (digest := _digest_of(live)) != stands.agent_digest:
                     # Its lead continues with another definition, and so does the run.
                     await self._machines.redefine(run_id, digest, live.agent.placement)
-            elif run_id not in self._asking and desired != self._heard(run_id, stands.fence):
+            elif run_id not in self._asking and desired != self._last_asked(run_id, stands.fence):
                 self._asking.add(run_id)
                 tasks.start_soon(self._steer, live, desired, stands.fence)
 
-    def _heard(self, run_id: str, fence: int) -> DesiredState | Literal["?"] | None:
+    def _last_asked(self, run_id: str, fence: int) -> DesiredState | Literal["?"] | None:
         """What the owner of a run was last asked for."""
         if run_id not in self._asked:
             return "?"
@@ -263,7 +263,7 @@ class Placement:
         finally:
             self._asking.discard(live.run_id)
 
-    async def _see_ended(self, live: LiveRun, row: RunRow) -> None:
+    async def _handle_end(self, live: LiveRun, row: RunRow) -> None:
         parent = live.parent
         if row.state == "stopped" and not row.cancelled and parent is not None and _desired_state_of(live) == "go":
             await self._requeue(live)  # together with its lead, which has continued meanwhile
@@ -299,7 +299,7 @@ class Placement:
         """End a run that no machine has, so that none starts it."""
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
-        async with self._runs.alone_with(run_id):  # nobody takes it up here that finds it to be ours
+        async with self._runs.lock(run_id):  # nobody takes it up here that finds it to be ours
             if isinstance(claim := await self._machines.claim([run_id]), Claim):
                 rows = await self._journal.read_runs(below=run_id)
                 if not rows or rows[0].state in FINAL_STATES:
@@ -308,8 +308,8 @@ class Placement:
                 self._journal.submit([self._claimed(rows[0].started, claim)])
                 own = [row for row in rows[1:] if unit_of(row.started.run_id) == run_id]  # its sub-agents beside it
                 for row in reversed([row for row in own if row.state not in FINAL_STATES]):
-                    await end_left(self._shared, row)
-                await end_left(self._shared, rows[0], cancelled=cancelled)
+                    await end_orphan(self._shared, row)
+                await end_orphan(self._shared, rows[0], cancelled=cancelled)
 
     def _claimed(self, started: RunStarted, claim: Claim) -> Record:
         """The record that this machine owns a run while it records the run's state, without running it."""
@@ -328,7 +328,7 @@ class Placement:
             )
         )
 
-    async def _end_left_alone(self) -> None:
+    async def _end_runs_without_lead(self) -> None:
         """End runs whose lead has ended, as nobody is left to report to. They continue if the lead does."""
         for run_id, waits, lead in await self._machines.left_alone():
             live, alone = self._runs.find(run_id), lead == "done"

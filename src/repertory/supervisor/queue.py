@@ -21,9 +21,9 @@ from repertory.runs.live import LiveRun
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.quotas import Quotas, midnight
 
-_AGAIN: Final = 10.0
+_RETRY_AFTER: Final = 10.0
 """Seconds after which a client that was refused may ask again: a run takes minutes, so there may be room by then."""
-_LOOK: Final = 60.0  # seconds; a run that waits for the next day begins at most a minute late, even if the clock is set
+_REFRESH: Final = 60.0  # seconds; a run waiting for the next day begins at most a minute late, even if the clock is set
 
 
 class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Queue:
             name = f"client {client}" if client else "the queue"
             raise QueueFull(
                 f"{name} has {waiting} runs waiting, as many as may (queued); try again later: {why}",
-                retry_after=_AGAIN,
+                retry_after=_RETRY_AFTER,
             )
         self._entering[client] += 1
         try:
@@ -127,7 +127,7 @@ class Queue:
         waiting = self._entering[client] + sum(live.started.client == client for live in self._waiting.values())
         return waiting if waiting >= most else None
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read from the record what was used today and what others have under way, if a quota bounds these."""
         if self._quotas.is_daily:
             self._used = await self._journal.read_used(midnight(self._clock()))
@@ -142,13 +142,13 @@ class Queue:
             return "it begins once it is counted among those of all machines"
         return "others wait before it" if self._waiting else ""
 
-    def went(self, live: LiveRun) -> None:
+    def mark_started(self, live: LiveRun) -> None:
         """Count a run that has begun."""
         self._waiting.pop(live.run_id, None)
         if live.started.placed is None:  # a placed run is not counted: its lead is, wherever that is
             self._going[live.run_id] = live
 
-    def left(self, live: LiveRun) -> None:
+    def release(self, live: LiveRun) -> None:
         """Free the place of a run that has ended or is no longer run here."""
         if self._going.get(live.run_id) is live:
             del self._going[live.run_id]
@@ -174,7 +174,7 @@ class Queue:
                 changed = self._changed
                 while await self._begin_next():
                     pass
-                with anyio.move_on_after(_LOOK if self._waiting and self._quotas.is_daily else None):
+                with anyio.move_on_after(_REFRESH if self._waiting and self._quotas.is_daily else None):
                     await changed.wait()
 
     async def _begin_next(self) -> bool:
@@ -188,14 +188,14 @@ class Queue:
         if self._is_full():
             return False
         if self.shared is not None:
-            await self.look()
+            await self.refresh()
             agents = {name for name in self._quotas.agents if self._over_agent(name)}
             known = {client for _, client in (*self._under_way, *self._used)} | set(self._quotas.clients)
             clients = {name for name in known if self._over_client(name)}
             return await self.shared.take_next(agents, clients, self._quotas, self._keep_room)
         if not self._waiting:
             return False
-        await self.look()
+        await self.refresh()
         waiting = self._waiting.values()
         agents = {live.started.agent for live in waiting if self._over_agent(live.started.agent)}
         clients = {live.started.client for live in waiting if self._over_client(live.started.client)}
@@ -222,7 +222,7 @@ class Queue:
 
     async def list(self) -> list[QueuedRun]:
         """The waiting runs, in the order in which they will begin, each with the reason why it waits."""
-        await self.look()
+        await self.refresh()
         rows, reasons = await self._journal.read_queue(), {} if self.shared is None else await self.shared.reasons()
         return [
             QueuedRun(**msgspec.structs.asdict(row), position=position, reason=self._reason(row, reasons))

@@ -82,7 +82,7 @@ async def read_back(
     return live
 
 
-async def end_left(shared: Shared, row: RunRow, *, cancelled: bool = False) -> None:
+async def end_orphan(shared: Shared, row: RunRow, *, cancelled: bool = False) -> None:
     """End a recorded run that nobody runs any more; ``cancelled`` as in ``RunStateChanged``."""
     run_id, now = row.started.run_id, shared.clock()
     try:

@@ -43,34 +43,34 @@ class Retention:
         self._journal = journal
         self._seconds = seconds
         self._clock = clock
-        self._looked = -math.inf  # trees that ended before this have been looked at
+        self._checked_until = -math.inf  # trees that ended before this have been looked at
         self.payloads = anyio.Lock()
         self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
 
     async def clean(self, *, root: str | None = None) -> list[StoredBody]:
         """Delete expired contents of one tree of runs or, with None, of all; returns them."""
         now = self._clock()
-        judged = await self._judge(now, root)
+        due = await self._find_due(now, root)
         lost: dict[str, set[str]] = {}
-        for body, held in judged:
+        for body, held in due:
             if not held:
                 lost.setdefault(root_of(body.content.run_id), set()).add(body.content.content_id)
-        gone = [body for body, _ in judged]
-        await self._let_go(gone, lost)
+        gone = [body for body, _ in due]
+        await self._delete(gone, lost)
         if self._seconds is not None and root is None:
-            self._looked = max(self._looked, now - self._seconds)
+            self._checked_until = max(self._checked_until, now - self._seconds)
         return gone
 
     async def due(self) -> list[StoredBody]:
         """Contents that may be deleted: expired, not pinned, and either with a time of their own or in the ledger."""
-        return [body for body, _ in await self._judge(self._clock(), None)]
+        return [body for body, _ in await self._find_due(self._clock(), None)]
 
-    async def _judge(self, now: float, root: str | None) -> list[tuple[StoredBody, bool]]:
+    async def _find_due(self, now: float, root: str | None) -> list[tuple[StoredBody, bool]]:
         """The expired contents, each with whether the ledger holds it."""
         ended_by = -math.inf if self._seconds is None else now - self._seconds
-        found = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by, root=root)
-        judged = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
-        return [(body, held) for body, held in judged if body.has_time or held]
+        found = await self._journal.read_due_bodies(now, ended_after=self._checked_until, ended_by=ended_by, root=root)
+        due = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
+        return [(body, held) for body, held in due if body.has_time or held]
 
     async def clean_run(self, run_id: str) -> list[StoredBody]:
         """Delete all stored contents of a run that has ended and of the runs below it; returns them.
@@ -80,7 +80,7 @@ class Retention:
             RunError: The run has not ended, or is below another run.
         """
         bodies = await self.of_run(run_id)
-        await self._let_go(bodies, {run_id: None})
+        await self._delete(bodies, {run_id: None})
         return bodies
 
     async def of_run(self, run_id: str) -> list[StoredBody]:
@@ -92,7 +92,7 @@ class Retention:
             raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is cleaned")
         return await self._journal.read_bodies(run_id)
 
-    async def _let_go(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
+    async def _delete(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
         """Delete bodies and, in the same transaction, the source references to contents that can no longer be read.
 
         Args:

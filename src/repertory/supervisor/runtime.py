@@ -94,7 +94,7 @@ class Runtime:
 
     # --- how a run begins ---------------------------------------------------------------------------------
 
-    async def to_its_end(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def run_to_completion(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do work of several steps, which continues to its end even if the caller is cancelled.
 
         Raises:
@@ -149,7 +149,7 @@ class Runtime:
         if self.placement is not None:
             check_placement(agent, started)
         await check_keys(agent, self.shared.models)
-        await self.queue.look()
+        await self.queue.refresh()
         elsewhere = "" if self.claims is None else self.claims.why_elsewhere(started)
         async with self.queue.entering(started, why=elsewhere):
             return await self._begin(started, agent, parent=None, payload=payload, context=context)
@@ -204,7 +204,7 @@ class Runtime:
         Raises:
             RunExists: The run has another task, agent or request.
             PayloadInvalid, QueueFull: As ``begin``.
-            ContextMissing: As ``take_up``.
+            ContextMissing: As ``continue_run``.
         """
         live = self.runs.find(started.run_id)
         row = await self.runs.read_run(started.run_id) if live is None else None
@@ -212,12 +212,12 @@ class Runtime:
         if live is not None:
             return live
         if row is not None:
-            return await self.take_up(row, agent, ended=ended, parent=parent, context=context)
+            return await self.continue_run(row, agent, ended=ended, parent=parent, context=context)
         if parent is None and await self._journal.was_removed(started.run_id):
             raise RunExists(f"run {started.run_id} was there and has been removed; give the new run another id")
         return await self.begin(started, agent, parent=parent, payload=payload, context=context)
 
-    async def take_up(
+    async def continue_run(
         self,
         row: RunRow,
         agent: Agent[Any],
@@ -247,7 +247,7 @@ class Runtime:
                 )
             try:
                 row = await self._journal.read_run(row.started.run_id)  # it may have continued meanwhile
-                return await self.take_up(row, agent, ended=ended, context=context, said=said, claimed=True)
+                return await self.continue_run(row, agent, ended=ended, context=context, said=said, claimed=True)
             finally:
                 await self.claims.give_back(row)
         if row.state not in ended and parent is None and row.started.has_context and context is None:
@@ -274,7 +274,7 @@ class Runtime:
         if last is not None:
             await last.wait_stopped()  # the run has ended, and its actor is stopping
         if parent is None:
-            await self.queue.look()
+            await self.queue.refresh()
         await anyio.lowlevel.checkpoint_if_cancelled()
         records: list[Record] = []
         if said is not None and live.inbox.is_new(*said):
@@ -284,7 +284,7 @@ class Runtime:
         live.publish(StateChanged, state=live.state)
         return live
 
-    async def take_up_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun:
+    async def continue_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun:
         """Continue a run that this machine has claimed, whether there is room or not.
 
         Args:
@@ -293,11 +293,11 @@ class Runtime:
             context: As for ``Supervisor.resume``.
 
         Raises:
-            PayloadInvalid, ConfigurationError, ContextMissing: As ``take_up``.
+            PayloadInvalid, ConfigurationError, ContextMissing: As ``continue_run``.
         """
         *above, agent = definitions
         self.check(agent, row.started)
-        return await self.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=True, leads=above[::-1])
+        return await self.continue_run(row, agent, ended=FINAL_STATES, context=context, claimed=True, leads=above[::-1])
 
     def check(self, agent: Agent[Any], started: RunStarted) -> None:
         """Check that an agent can continue a run.
@@ -369,7 +369,7 @@ class Runtime:
         if self.placement is not None and unit_of(run_id) == run_id:
             return await self.placement.find(parent, row, agent)
         parent.root.members.add(run_id)
-        return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
+        return await self.continue_run(row, agent, ended=("done", "failed"), parent=parent)
 
     async def id_below(self, parent: LiveRun, agent: Agent[Any], key: str) -> str:
         """The id of the run of a delegation: the same whenever the call with this key is repeated.
@@ -472,7 +472,7 @@ class Runtime:
         if live.parent is not None:
             live.place = live.parent.line.join(live.wake)
         else:
-            self.queue.went(live)
+            self.queue.mark_started(live)
         self.runs.actors[live.run_id] = ref
         if live.parent is not None and live.parent.desired_state == "pause":
             live.set_desired_state("pause")

@@ -152,7 +152,7 @@ class Supervisor:
         )
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
-        async with runtime.runs.alone_with(started.run_id):
+        async with runtime.runs.lock(started.run_id):
             if run_id is None:
                 live = await runtime.begin(started, agent, payload=payload, context=context)
             else:
@@ -242,9 +242,9 @@ class Supervisor:
         async with AsyncExitStack() as entering:
             # In a shared journal it has its place in the queue of all machines.
             if row.state in ("failed", "stopped") and row.started.parent_id is None and self._machines is None:
-                await self._runtime.queue.look()
+                await self._runtime.queue.refresh()
                 await entering.enter_async_context(self._runtime.queue.entering(row.started))
-            async with self._runtime.runs.alone_with(run_id):
+            async with self._runtime.runs.lock(run_id):
                 live = await self._resume(await self.journal.read_run(run_id), agent, context)
         return await self._durable(live)
 
@@ -257,7 +257,7 @@ class Supervisor:
         agent = agent_of(started, agent)
         if row.state != "done":
             runtime.check(agent, started)
-        return await runtime.take_up(row, agent, ended=("done",), context=context)
+        return await runtime.continue_run(row, agent, ended=("done",), context=context)
 
     async def retry(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
         """Continue a run that failed or was stopped from where it ended: ``resume``, but only for such runs.
@@ -411,7 +411,7 @@ class Supervisor:
         check_text("a run_id", run_id)
         if await self._runtime.runs.read_run(run_id) is None:
             raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
-        async with self._runtime.runs.alone_with(run_id):  # nobody resumes it meanwhile
+        async with self._runtime.runs.lock(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))
 
     async def machines(self) -> list[Machine]:
