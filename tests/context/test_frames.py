@@ -13,7 +13,7 @@ from random_runs import HOSTILE, drawn, lived
 from repertory.context import EMPTY, ContextPolicy, Planner, apply, project
 from repertory.context.decisions import Decision
 from repertory.context.edits import Editor
-from repertory.context.live import Live
+from repertory.context.view_index import ViewIndex
 from repertory.llm.messages import RawBlock, Text, ToolResult, ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.llm.validation import validate
@@ -32,7 +32,7 @@ def folded(story: Story) -> tuple[Snapshot, ModelRequest]:
     while story.entries[upto].role != "assistant":
         upto -= 1
     trail.write(snapshot, upto)
-    edits = tuple(Editor(trail).fold(Live(EMPTY, policy, snapshot), snapshot, upto))
+    edits = tuple(Editor(trail).fold(ViewIndex(EMPTY, policy, snapshot), upto))
     plan = apply(EMPTY, Decision(kind="pays", reason="", iteration=9, position=len(snapshot), edits=edits))
     return snapshot, project(snapshot, plan, profile=MODEL, max_tokens=1024)
 

@@ -12,8 +12,8 @@ from context_histories import Story, profile
 from repertory.context import EMPTY, ContextPolicy, Plan, Planner, apply, project
 from repertory.context.decisions import Decision
 from repertory.context.edits import Editor
-from repertory.context.live import Live
 from repertory.context.plan import StubResult
+from repertory.context.view_index import ViewIndex
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text
 from repertory.record import Snapshot
@@ -92,19 +92,19 @@ def scheduled(story: Story, edges: Sequence[int]) -> list[Plan]:
     for number, (position, edge) in enumerate(zip(story.requests(), edges, strict=True), 1):
         if edge > plan.start:
             snapshot = story.snapshot(position)
-            live, trail = _view(snapshot, plan)
+            view, trail = _view(snapshot, plan)
             trail.write(snapshot, edge)
-            edits = tuple(Editor(trail).fold(live, snapshot, edge))
+            edits = tuple(Editor(trail).fold(view, edge))
             decision = Decision(kind="pays", reason="", iteration=number, position=position, edits=edits, edge=edge)
             plan = apply(plan, decision)
         plans.append(plan)
     return plans
 
 
-def _view(snapshot: Snapshot, plan: Plan) -> tuple[Live, Trail]:
+def _view(snapshot: Snapshot, plan: Plan) -> tuple[ViewIndex, Trail]:
     trail = Trail(POLICY.window, POLICY.rules)
     trail.follow(plan.covers, plan.start, snapshot)
-    return Live(plan, POLICY, snapshot), trail
+    return ViewIndex(plan, POLICY, snapshot), trail
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -118,8 +118,8 @@ class Shown(msgspec.Struct, frozen=True):
 
 def settled(story: Story) -> list[int]:
     """Up to where each request could show digests."""
-    live, _ = _view(story.snapshot(), EMPTY)
-    return [live.end_at_turn(number - POLICY.window) for number in range(1, len(story.requests()) + 1)]
+    view, _ = _view(story.snapshot(), EMPTY)
+    return [view.end_at_turn(number - POLICY.window) for number in range(1, len(story.requests()) + 1)]
 
 
 def shown_once(story: Story, plans: Sequence[Plan]) -> list[Shown]:
@@ -140,16 +140,16 @@ def optimum(story: Story, once: Sequence[Shown] = ()) -> tuple[float, list[int]]
         once: What every schedule shows in full only once.
     """
     requests, snapshot = story.requests(), story.snapshot()
-    live, trail = _view(snapshot, EMPTY)
+    view, trail = _view(snapshot, EMPTY)
     trail.write(snapshot, len(snapshot))
     cuts = settled(story)
-    folded = {at: HEAD + (trail.chars(at) // 4 + 60 + live.spoken_tokens(at) if at else 0) for at in {0, *cuts}}
+    folded = {at: HEAD + (trail.chars(at) // 4 + 60 + view.kept_tokens(at) if at else 0) for at in {0, *cuts}}
     held = {shown.request: shown for shown in once}
 
-    def before(position: int) -> int:
-        return live.before(position) - sum(one.full - one.stub for one in once if one.position < position)
+    def tokens_before(position: int) -> int:
+        return view.tokens_before(position) - sum(one.full - one.stub for one in once if one.position < position)
 
-    seen = {position: before(position) for position in {0, *cuts, *requests}}
+    seen = {position: tokens_before(position) for position in {0, *cuts, *requests}}
 
     def size(request: int, edge: int) -> int:
         """Tokens that a request leaves in the cache."""

@@ -10,8 +10,8 @@ import pytest
 from context_histories import Story, long_story, measure, pin, plan_afresh, planned, profile
 from repertory.context import EMPTY, ContextPolicy, Outcome, Planner, Projector, apply, project
 from repertory.context.decisions import arithmetic_of
-from repertory.context.live import Live
 from repertory.context.plan import CoverRange, RemoveResult, StubResult
+from repertory.context.view_index import ViewIndex
 from repertory.errors import ContextOverflow
 from repertory.llm.estimate import Calibration
 from repertory.llm.messages import Text, text_of
@@ -368,8 +368,8 @@ def test_results_of_one_turn_expire_together_each_in_its_own_way() -> None:
             "second": ResultPolicy(compact_mode="stub", compactor="json"),
         },
     )
-    live = Live(EMPTY, policy, story.snapshot())
-    assert [(rules.expiration_mode, rules.compact_mode) for _, rules in live.expired(9)] == [
+    view = ViewIndex(EMPTY, policy, story.snapshot())
+    assert [(rules.expiration_mode, rules.compact_mode) for _, rules in view.expired(9)] == [
         ("compact", "first_chars"),
         ("compact", "stub"),
     ]

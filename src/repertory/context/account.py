@@ -6,11 +6,11 @@ made before every turn of the assistant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
-from repertory.context.plan import Plan
+from repertory.context.view_index import ViewIndex
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 
@@ -68,54 +68,51 @@ class Account:
         self.head = head
         self.bank = 0.0
         self.owed = 0.0
-        self._position = 0  # entries below this are counted in ``_record``
-        self._record = 0  # tokens of the record so far, with results as they came from their tools
-        self._sent = 0  # those of them in the last request
+        self._position = 0  # entries below this are counted in ``_record_tokens``
+        self._record_tokens = 0  # tokens of the record so far, with results as they came from their tools
+        self._sent_tokens = 0  # those of them in the last request
         self.cached = 0
-        self.since_counted = 0
-        self._passed = True  # whether the answer to the request that the plan counts has been seen
-        self._taken_up = (0, 0, 0)  # the three counts above at the last ``take_up``
+        self.uncounted_requests = 0
+        self._answer_seen = True  # whether the answer to the request that the plan counts has been seen
+        self._adopted_counts = (0, 0, 0)  # the three counts above at the last ``adopt``
 
-    def take_up(self, plan: Plan, view_before: Callable[[int], int], *, again: bool = False) -> None:
-        """Continue from the figures of a plan; ``view_before`` gives the tokens of its view before a position.
+    def adopt(self, view: ViewIndex, *, recount: bool = False) -> None:
+        """Continue from the figures of a view's plan.
 
-        ``again`` first returns to the state of the last call: everything since is shown differently now.
+        ``recount`` first returns to the state of the last call: everything since is shown differently now.
         """
-        if again:
-            self._position, self._record, self._sent = self._taken_up
+        plan = view.plan
+        if recount:
+            self._position, self._record_tokens, self._sent_tokens = self._adopted_counts
             self.cached = 0
-        self._taken_up = (self._position, self._record, self._sent)
-        self.bank, self.owed, self.since_counted = plan.bank, plan.owed, 0
-        self._passed = plan.counted_at < 0
+        self._adopted_counts = (self._position, self._record_tokens, self._sent_tokens)
+        self.bank, self.owed, self.uncounted_requests = plan.bank, plan.owed, 0
+        self._answer_seen = plan.counted_at < 0
         if plan.counted_at >= 0:
-            self.cached = self.head + (view_before(plan.cached_to) if plan.cached_to >= 0 else 0)
+            self.cached = self.head + (view.tokens_before(plan.cached_to) if plan.cached_to >= 0 else 0)
 
-    def grow(
-        self, snapshot: Sequence[Entry], plan: Plan, view_before: Callable[[int], int], unfolded: Callable[[Entry], int]
-    ) -> None:
+    def count_requests(self, view: ViewIndex, unneeded: Callable[[Entry], int]) -> None:
         """Count the requests that were made since the last call.
 
         Args:
-            snapshot: The record.
-            plan: How it was shown; the plan already counts its own request.
-            view_before: Returns the tokens of the view before a position.
-            unfolded: Returns the unneeded tokens in the request that an entry answers.
+            view: How the record was shown; its plan already counts its own request.
+            unneeded: Returns the unneeded tokens in the request that an entry answers.
         """
-        for entry in snapshot[self._position :]:
+        for entry in view.snapshot[self._position :]:
             if entry.role == "assistant" and entry.position:
-                base = self.head + self._record
-                if not self._passed:
-                    self._passed = entry.position >= plan.counted_at
+                base = self.head + self._record_tokens
+                if not self._answer_seen:
+                    self._answer_seen = entry.position >= view.plan.counted_at
                 else:
-                    view = self.head + view_before(entry.position)
-                    if entry.position >= plan.decided_at:  # else others have edited since, and the savings are unknown
-                        self.bank += self._price(base, self._sent) - self._price(view, self.cached)
-                    self.owed += self.rates.read * unfolded(entry)
-                    self.cached = view
-                    self.since_counted += 1
-                self._sent = base
-            self._record += max(entry.tokens, -(-entry.original_length // 4))
-        self._position = len(snapshot)
+                    prompt = self.head + view.tokens_before(entry.position)
+                    if entry.position >= view.plan.decided_at:  # else others edited since, and the savings are unknown
+                        self.bank += self._price(base, self._sent_tokens) - self._price(prompt, self.cached)
+                    self.owed += self.rates.read * unneeded(entry)
+                    self.cached = prompt
+                    self.uncounted_requests += 1
+                self._sent_tokens = base
+            self._record_tokens += max(entry.tokens, -(-entry.original_length // 4))
+        self._position = view.position
 
     def pays_for(self, cost: float) -> bool:
         """Whether the savings pay for an edit of the past."""
@@ -130,7 +127,7 @@ class Account:
             held: How many of them are not written to it.
             cold: Whether the cache has expired.
         """
-        base = self._price(self.head + self._record, 0 if cold else self._sent)
+        base = self._price(self.head + self._record_tokens, 0 if cold else self._sent_tokens)
         kept = 0 if cold else kept
         return self.bank + base - self._price(view - held, kept) - held
 

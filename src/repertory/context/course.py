@@ -9,33 +9,21 @@ from typing import NamedTuple
 import msgspec
 
 from repertory.context.account import Account, rates_of
-from repertory.context.binding import compactable, compaction_call, signed_cover, signed_tokens
+from repertory.context.binding import compaction_cost, compaction_gain, signed_cover, signed_tokens
 from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.edits import Editor
-from repertory.context.live import Live
 from repertory.context.plan import CoverRange, DropThinking, Edit, Plan
 from repertory.context.policy import ContextPolicy
+from repertory.context.view_index import Inputs, ViewIndex
 from repertory.llm.estimate import Calibration, text_tokens
-from repertory.llm.messages import Text, equal_items
+from repertory.llm.messages import Text
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 from repertory.shortening.trail import SHARE, TALKERS, Trail, log_head
 
 TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or shortened if necessary
-LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: clearing less is not worth a decision
-
-
-class Moment(msgspec.Struct, frozen=True):
-    """The inputs of planning the next request; ``size`` is the prompt's tokens before new edits, calibrated."""
-
-    live: Live
-    snapshot: Sequence[Entry]
-    iteration: int
-    calibration: Calibration
-    size: int
-    cold: bool
-    summaries: Sequence[SummaryStored]
+MIN_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: clearing less is not worth a decision
 
 
 class Fold(NamedTuple):
@@ -49,12 +37,12 @@ class Fold(NamedTuple):
     """
 
     upto: int
-    old: int
+    cleared: int
     cost: float
     saves: float
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True):
     """A decision before its arithmetic."""
 
     kind: str
@@ -90,112 +78,99 @@ class Course:
         self.thrifty = policy.rhythm == "thrifty"
         self.editor = Editor(Trail(policy.window, policy.rules))
         self.account = Account(self.rates, head)
-        self._live: Live | None = None
-        self._logged: tuple[CoverRange, ...] = ()
-        self._logged_tokens = [0]  # at each index, tokens of the stretches of that many of these covers
+        self._view: ViewIndex | None = None
 
-    def follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
+    def follow(self, snapshot: Sequence[Entry], plan: Plan) -> ViewIndex:
         """Return the view of a plan, brought up to date. If others changed the plan, only the changes are recounted."""
-        live = self._followed(snapshot, plan)
-        self.editor.trail.known = live.last_turn
-        return live
+        view = before = self._view
+        if view is not None and view.plan is plan and view.position <= len(snapshot):
+            view.grow(snapshot)
+        else:
+            view = ViewIndex(plan, self.policy, snapshot, reuse=before)
+            if before is None or view.plan.start < before.plan.start or view.position < before.position:
+                self.editor, before = Editor(Trail(self.policy.window, self.policy.rules)), None  # nothing to continue
+            if before is not None and view.plan.epoch == before.plan.epoch:
+                self._view = view  # only pins changed
+                self._recount(view)
+            else:
+                self.account = Account(self.rates, self.head)
+                self.switch_to(view)
+                self.account.bank -= self._priced_in_tokens(self.charged)
+        self.editor.trail.known = view.last_turn
+        return view
 
-    def _followed(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
-        live, before = self._live, self._live
-        if live is not None and live.plan is plan and live.position <= len(snapshot):
-            if live.position < len(snapshot):
-                live.grow(snapshot)
-            return live
-        live = Live(plan, self.policy, snapshot, like=before)
-        goes_on = before is not None and live.plan.start >= before.plan.start and before.position <= live.position
-        if before is not None and goes_on and live.plan.epoch == before.plan.epoch:
-            self._live = live  # only pins changed
-            self._count_again(live)
-            return live
-        if not goes_on:
-            self.editor, self._live = Editor(Trail(self.policy.window, self.policy.rules)), None
-        self.account = Account(self.rates, self.head)
-        self.take(live, snapshot)
-        self.account.bank -= self._priced_in_tokens(self.charged)
-        return live
-
-    def _count_again(self, live: Live) -> None:
+    def _recount(self, view: ViewIndex) -> None:
         """Recount everything since the plan was made, as it is shown now."""
-        self.account.take_up(live.plan, live.before, again=True)
+        self.account.adopt(view, recount=True)
         self.account.bank -= self._priced_in_tokens(self.charged)
 
-    def take(self, live: Live, snapshot: Sequence[Entry]) -> None:
+    def switch_to(self, view: ViewIndex) -> None:
         """Switch to the view of another plan."""
-        self.editor.trail.follow(live.plan.covers, live.plan.start, snapshot)
-        self._live = live
-        self.account.take_up(live.plan, live.before)
+        self.editor.trail.follow(view.plan.covers, view.plan.start, view.snapshot)
+        self._view = view
+        self.account.adopt(view)
 
-    def take_summaries(self, live: Live, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> None:
+    def take_summaries(self, view: ViewIndex, summaries: Mapping[int, str]) -> None:
         """Take in a model's summaries of single results, by position."""
-        if self.editor.trail.take_summaries(result_summaries, snapshot):
-            self._count_again(live)
+        if self.editor.trail.take_summaries(summaries, view.snapshot):
+            self._recount(view)
 
-    def count(self, live: Live, snapshot: Sequence[Entry]) -> None:
+    def count_requests(self, view: ViewIndex) -> None:
         """Count the requests that were made since the last count; only thrifty rhythm needs it."""
         if self.thrifty:
-            self.account.grow(snapshot, live.plan, live.before, partial(self._in_vain, snapshot))
+            self.account.count_requests(view, partial(self._unneeded_tokens, view))
 
-    def is_bound(self, live: Live) -> bool:
+    def is_bound(self, view: ViewIndex) -> bool:
         """Whether an edit of the past would invalidate reasoning in view."""
-        return self.profile.target == "binding" and live.thinking
+        return self.profile.target == "binding" and view.thinking
 
-    def edge(self, live: Live, iteration: int) -> int:
+    def edge(self, view: ViewIndex, iteration: int) -> int:
         """Return where a fold before an iteration's request would end, not included. It extends over talk that follows
         directly, since that stays verbatim."""
-        upto = live.end_at_turn(iteration - self.policy.window)
-        return live.past_talk(upto)
+        return view.skip_talk(view.end_at_turn(iteration - self.policy.window))
 
-    def write(self, live: Live, snapshot: Sequence[Entry], iteration: int) -> None:
+    def write(self, view: ViewIndex, iteration: int) -> int:
         """Write the trail of what has left the window before an iteration's request, usually one or two new turns.
 
         It runs before anything else that reads on, so that the trail does not depend on how often planning ran before.
+
+        Returns:
+            Where the window begins.
         """
+        edge = max(view.plan.start, view.end_at_turn(iteration - self.policy.window))
         if self.policy.summaries:
-            self.editor.trail.write(snapshot, max(live.plan.start, live.end_at_turn(iteration - self.policy.window)))
+            self.editor.trail.write(view.snapshot, edge)
+        return edge
 
-    def read_ahead(self, now: Moment) -> None:
+    def read_ahead(self, now: Inputs) -> None:
         """Read what a request shows, and write the trail of what will have left the window before the next one."""
-        self.editor.trail.known = now.live.position
-        self.write(now.live, now.snapshot, now.iteration + 1)
+        self.editor.trail.known = now.view.position
+        self.write(now.view, now.iteration + 1)
 
-    def _in_vain(self, snapshot: Sequence[Entry], answer: Entry) -> int:
+    def _unneeded_tokens(self, view: ViewIndex, answer: Entry) -> int:
         """Count the unneeded tokens in the request that an entry answers."""
-        live = self._live
-        assert live is not None
         if self.profile.target == "binding":
-            return compactable(live, answer.position, self.log_tokens(live, snapshot, answer.position))
-        old, size = self.editor.foldable(live, self.edge(live, answer.iteration))
-        return max(0, old - size) if old >= LEAST_CLEARED else 0
+            return compaction_gain(view, answer.position, self.log_tokens(view, answer.position))
+        cleared, added = self.editor.fold_sizes(view, self.edge(view, answer.iteration))
+        return max(0, cleared - added) if cleared >= MIN_CLEARED else 0
 
     # --- the log beside a provider's summary --------------------------------------------------------------
 
-    def log_tokens(self, live: Live, snapshot: Sequence[Entry], upto: int) -> int:
+    def log_tokens(self, view: ViewIndex, upto: int) -> int:
         """Estimate the tokens of the log of everything before a position."""
-        covers = live.plan.covers
-        if covers is not self._logged:
-            same, self._logged = equal_items(self._logged, covers), covers
-            del self._logged_tokens[same + 1 :]
-            for cover in covers[same:]:
-                self._logged_tokens.append(self._logged_tokens[-1] + sum(map(text_tokens, _stretches(cover))))
-        iteration = snapshot[upto].iteration
-        self.write(live, snapshot, iteration)
-        edge = max(live.plan.start, live.end_at_turn(iteration - self.policy.window))  # the window is not written yet
-        window = max(0, live.before(upto) - live.before(edge))
-        log = self._logged_tokens[-1] + self.editor.trail.chars(edge) // 4 + round(SHARE * window)
+        covers = sum(text_tokens(text) for cover in view.plan.covers for text in _unsigned_texts(cover))
+        edge = self.write(view, view.snapshot[upto].iteration)  # the window is not written yet
+        window = max(0, view.tokens_before(upto) - view.tokens_before(edge))
+        log = covers + self.editor.trail.chars(edge) // 4 + round(SHARE * window)
         return min(log, round(TRAIL_SHARE * self.comfort))
 
-    def _log(self, live: Live, snapshot: Sequence[Entry], upto: int) -> list[str]:
+    def _newest_log(self, view: ViewIndex, upto: int) -> list[str]:
         """Return the stretches of the log of everything before a position: as many of the newest as fit."""
-        plan, trail = live.plan, self.editor.trail.ahead(snapshot)
+        plan, snapshot, trail = view.plan, view.snapshot, self.editor.trail.ahead(view.snapshot)
         trail.write(snapshot, upto)
         text = trail.text(plan.start, upto, talk=TALKERS[self.policy.keep_user_input :])  # what users said is kept
         span = snapshot[plan.start].iteration, snapshot[upto - 1].iteration
-        written = [text for cover in plan.covers for text in _stretches(cover)]
+        written = [text for cover in plan.covers for text in _unsigned_texts(cover)]
         stretches = [*written, f"{log_head(*span, retrieval=self.policy.retrieval)}\n{text}" if text else ""]
         room, kept = TRAIL_SHARE * self.comfort, list[str]()
         for stretch in reversed(stretches):
@@ -210,10 +185,10 @@ class Course:
 
         Always true in strict rhythm, if prices are not known, and before the first call.
         """
-        live, tokens = self._live, self._priced_in_tokens(dollars)
-        if not self.thrifty or live is None or not tokens:
+        view, tokens = self._view, self._priced_in_tokens(dollars)
+        if not self.thrifty or view is None or not tokens:
             return True
-        rewritten = written + live.restated(live.last_turn)
+        rewritten = written + view.restated_tokens(view.last_turn)
         return tokens + (self.rates.write - self.rates.read) * rewritten <= self.account.bank
 
     def charge(self, dollars: float) -> None:
@@ -228,33 +203,35 @@ class Course:
 
     # --- what an edit costs -------------------------------------------------------------------------------
 
-    def fold_before(self, live: Live, iteration: int) -> Fold:
+    def fold_effect(self, view: ViewIndex, iteration: int) -> Fold:
         """Calculate the effect of a fold before an iteration's request."""
-        upto = self.edge(live, iteration)
-        old, size = self.editor.foldable(live, upto)
-        cached = min(self.account.cached, self.head + live.tokens)  # what is new is written in any case
-        behind = max(0, cached - self.head - live.before(upto))
-        cost = (self.rates.write - self.rates.read) * (size + behind)
-        return Fold(upto, old, cost, self.rates.read * (old - size))
+        upto = self.edge(view, iteration)
+        cleared, added = self.editor.fold_sizes(view, upto)
+        cached = min(self.account.cached, self.head + view.tokens)  # what is new is written in any case
+        rewritten = max(0, cached - self.head - view.tokens_before(upto))
+        cost = (self.rates.write - self.rates.read) * (added + rewritten)
+        return Fold(upto, cleared, cost, self.rates.read * (cleared - added))
 
-    def decided(self, now: Moment, wish: Wish) -> tuple[Decision, Live]:
+    def decide(self, now: Inputs, candidate: Candidate) -> tuple[Decision, ViewIndex]:
         """Make a decision, with the arithmetic of what its edits really do, and the view after it."""
-        live, position = now.live, len(now.snapshot)
-        edits = tuple(wish.edits)
-        if self.is_bound(live) and wish.kind != "provider":
+        view = now.view
+        edits = tuple(candidate.edits)
+        if self.is_bound(view) and candidate.kind != "provider":
             # After an edit of the past, the reasoning so far is bound to a history that is no longer shown.
-            edits = (*edits, DropThinking(position=live.position))
-        plain = Decision(kind=wish.kind, reason=wish.reason, iteration=now.iteration, position=position, edits=edits)
-        after = Live(apply(live.plan, plain), self.policy, now.snapshot, like=live)
+            edits = (*edits, DropThinking(position=view.position))
+        unpriced = Decision(
+            kind=candidate.kind, reason=candidate.reason, iteration=now.iteration, position=view.position, edits=edits
+        )
+        after = view.replanned(apply(view.plan, unpriced))
         plan = after.plan
-        first = min((_begins(edit) for edit in edits), default=position)
+        first = min((_first_position(edit) for edit in edits), default=view.position)
         # Everything before the oldest result that is still shown in full is settled now.
-        edge = plan.start if plan.start != live.plan.start else 0
-        if not self.thrifty or wish.kind in ("forced", "recovery", "comfort"):
-            edge = max(plan.start, after.end_before(min((e.position for e in after.results), default=live.last_turn)))
-        cached = self.account.cached if self.thrifty else self.head + live.before(live.last_turn)
-        untouched = min(self._untouched(live, plan, first, cached), cached)
-        before = self.head + live.tokens
+        edge = plan.start if plan.start != view.plan.start else 0
+        if not self.thrifty or candidate.kind in ("forced", "recovery", "comfort"):
+            edge = max(plan.start, after.end_before(min((e.position for e in after.results), default=view.last_turn)))
+        cached = self.account.cached if self.thrifty else self.head + view.tokens_before(view.last_turn)
+        untouched = min(self._untouched_tokens(view, plan, first, cached), cached)
+        before = self.head + view.tokens
         arithmetic = arithmetic_of(
             self.profile,
             now.calibration,
@@ -264,11 +241,11 @@ class Course:
             new=before - cached,
             cold=now.cold,
         )
-        done = msgspec.structs.replace(plain, edge=edge, arithmetic=arithmetic)
+        decision = msgspec.structs.replace(unpriced, edge=edge, arithmetic=arithmetic)
         if self.thrifty:
-            done = self._on_account(done, live, after, iteration=now.iteration, untouched=untouched, cold=now.cold)
-        after.plan = apply(live.plan, done)
-        return done, after
+            decision = self._with_account(decision, now, after, untouched)
+        after.plan = apply(view.plan, decision)
+        return decision, after
 
     def priced(self, decision: Decision, snapshot: Sequence[Entry], plan: Plan, calibration: Calibration) -> Decision:
         """Add what it costs to a decision that somebody asked for.
@@ -279,46 +256,44 @@ class Course:
             plan: How it is shown without the decision.
             calibration: What was learned from the provider's counts.
         """
-        live = Live(plan, self.policy, snapshot, like=self._live)
-        after = Live(apply(plan, decision), self.policy, snapshot, like=live)
-        first = min(map(_begins, decision.edits), default=len(snapshot))
+        view = ViewIndex(plan, self.policy, snapshot, reuse=self._view)
+        after = view.replanned(apply(plan, decision))
+        first = min(map(_first_position, decision.edits), default=len(snapshot))
         arithmetic = arithmetic_of(
             self.profile,
             calibration,
-            before=self.head + live.tokens,
+            before=self.head + view.tokens,
             after=self.head + after.tokens,
-            untouched=self.head + (live.before(first) if first >= plan.start else 0),
+            untouched=self.head + (view.tokens_before(first) if first >= plan.start else 0),
         )
         return msgspec.structs.replace(decision, arithmetic=arithmetic)
 
-    def _untouched(self, live: Live, plan: Plan, first: int, cached: int) -> int:
+    def _untouched_tokens(self, view: ViewIndex, plan: Plan, first: int, cached: int) -> int:
         """Count the tokens before the first edit that a breakpoint preserves."""
-        if first < live.plan.start:
+        if first < view.plan.start:
             return self.head
-        if plan.start != live.plan.start:
-            return self.head + live.covered
-        if self.thrifty and first >= live.last_turn:
-            return self.head + live.before(first)
-        if self.thrifty and live.plan.held and first >= live.plan.held:
+        if plan.start != view.plan.start:
+            return self.head + view.covered
+        if self.thrifty and first >= view.last_turn:
+            return self.head + view.tokens_before(first)
+        if self.thrifty and view.plan.held and first >= view.plan.held:
             return cached
-        edges = [edge for edge in live.plan.edges[-1:] if live.plan.start <= edge <= first]
-        return self.head + (live.before(edges[0]) if edges else 0)
+        edges = [edge for edge in view.plan.edges[-1:] if view.plan.start <= edge <= first]
+        return self.head + (view.tokens_before(edges[0]) if edges else 0)
 
-    def _on_account(
-        self, decision: Decision, before: Live, after: Live, *, iteration: int, untouched: int, cold: bool
-    ) -> Decision:
+    def _with_account(self, decision: Decision, now: Inputs, after: ViewIndex, untouched: int) -> Decision:
         """Add to a decision what the run will have saved and owe once the request that shows it is paid."""
-        account, plan = self.account, after.plan
-        held = after.tokens - after.before(plan.held) if plan.held else 0
+        account, before, plan = self.account, now.view, after.plan
+        held = after.tokens - after.tokens_before(plan.held) if plan.held else 0
         view, kept = self.head + after.tokens, min(untouched, account.cached)
-        bank = account.bank_after(view, kept, held=held, cold=cold)
+        bank = account.bank_after(view, kept, held=held, cold=now.cold)
         for edit in decision.edits:
             if isinstance(edit, CoverRange) and edit.strategy == "provider":
-                bank -= compaction_call(account, before.before(edit.last + 1), signed_tokens(edit))
+                bank -= compaction_cost(account, before.tokens_before(edit.last + 1), signed_tokens(edit))
         owed = 0.0
         if plan.start == before.plan.start:
-            old, size = self.editor.foldable(before, self.edge(before, iteration))
-            owed = account.owed + self.rates.read * max(0, old - size)
+            cleared, added = self.editor.fold_sizes(before, self.edge(before, now.iteration))
+            owed = account.owed + self.rates.read * max(0, cleared - added)
         arithmetic = msgspec.structs.replace(decision.arithmetic, bank=bank, owed=owed)
         return msgspec.structs.replace(decision, counted=True, arithmetic=arithmetic)
 
@@ -345,27 +320,27 @@ class Course:
         Returns:
             The decision; None if the summary cannot be used now, or would not make the view smaller.
         """
-        live = self.follow(snapshot, plan)
+        view = self.follow(snapshot, plan)
         fits = plan.start <= summary.last < len(snapshot)
-        log = self._log(live, snapshot, summary.last + 1) if fits and self.policy.summaries else []
-        cover = signed_cover(live, snapshot, summary, log)
+        log = self._newest_log(view, summary.last + 1) if fits and self.policy.summaries else []
+        cover = signed_cover(view, summary, log)
         if cover is None:
             return None
-        self.count(live, snapshot)
+        self.count_requests(view)
         known = calibration or Calibration()
-        now = Moment(live, snapshot, iteration, known, known.real_tokens(self.head + live.tokens), cold, ())
-        decision, after = self.decided(now, Wish("provider", "the provider's summary is ready", [cover]))
-        if after.tokens >= live.tokens:
+        now = Inputs(view, iteration, known, known.real_tokens(self.head + view.tokens), cold, ())
+        decision, after = self.decide(now, Candidate("provider", "the provider's summary is ready", [cover]))
+        if after.tokens >= view.tokens:
             return None
         if decision.counted:
             self.charged = 0.0
         return decision
 
 
-def _stretches(cover: CoverRange) -> list[str]:
+def _unsigned_texts(cover: CoverRange) -> list[str]:
     """Return the texts of a cover, except for the words that the provider signed."""
     return [block.text for block in cover.content if isinstance(block, Text)]
 
 
-def _begins(edit: Edit) -> int:
+def _first_position(edit: Edit) -> int:
     return edit.first if isinstance(edit, CoverRange) else edit.position

@@ -91,14 +91,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """The decision for a person to read."""
         a = self.arithmetic
-        words = f"{self.reason}: clears {_tokens(a.cleared_tokens)}"
+        words = f"{self.reason}: clears {_format_tokens(a.cleared_tokens)}"
         if a.cost_now or a.saving_per_call:
             now = f"costs ${a.cost_now:.4f} now" if a.cost_now > 0 else f"saves ${-a.cost_now:.4f} at once"
             words += f", {now}, saves ${a.saving_per_call:.4f} a call"
         return words
 
 
-def _tokens(count: int) -> str:
+def _format_tokens(count: int) -> str:
     return f"{count / 1000:.1f}k tokens" if abs(count) >= 1000 else f"{count} tokens"
 
 
@@ -109,9 +109,9 @@ def apply(plan: Plan, decision: Decision) -> Plan:
         ContextError: An edit does not fit the plan.
     """
     after = plan.edited(decision.edits)
-    pins_alone = all(isinstance(edit, PinEntry | UnpinEntry) for edit in decision.edits)
-    below = any(edit.position < plan.start for edit in decision.edits if isinstance(edit, PinEntry | UnpinEntry))
-    if pins_alone and not below and after.shown == plan.shown:
+    only_pins = all(isinstance(edit, PinEntry | UnpinEntry) for edit in decision.edits)
+    covered_pins = any(edit.position < plan.start for edit in decision.edits if isinstance(edit, PinEntry | UnpinEntry))
+    if only_pins and not covered_pins and after.shown == plan.shown:
         return msgspec.structs.replace(plan, pins=after.pins)
     return msgspec.structs.replace(
         after,
@@ -165,11 +165,11 @@ def arithmetic_of(
     old, changed = _input_prices(profile, prompt), _input_prices(profile, edited)
     cached = 0 if cold else max(0, prompt - round(new * calibration.factor))
     untouched = 0 if cold else min(round(untouched * calibration.factor), cached, edited)
-    without = cached * old.cache_read + (prompt - cached) * old.cache_write
-    with_it = untouched * changed.cache_read + (edited - untouched) * changed.cache_write
+    cost_without = cached * old.cache_read + (prompt - cached) * old.cache_write
+    cost_with = untouched * changed.cache_read + (edited - untouched) * changed.cache_write
     return Arithmetic(
         cleared_tokens=before - after,
-        cost_now=(with_it - without) / 1e6,
+        cost_now=(cost_with - cost_without) / 1e6,
         saving_per_call=(prompt * old.cache_read - edited * changed.cache_read) / 1e6,
         prompt_before=prompt,
         prompt_after=edited,
@@ -207,14 +207,14 @@ def expansion(
         ContextError: There is no such entry, it is in view already, or it has no such lines.
     """
     entry = entry_at(snapshot, position)
-    how = plan.representation(entry)
-    if how in ("verbatim", "expanded") or (how == "shaped" and whole is None):
+    shown_as = plan.representation(entry)
+    if shown_as in ("verbatim", "expanded") or (shown_as == "shaped" and whole is None):
         raise ContextError(f"entry {position} is in view already; there is nothing to expand")
     content: tuple[Block, ...] | None = None
     if whole is not None or items is not None:
         text = text_of(entry.content) if whole is None else whole
-        content = (Text(text if items is None else _lines(text, items, position)),)
-    was = 0 if how == "covered" else plan.tokens_of(entry)
+        content = (Text(text if items is None else _line_range(text, items, position)),)
+    was = 0 if shown_as == "covered" else plan.tokens_of(entry)
     tokens = entry.tokens if content is None else text_tokens(text_of(content))
     return ExpandEntry(position=position, tokens=tokens, was_tokens=was, content=content)
 
@@ -226,7 +226,7 @@ def entry_at(snapshot: Sequence[Entry], position: int) -> Entry:
     return snapshot[position]
 
 
-def _lines(text: str, items: tuple[int, int], position: int) -> str:
+def _line_range(text: str, items: tuple[int, int], position: int) -> str:
     lines, (first, last) = text.splitlines(keepends=True), items
     if not 1 <= first <= last or first > len(lines):
         raise ContextError(f"entry {position} has lines 1–{len(lines)}; lines {first}–{last} cannot be shown")

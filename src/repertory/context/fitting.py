@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
@@ -10,37 +11,33 @@ from typing import NamedTuple
 import msgspec
 
 from repertory._cutting import cut
-from repertory.context.course import Course, Moment
+from repertory.context.course import Course
 from repertory.context.decisions import Decision, apply
-from repertory.context.edits import HEADROOM, LEAST_SAVED, OLDER, Editor, joined, stubbed, worthwhile
-from repertory.context.live import Live
+from repertory.context.edits import HEADROOM, MIN_SAVED, OLDER_SHARE, Editor, merge_edits, stub_edit, worthwhile
 from repertory.context.plan import Edit, RemoveResult, StubResult
+from repertory.context.view_index import Inputs, ViewIndex
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import text_of
 from repertory.record.records import SummaryStored
 from repertory.shortening.shaping import whole_of
-from repertory.shortening.trail import Trail
 
-_FEW = 3  # results that a recovery keeps (FEATURES.md C9)
+_RECOVERY_RESULTS = 3  # results that a recovery keeps (FEATURES.md C9)
 _CUT_CHARS = 1_000  # what remains of a result that the model has not read yet, if nothing else helps (C9)
 
 
-class _Tried(NamedTuple):
+class _Attempt(NamedTuple):
     """Some edits, the view after them, and the tokens of its prompt."""
 
     edits: list[Edit]
-    view: Live
+    view: ViewIndex
     size: int
-
-
-_SIZE = attrgetter("size")
 
 
 class Fitting:
     """Looks for the edits that make one prompt shorter."""
 
     def __init__(
-        self, course: Course, now: Moment, limit: int, *, due: Sequence[Edit] = (), summary: SummaryStored | None = None
+        self, course: Course, now: Inputs, limit: int, *, due: Sequence[Edit], summary: SummaryStored | None
     ) -> None:
         """Prepare to look.
 
@@ -56,24 +53,21 @@ class Fitting:
         self._limit = limit
         self._due = due
         self._summary = summary
-        self._edge = now.live.end_at_turn(now.iteration - course.policy.window)
+        self._edge = now.view.end_at_turn(now.iteration - course.policy.window)
 
-    def gently(self) -> list[Edit]:
+    def fit_gently(self) -> list[Edit]:
         """Return edits that make the prompt fit, or nearly, and leave talk and the window, except large results, alone.
 
         Each edit rewrites the prompt, so edits are only worth it if they make room for a while: a fifth of the limit.
         """
         least_cleared = self._limit * (1 - HEADROOM)
-        if self._now.calibration.factor * self._most_cleared() < least_cleared:
+        if self._now.calibration.factor * self._max_cleared() < least_cleared:
             return []
-        best = _Tried([], self._now.live, self._now.size)
-        for tried in self._try(self._gentle(Editor(self._ahead()), large=True)):
-            if tried.size <= self._limit * HEADROOM:
-                return tried.edits
-            best = min(best, tried, key=_SIZE)
-        return best.edits if self._now.size - best.size >= least_cleared else []
+        best, _ = self._search(self._gentle_steps(large=True))
+        enough = best.size <= self._limit * HEADROOM or self._now.size - best.size >= least_cleared
+        return best.edits if enough else []
 
-    def whatever_it_takes(self, bound: str) -> list[Edit]:
+    def fit(self, bound: str) -> list[Edit]:
         """Return edits that make the prompt fit, with headroom if possible.
 
         Args:
@@ -82,130 +76,137 @@ class Fitting:
         Raises:
             ContextOverflow: The prompt does not fit, even at its smallest.
         """
-        editor, fitting = Editor(self._ahead()), list[Edit]()
-        best = _Tried([], self._now.live, self._now.size)
-        for tried in self._try(chain(self._gentle(editor), self._forceful(editor))):
-            if tried.size <= self._limit * HEADROOM:
-                return tried.edits
-            best = min(best, tried, key=_SIZE)
-            if tried.size <= self._limit:
-                fitting = fitting or tried.edits
-        if not fitting:
-            parts = _parts(best.view, self._course.head, best.size)
+        best, fitting = self._search(chain(self._gentle_steps(), self._forced_steps()))
+        if fitting is None:
+            parts = _describe_parts(best.view, self._course.head, best.size)
             raise ContextOverflow(
                 f"the prompt has {best.size:,} tokens at its smallest, {self._limit:,} may be sent"
                 f"{bound and f' ({bound})'}; it has {parts}; make the largest of these smaller, or raise the limit"
             )
-        return fitting
+        return fitting.edits
 
-    def _gentle(self, editor: Editor, *, large: bool = False) -> Iterator[Sequence[Edit]]:
-        live, snapshot, part = self._now.live, self._now.snapshot, self._limit // 4
+    def _search(self, steps: Iterable[Sequence[Edit]]) -> tuple[_Attempt, _Attempt | None]:
+        """Try steps until the prompt fits with headroom.
+
+        Returns:
+            The attempt with the smallest prompt, and the first one that fits, or fits with headroom.
+        """
+        best, fitting = _Attempt([], self._now.view, self._now.size), None
+        for attempt in self._attempts(steps):
+            if attempt.size <= self._limit * HEADROOM:
+                return attempt, attempt
+            best = min(best, attempt, key=attrgetter("size"))
+            if fitting is None and attempt.size <= self._limit:
+                fitting = attempt
+        return best, fitting
+
+    def _gentle_steps(self, *, large: bool = False) -> Iterator[Sequence[Edit]]:
+        view, part = self._now.view, self._limit // 4
         yield []
-        yield self._course.editor.supersede(live, snapshot, live.plan.start)
-        yield self._behind(editor, self._edge)
+        yield self._course.editor.supersede(view, view.plan.start)
+        yield self._shorten_before(self._edge)
         if self._summary is not None:
-            yield [editor.swap(live, snapshot, self._summary), *self._behind(editor, self._edge)]
-        yield self._behind(editor, self._edge, trail=part)
+            yield [self._editor.swap(view, self._summary), *self._shorten_before(self._edge)]
+        yield self._shorten_before(self._edge, trail=part)
         if large:
-            yield self._behind(editor, self._edge, trail=part, large=True)
+            yield self._shorten_before(self._edge, trail=part, large=True)
 
-    def _forceful(self, editor: Editor) -> Iterator[Sequence[Edit]]:
-        live, limit = self._now.live, self._limit
-        few, last = self._before_newest(_FEW), live.last_turn
-        yield self._behind(editor, self._before_newest(live.policy.keep_recent), trail=limit // 4)
-        yield self._behind(editor, few, trail=limit // 4)
-        yield self._behind(editor, few, trail=limit // 8, all_of_it=True)
-        yield self._behind(editor, last, trail=limit // 8, all_of_it=True)
-        least = self._behind(editor, last, trail=limit // 16, all_of_it=True, users=False)
-        yield least
-        yield [*least, *_cut_newest(live)]
+    def _forced_steps(self) -> Iterator[Sequence[Edit]]:
+        view, limit = self._now.view, self._limit
+        few, last = self._first_of_newest(_RECOVERY_RESULTS), view.last_turn
+        yield self._shorten_before(self._first_of_newest(view.policy.keep_recent), trail=limit // 4)
+        yield self._shorten_before(few, trail=limit // 4)
+        yield self._shorten_before(few, trail=limit // 8, shorten_new=True)
+        yield self._shorten_before(last, trail=limit // 8, shorten_new=True)
+        smallest = self._shorten_before(last, trail=limit // 16, shorten_new=True, keep_talk=False)
+        yield smallest
+        yield [*smallest, *_cut_newest(view)]
 
-    def _try(self, steps: Iterable[Sequence[Edit]]) -> Iterator[_Tried]:
-        live, snapshot = self._now.live, self._now.snapshot
+    def _attempts(self, steps: Iterable[Sequence[Edit]]) -> Iterator[_Attempt]:
+        view = self._now.view
         for step in steps:
-            if edits := joined(step, self._due):
-                plain = Decision(kind="", reason="", iteration=0, position=len(snapshot), edits=tuple(edits))
-                view = Live(apply(live.plan, plain), live.policy, snapshot, like=live)
-                yield _Tried(edits, view, self._now.calibration.real_tokens(self._course.head + view.tokens))
+            if edits := merge_edits(step, self._due):
+                decision = Decision(kind="", reason="", iteration=0, position=view.position, edits=tuple(edits))
+                after = view.replanned(apply(view.plan, decision))
+                yield _Attempt(edits, after, self._now.calibration.real_tokens(self._course.head + after.tokens))
 
-    def _ahead(self) -> Trail:
-        """Return a copy of the trail: what is tried here may not be used, and must not affect what is written later."""
-        return self._course.editor.trail.ahead(self._now.snapshot)
+    @cached_property
+    def _editor(self) -> Editor:
+        """Write to a copy of the trail: what is tried may not be used, and must not affect what is written later."""
+        return Editor(self._course.editor.trail.ahead(self._now.view.snapshot))
 
-    def _behind(
+    def _shorten_before(
         self,
-        editor: Editor,
         edge: int,
         *,
         trail: int = 0,
-        all_of_it: bool = False,
+        shorten_new: bool = False,
         large: bool = False,
-        users: bool = True,
+        keep_talk: bool = True,
     ) -> list[Edit]:
         """Fold everything before an edge, and shorten the results there that cannot be folded.
 
         Args:
-            editor: The editor whose trail is written.
             edge: A position.
             trail: Tokens to which the older trail is shortened; 0 leaves it as it is.
-            all_of_it: Whether the new trail is shortened to that as well, as a last resort.
+            shorten_new: Whether the new trail is shortened to that as well, as a last resort.
             large: Whether to shorten seen results after the edge too, if they have more than a tenth of the limit.
-            users: Whether talk stays; if not, it goes into the trail.
+            keep_talk: Whether talk stays; if not, it goes into the trail.
         """
-        live, snapshot = self._now.live, self._now.snapshot
-        edits: list[Edit] = [*editor.condense(live, snapshot, trail)] if trail else []
-        upto = live.plan.start
-        if live.policy.summaries:
-            upto = max(upto, live.end_before(edge))
-            editor.trail.write(snapshot, upto)
-            folds = editor.fold(live, snapshot, upto, users=users)
-            most = max(LEAST_SAVED, trail // max(1, len(folds)))
+        view, editor = self._now.view, self._editor
+        edits: list[Edit] = [*editor.condense(view, trail)] if trail else []
+        upto = view.plan.start
+        if view.policy.summaries:
+            upto = max(upto, view.end_before(edge))
+            editor.trail.write(view.snapshot, upto)
+            folds = editor.fold(view, upto, keep_talk=keep_talk)
+            most = max(MIN_SAVED, trail // max(1, len(folds)))
             for fold in folds:
-                if all_of_it and fold.tokens > most:
-                    calls = editor.calls_alone(live, snapshot, [fold], most)
+                if shorten_new and fold.tokens > most:
+                    calls = editor.reduce_to_calls(view, [fold], most)
                     edits.append(msgspec.structs.replace(calls, was_tokens=fold.was_tokens))
                 else:
                     edits.append(fold)
-        for entry in live.results if live.policy.stubs else ():
-            seen = upto <= entry.position < live.last_turn
+        for entry in view.results if view.policy.stubs else ():
+            seen = upto <= entry.position < view.last_turn
             if seen and (entry.position < edge or (large and self._is_large(entry.tokens))):
-                rules = live.rules(entry.tool)
-                edits += worthwhile([editor.shorten(live, snapshot, entry, "shortened", rules)])
+                rules = view.rules(entry.tool)
+                edits += worthwhile([editor.shorten(view, entry, "shortened", rules)])
         return edits
 
     def _is_large(self, tokens: int) -> bool:
         return tokens > self._limit // 10
 
-    def _before_newest(self, keep: int) -> int:
+    def _first_of_newest(self, keep: int) -> int:
         """Return the position of the first of the newest ``keep`` results that the model has seen."""
-        live = self._now.live
-        seen = [entry.position for entry in live.results if entry.position < live.last_turn]
-        return min([*seen[-keep:], live.last_turn]) if keep else live.last_turn
+        view = self._now.view
+        seen = [entry.position for entry in view.results if entry.position < view.last_turn]
+        return min([*seen[-keep:], view.last_turn]) if keep else view.last_turn
 
-    def _most_cleared(self) -> float:
+    def _max_cleared(self) -> float:
         """Return the most tokens that gentle edits might clear. Cheap, since it writes no trail."""
-        live, edge, editor = self._now.live, self._edge, self._course.editor
-        old, _ = editor.foldable(live, edge)
-        most: float = max(0, old - editor.trail.chars(edge) // 4)
+        view, edge, editor = self._now.view, self._edge, self._course.editor
+        old, _ = editor.fold_sizes(view, edge)
+        cleared: float = max(0, old - editor.trail.chars(edge) // 4)
         # An entry that was expanded under a cover leaves the view with the next cover.
-        most += sum(shown.tokens for at, shown in live.plan.shown.items() if at < live.plan.start)
-        covers = live.covered - live.restated(live.plan.start)
-        most += max(0.0, min(covers - self._limit // 4, OLDER * covers))
+        cleared += sum(shown.tokens for at, shown in view.plan.shown.items() if at < view.plan.start)
+        covers = view.covered - view.restated_tokens(view.plan.start)
+        cleared += max(0.0, min(covers - self._limit // 4, OLDER_SHARE * covers))
         if self._summary is not None:
-            most += live.view_tokens(self._summary.first, self._summary.last + 1)
-        foldable = edge if live.policy.summaries else 0
-        stubs = [entry for entry in live.results if foldable <= entry.position < live.last_turn]
-        for entry in stubs if live.policy.stubs else ():
+            cleared += view.view_tokens(self._summary.first, self._summary.last + 1)
+        foldable = edge if view.policy.summaries else 0
+        stubs = [entry for entry in view.results if foldable <= entry.position < view.last_turn]
+        for entry in stubs if view.policy.stubs else ():
             short = entry.position < edge or self._is_large(entry.tokens) or entry.position in editor.superseded.newer
-            most += entry.tokens if short else 0
-        return most + sum(edit.was_tokens for edit in self._due if isinstance(edit, StubResult | RemoveResult))
+            cleared += entry.tokens if short else 0
+        return cleared + sum(edit.was_tokens for edit in self._due if isinstance(edit, StubResult | RemoveResult))
 
 
-def _parts(view: Live, head: int, tokens: int) -> str:
+def _describe_parts(view: ViewIndex, head: int, tokens: int) -> str:
     """Say what a prompt consists of, for a person who has to make it smaller."""
-    stays = view.restated(view.position)
-    newest = view.tokens - view.before(view.last_turn)
-    newest -= view.spoken_tokens(view.position) - view.spoken_tokens(view.last_turn)
+    stays = view.restated_tokens(view.position)
+    newest = view.tokens - view.tokens_before(view.last_turn)
+    newest -= view.kept_tokens(view.position) - view.kept_tokens(view.last_turn)
     parts = {
         "of instructions and tools": head,
         "of the task, what was said and what is pinned": stays,
@@ -216,12 +217,12 @@ def _parts(view: Live, head: int, tokens: int) -> str:
     return ", ".join(f"{round(part * share):,} {name}" for name, part in parts.items())
 
 
-def _cut_newest(live: Live) -> list[Edit]:
+def _cut_newest(view: ViewIndex) -> list[Edit]:
     """Cut the newest results, which the model has not seen yet."""
     edits: list[Edit] = []
-    for entry in live.results:
-        found = cut(text_of(entry.content), _CUT_CHARS) if entry.position >= live.last_turn else None
+    for entry in view.results:
+        found = cut(text_of(entry.content), _CUT_CHARS) if entry.position >= view.last_turn else None
         if found is not None:
-            how = whole_of(entry, live.rules(entry.tool))
-            edits.append(stubbed(entry, f"{found.text}\n[shortened because the context is full{how}]", "cut"))
+            note = whole_of(entry, view.rules(entry.tool))
+            edits.append(stub_edit(entry, f"{found.text}\n[shortened because the context is full{note}]", "cut"))
     return edits

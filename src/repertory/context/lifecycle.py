@@ -48,15 +48,15 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def added(entries: Iterable[Entry]) -> list[MessageEvent]:
     """Return the events of appended entries."""
-    return [_of(entry, kind="added", turn=entry.iteration, tokens_saved=-entry.tokens) for entry in entries]
+    return [_entry_event(entry, kind="added", turn=entry.iteration, tokens_saved=-entry.tokens) for entry in entries]
 
 
 def retrieved(entries: Iterable[Entry], iteration: int) -> list[MessageEvent]:
     """Return the events of entries that the agent retrieved with a tool; the request of ``iteration`` shows them."""
-    return [_of(entry, kind="expanded", turn=iteration, reason="the agent retrieved it") for entry in entries]
+    return [_entry_event(entry, kind="expanded", turn=iteration, reason="the agent retrieved it") for entry in entries]
 
 
-def _of(entry: Entry, **fields: Any) -> MessageEvent:
+def _entry_event(entry: Entry, **fields: Any) -> MessageEvent:
     at, call = entry.position, entry.tool_call_id
     return MessageEvent(position=at, last=at, tool=entry.tool, tool_call_id=call, **fields)
 
@@ -67,7 +67,7 @@ _KINDS: dict[type[object], LifecycleKind] = {
     CoverRange: "covered",
     ExpandEntry: "expanded",
 }
-_WHY = {
+_STUB_REASONS = {
     "superseded": "the same was called again since",
     "shown once": "it is long and was shown whole",
     "cut": "the prompt would not fit",
@@ -80,7 +80,7 @@ def events_of(decision: Decision, snapshot: Sequence[Entry]) -> list[MessageEven
     for edit in decision.edits:
         if not isinstance(edit, StubResult | RemoveResult | CoverRange | ExpandEntry):
             continue
-        about: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "kind": _KINDS[type(edit)],
             "turn": decision.iteration,
             "reason": _reason(decision, edit, snapshot),
@@ -89,9 +89,9 @@ def events_of(decision: Decision, snapshot: Sequence[Entry]) -> list[MessageEven
             "saving_per_call": decision.arithmetic.saving_per_call,
         }
         if isinstance(edit, CoverRange):
-            out.append(MessageEvent(position=edit.first, last=edit.last, **about))
+            out.append(MessageEvent(position=edit.first, last=edit.last, **fields))
             continue
-        event = _of(snapshot[edit.position], **about)
+        event = _entry_event(snapshot[edit.position], **fields)
         if _is_expired(edit):
             out.append(msgspec.structs.replace(event, kind="expired", tokens_saved=0))
         out.append(event)
@@ -112,5 +112,5 @@ def _reason(decision: Decision, edit: Shown | CoverRange, snapshot: Sequence[Ent
         turns = decision.iteration - snapshot[edit.position].iteration - 1  # requests that have shown it
         why = f"expired after {turns} iteration{'s' * (turns != 1)}"
     elif isinstance(edit, StubResult):
-        why = _WHY.get(edit.why, "older than the window, or than the newest results" if strict else "")
+        why = _STUB_REASONS.get(edit.why, "older than the window, or than the newest results" if strict else "")
     return why if strict else "; ".join(part for part in (why, decision.reason) if part)

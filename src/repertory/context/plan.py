@@ -159,18 +159,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Return the positions in a cover's range that are in view nevertheless, in order."""
         if cover.restated_at >= 0:
             return sorted(cover.kept)  # restated once, in a message that must not change afterwards
-        inside = {*cover.kept}
-        inside.update(p for p in self.pins if cover.first <= p <= cover.last)
-        inside.update(p for p in self.shown if cover.first <= p <= cover.last)
-        return sorted(inside)
+        positions = {*cover.kept}
+        positions.update(p for p in self.pins if cover.first <= p <= cover.last)
+        positions.update(p for p in self.shown if cover.first <= p <= cover.last)
+        return sorted(positions)
 
-    def covers_shared(self, other: Plan) -> int:
+    def count_shared_covers(self, other: Plan) -> int:
         """Count the first covers that another plan shows in the same way, kept entries included."""
-        if self.pins != other.pins or self._below(self.start) != other._below(other.start):
+        if self.pins != other.pins or self._shown_before(self.start) != other._shown_before(other.start):
             return 0
         return equal_items(self.covers, other.covers)
 
-    def _below(self, position: int) -> dict[int, Shown]:
+    def _shown_before(self, position: int) -> dict[int, Shown]:
         return {at: shown for at, shown in self.shown.items() if at < position}
 
     def tokens_of(self, entry: Entry) -> int:
@@ -201,7 +201,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             ContextError: An edit does not fit, such as a cover that leaves a gap.
         """
         shown, pins, removed = dict(self.shown), set(self.pins), set(self.removed_calls)
-        covers = _covered(self.covers, [edit for edit in edits if isinstance(edit, CoverRange)])
+        covers = _insert_covers(self.covers, [edit for edit in edits if isinstance(edit, CoverRange)])
         start = covers[-1].last + 1 if covers else 0
         thinking_from, held = self.thinking_from, 0
         for position in [p for p in shown if p < start] if start > self.start else ():
@@ -247,12 +247,12 @@ EMPTY = Plan()
 
 
 def _forget(shown: dict[int, Shown], removed: set[str], position: int) -> None:
-    gone = shown.pop(position, None)
-    if isinstance(gone, RemoveResult):
-        removed.discard(gone.call_id)
+    forgotten = shown.pop(position, None)
+    if isinstance(forgotten, RemoveResult):
+        removed.discard(forgotten.call_id)
 
 
-def _covered(covers: tuple[CoverRange, ...], edits: Sequence[CoverRange]) -> tuple[CoverRange, ...]:
+def _insert_covers(covers: tuple[CoverRange, ...], edits: Sequence[CoverRange]) -> tuple[CoverRange, ...]:
     """Put new covers in the place of those that they include, or after the last."""
     if not edits:
         return covers
@@ -262,11 +262,11 @@ def _covered(covers: tuple[CoverRange, ...], edits: Sequence[CoverRange]) -> tup
         while at < len(covers) and covers[at].last < edit.first:
             out.append(covers[at])
             at += 1
-        follows = out[-1].last + 1 if out else 0
+        expected_first = out[-1].last + 1 if out else 0
         while at < len(covers) and covers[at].last <= edit.last:
             at += 1
-        cuts = at < len(covers) and covers[at].first <= edit.last
-        if edit.first != follows or edit.last < edit.first or cuts:
+        splits_cover = at < len(covers) and covers[at].first <= edit.last
+        if edit.first != expected_first or edit.last < edit.first or splits_cover:
             raise ContextError(
                 f"a cover of entries {edit.first}–{edit.last} does not fit covers that end at "
                 f"{[cover.last for cover in covers]}; it must begin behind one and end with one or behind the last"

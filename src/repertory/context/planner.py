@@ -24,14 +24,14 @@ import msgspec
 
 from repertory.context.account import cliffs_of
 from repertory.context.binding import Compaction, wanted_compaction
-from repertory.context.course import LEAST_CLEARED, TRAIL_SHARE, Course, Fold, Moment, Wish
+from repertory.context.course import MIN_CLEARED, TRAIL_SHARE, Candidate, Course, Fold
 from repertory.context.decisions import Decision
-from repertory.context.edits import best_summary, joined
+from repertory.context.edits import best_summary, merge_edits
 from repertory.context.fitting import Fitting
-from repertory.context.live import Live
-from repertory.context.once import ShownOnce
 from repertory.context.plan import EMPTY, Edit, Plan, StubResult
 from repertory.context.policy import ContextPolicy
+from repertory.context.shown_once import ShownOnce
+from repertory.context.view_index import Inputs, ViewIndex
 from repertory.errors import ContextOverflow
 from repertory.llm.estimate import Calibration
 from repertory.llm.profiles import ModelProfile
@@ -93,16 +93,16 @@ class Planner:
             (policy.budget_tokens, "the policy's budget_tokens"),
             (accepted_tokens, "the server refused longer ones"),
         ]
-        self._limit, self._bound = min((most, words) for most, words in bounds if most is not None)
+        self._limit, self._limit_reason = min((most, words) for most, words in bounds if most is not None)
         comfort = policy.comfort_tokens if policy.comfort_tokens is not None else profile.comfort
         comfort = min(comfort or self._limit, self._limit)
         course = self._course = Course(policy, profile, head=head_tokens, charged=charged, comfort=comfort)
         self.swap_in, self.priced = course.swap_in, course.priced
         self.affords, self.charge = course.affords, course.charge
         self._cliffs = cliffs_of(profile)
-        self._cached = bool(profile.cache.breakpoints)
-        self._once = ShownOnce(course)
-        self._shown: Moment | None = None  # the last planned request, with the view that it shows
+        self._has_cache = bool(profile.cache.breakpoints)
+        self._shown_once = ShownOnce(course)
+        self._last_inputs: Inputs | None = None  # the last planned request, with the view that it shows
 
     @property
     def charged(self) -> float:
@@ -138,22 +138,22 @@ class Planner:
             ContextOverflow: The prompt does not fit, even at its smallest.
         """
         course = self._course
-        live = course.follow(snapshot, plan)
-        course.editor.superseded.follow(snapshot, live.plan.start)
-        course.take_summaries(live, result_summaries, snapshot)
+        view = course.follow(snapshot, plan)
+        course.editor.superseded.follow(snapshot, view.plan.start)
+        course.take_summaries(view, result_summaries)
         calibration = calibration or Calibration()
-        estimate = course.head + live.tokens
+        estimate = course.head + view.tokens
         limit = self._limit if shrink_to is None else min(shrink_to, self._limit)
-        course.write(live, snapshot, iteration)
-        course.count(live, snapshot)
-        now = Moment(live, snapshot, iteration, calibration, calibration.real_tokens(estimate), cold, summaries)
+        course.write(view, iteration)
+        course.count_requests(view)
+        now = Inputs(view, iteration, calibration, calibration.real_tokens(estimate), cold, summaries)
         decided = self._decide(now, limit, refused=shrink_to is not None)
-        self._shown = now if decided is None else msgspec.structs.replace(now, live=decided[1])
+        self._last_inputs = now if decided is None else msgspec.structs.replace(now, view=decided[1])
         if decided is None:
-            asked = self._wanted_compaction(now, limit)
-            return Outcome(plan=plan, estimate=estimate, prompt_tokens=now.size, compaction=asked)
+            compaction = self._wanted_compaction(now, limit)
+            return Outcome(plan=plan, estimate=estimate, prompt_tokens=now.size, compaction=compaction)
         decision, after = decided
-        course.take(after, snapshot)
+        course.switch_to(after)
         if decision.counted:
             course.charged = 0.0
         estimate = course.head + after.tokens
@@ -166,132 +166,121 @@ class Planner:
         This only changes when the work is done: reading a long result takes milliseconds, and nobody waits for them
         while the model answers.
         """
-        if self._shown is not None:
-            self._course.read_ahead(self._shown)
-            self._once.read_ahead(self._shown)
+        if self._last_inputs is not None:
+            self._course.read_ahead(self._last_inputs)
+            self._shown_once.read_ahead(self._last_inputs)
 
-    def _decide(self, now: Moment, limit: int, *, refused: bool) -> tuple[Decision, Live] | None:
+    def _decide(self, now: Inputs, limit: int, *, refused: bool) -> tuple[Decision, ViewIndex] | None:
         """Return a decision and the view that results from it; None to change nothing."""
-        course, live, fits = self._course, now.live, now.size <= limit
-        if fits and course.thrifty and course.is_bound(live) and not now.cold:
+        course, view, fits = self._course, now.view, now.size <= limit
+        if fits and course.thrifty and course.is_bound(view) and not now.cold:
             return None  # the server would refuse the reasoning behind the edit
-        due = self._due(now)
+        due = self._due_edits(now)
         if not fits:
             kind = "recovery" if refused else "forced"
-            return self._fitted(now, limit, kind, f"the prompt must not exceed {limit:,} tokens", due)
+            return self._forced_decision(now, limit, kind, f"the prompt must not exceed {limit:,} tokens", due)
         if not course.thrifty:
-            edits = course.editor.strictly(live, now.snapshot, now.iteration, now.summaries)
-            return course.decided(now, Wish("strict", "every policy at every iteration", edits)) if edits else None
-        doubt = now.calibration.doubt(course.head + live.tokens)
+            edits = course.editor.strict_edits(view, now.iteration, now.summaries)
+            return course.decide(now, Candidate("strict", "every policy at every iteration", edits)) if edits else None
+        doubt = now.calibration.doubt(course.head + view.tokens)
         cliff = max((at - doubt for at in self._cliffs if at - doubt < now.size), default=0)
-        wish = self._wish(now, due, pressed=bool(cliff))
-        decided = course.decided(now, wish) if wish is not None else None
+        candidate = self._candidate(now, due, over_cliff=bool(cliff))
+        decided = course.decide(now, candidate) if candidate is not None else None
         size = now.calibration.real_tokens(course.head + decided[1].tokens) if decided else now.size
         if cliff and size > cliff:
             with suppress(ContextOverflow):  # then it cannot be avoided
                 reason = "a longer prompt costs more for every token"
-                return self._fitted(now, cliff, "forced", reason, due)
+                return self._forced_decision(now, cliff, "forced", reason, due)
         if size > self._course.comfort:
-            edits = Fitting(course, now, self._course.comfort, due=due, summary=self._ready_summary(now)).gently()
+            edits = Fitting(course, now, self._course.comfort, due=due, summary=self._ready_summary(now)).fit_gently()
             if edits:
-                return course.decided(now, Wish("comfort", "a longer view costs the model's attention", edits))
+                return course.decide(now, Candidate("comfort", "a longer view costs the model's attention", edits))
         return decided
 
-    def _due(self, now: Moment) -> list[Edit]:
-        """Return the edits to make in any case: of results that expired a window ago, and of those shown once."""
+    def _due_edits(self, now: Inputs) -> list[Edit]:
+        """Return the edits to make in any case: of results that expired a window ago, and of those shown once.
+
+        An explicit expiration then waits no longer for a cheap moment.
+        """
         if not self._course.thrifty:
             return []
-        return joined(self._overdue(now), self._once.due(now))
+        late = now.iteration - self._course.policy.window
+        return merge_edits(self._course.editor.expire(now.view, late, 0), self._shown_once.due(now))
 
-    def _wish(self, now: Moment, due: Sequence[Edit], *, pressed: bool) -> Wish | None:
+    def _candidate(self, now: Inputs, due: Sequence[Edit], *, over_cliff: bool) -> Candidate | None:
         """Return what thrifty rhythm wants to edit now."""
-        fold = self._course.fold_before(now.live, now.iteration)
-        wish = self._wish_to_fold(now, fold, pressed=pressed)
-        if wish is not None:
-            return Wish(wish.kind, wish.reason, joined(wish.edits, due))
+        fold = self._course.fold_effect(now.view, now.iteration)
+        candidate = self._fold_candidate(now, fold, over_cliff=over_cliff)
+        if candidate is not None:
+            return Candidate(candidate.kind, candidate.reason, merge_edits(candidate.edits, due))
         stubs = [edit for edit in due if isinstance(edit, StubResult) and edit.why == "shown once"]
         if len(stubs) < len(due):
-            return Wish("expired", "the time of results is up", due)
-        held = self._once.hold_back(now, stubs, fold)
+            return Candidate("expired", "the time of results is up", due)
+        held = self._shown_once.hold_back(now, stubs, fold)
         if not (due or held):
             return None
-        return Wish("once", "it is not written to the prompt cache in full", [*due, *held])
+        return Candidate("once", "it is not written to the prompt cache in full", [*due, *held])
 
-    def _wish_to_fold(self, now: Moment, fold: Fold, *, pressed: bool) -> Wish | None:
-        course, live = self._course, now.live
+    def _fold_candidate(self, now: Inputs, fold: Fold, *, over_cliff: bool) -> Candidate | None:
+        course, view = self._course, now.view
         account, upto = course.account, fold.upto
         cost = 0.0 if now.cold else fold.cost
-        costless = now.cold or not self._cached
-        if fold.saves <= 0 or (not pressed and fold.old < LEAST_CLEARED):
-            edits = self._single(now) if costless else []
+        costless = now.cold or not self._has_cache
+        if fold.saves <= 0 or (not over_cliff and fold.cleared < MIN_CLEARED):
+            edits = self._single_result_edits(now) if costless else []
             reason = "single results are shortened at no cost"
-            return Wish("cold" if self._cached else "uncached", reason, edits) if edits else None
+            return Candidate("cold" if self._has_cache else "uncached", reason, edits) if edits else None
         pays = account.owed + fold.saves >= cost and account.pays_for(cost)
-        if not (pays or costless or pressed):
+        if not (pays or costless or over_cliff):
             return None
-        kind, reason = _reason(costless=costless, cached=self._cached, pays=pays)
-        edits = self._summary(now, costless=costless, left=account.bank - cost)
-        edits += course.editor.fold(live, now.snapshot, upto)
+        kind, reason = "forced", "a longer prompt costs more for every token"
+        if not self._has_cache:
+            kind, reason = "uncached", "nothing is read from a cache"
+        elif costless:
+            kind, reason = "cold", "the prompt cache has expired anyway"
+        elif pays:
+            kind, reason = "pays", "what is old has cost as much, and what was saved so far pays for it"
+        edits = self._summary_edits(now, costless=costless, remaining_bank=account.bank - cost)
+        edits += course.editor.fold(view, upto)
         # A fold rewrites everything after it anyway, so edits there cost nothing extra.
-        edits += course.editor.expire(live, now.snapshot, now.iteration, upto)
-        return Wish(kind, reason, joined(edits, course.editor.supersede(live, now.snapshot, upto)))
+        edits += course.editor.expire(view, now.iteration, upto)
+        return Candidate(kind, reason, merge_edits(edits, course.editor.supersede(view, upto)))
 
-    def _summary(self, now: Moment, *, costless: bool, left: float) -> list[Edit]:
+    def _summary_edits(self, now: Inputs, *, costless: bool, remaining_bank: float) -> list[Edit]:
         """With a fold, swap in a model's summary for trail that has outgrown its share, if what is left pays for it."""
-        live = now.live
+        view = now.view
         summary = self._ready_summary(now)
-        if summary is None or sum(cover.tokens for cover in live.plan.covers) <= TRAIL_SHARE * self._course.comfort:
+        if summary is None or sum(cover.tokens for cover in view.plan.covers) <= TRAIL_SHARE * self._course.comfort:
             return []
-        rewritten = live.covered - live.view_tokens(summary.first, summary.last + 1) + summary.tokens
-        if not costless and (self._course.rates.write - self._course.rates.read) * rewritten > left:
+        rewritten = view.covered - view.view_tokens(summary.first, summary.last + 1) + summary.tokens
+        if not costless and (self._course.rates.write - self._course.rates.read) * rewritten > remaining_bank:
             return []
-        return [self._course.editor.swap(live, now.snapshot, summary)]
+        return [self._course.editor.swap(view, summary)]
 
-    def _ready_summary(self, now: Moment) -> SummaryStored | None:
+    def _ready_summary(self, now: Inputs) -> SummaryStored | None:
         """Return the summary that may replace trail; None if none fits."""
         if not (self._course.thrifty and self._course.policy.summaries):
             return None
-        return best_summary(now.live, now.summaries, now.live.plan.start)
+        return best_summary(now.view, now.summaries, now.view.plan.start)
 
-    def _single(self, now: Moment) -> list[Edit]:
+    def _single_result_edits(self, now: Inputs) -> list[Edit]:
         """Edit single results if there is nothing to fold: those that have expired, or all old ones."""
-        edits: list[Edit] = [*self._course.editor.expire(now.live, now.snapshot, now.iteration, 0)]
+        edits: list[Edit] = [*self._course.editor.expire(now.view, now.iteration, 0)]
         if self._course.policy.summaries or not self._course.policy.stubs:
             return edits
-        return joined(edits, self._course.editor.shorten_old(now.live, now.snapshot))
+        return merge_edits(edits, self._course.editor.shorten_old(now.view))
 
-    def _overdue(self, now: Moment) -> Sequence[Edit]:
-        """Edit results that expired a window ago: an explicit expiration waits no longer for a cheap moment."""
-        late = now.iteration - self._course.policy.window
-        return self._course.editor.expire(now.live, now.snapshot, late, 0)
-
-    def _fitted(
-        self, now: Moment, limit: int, kind: str, reason: str, due: Sequence[Edit]
-    ) -> tuple[Decision, Live] | None:
+    def _forced_decision(
+        self, now: Inputs, limit: int, kind: str, reason: str, due: Sequence[Edit]
+    ) -> tuple[Decision, ViewIndex] | None:
         fitting = Fitting(self._course, now, limit, due=due, summary=self._ready_summary(now))
-        edits = fitting.whatever_it_takes(self._bound if limit == self._limit else "the server refused a longer one")
-        return self._course.decided(now, Wish(kind, reason, edits)) if edits else None
+        edits = fitting.fit(self._limit_reason if limit == self._limit else "the server refused a longer one")
+        return self._course.decide(now, Candidate(kind, reason, edits)) if edits else None
 
-    def _wanted_compaction(self, now: Moment, limit: int) -> Compaction | None:
+    def _wanted_compaction(self, now: Inputs, limit: int) -> Compaction | None:
         """Return what the provider should compact, if only the provider may edit the past."""
-        if not (self._course.thrifty and self._course.is_bound(now.live) and self._course.policy.summaries):
+        if not (self._course.thrifty and self._course.is_bound(now.view) and self._course.policy.summaries):
             return None
-        return wanted_compaction(
-            now.live,
-            self._course.account,
-            log=self._course.log_tokens(now.live, now.snapshot, now.live.last_turn),
-            size=now.size,
-            factor=now.calibration.factor,
-            limit=min(limit, min(self._cliffs, default=limit)),
-            comfort=self._course.comfort,
-        )
-
-
-def _reason(*, costless: bool, cached: bool, pays: bool) -> tuple[str, str]:
-    if not cached:
-        return "uncached", "nothing is read from a cache"
-    if costless:
-        return "cold", "the prompt cache has expired anyway"
-    if pays:
-        return "pays", "what is old has cost as much, and what was saved so far pays for it"
-    return "forced", "a longer prompt costs more for every token"
+        log = self._course.log_tokens(now.view, now.view.last_turn)
+        limit = min([limit, *self._cliffs])
+        return wanted_compaction(now, self._course.account, log=log, limit=limit, comfort=self._course.comfort)

@@ -76,11 +76,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
 
     def __post_init__(self) -> None:
         check_types(self)
-        given: list[tuple[str, object]] = [("results", self.results)]
-        given += ((f"tools[{tool!r}]", said) for tool, said in self.tools.items())
-        for name, said in given:
-            if not isinstance(said, ResultPolicy):  # check_types accepts a dictionary, as in JSON
-                raise ConfigurationError(f"ContextPolicy.{name} is {show(said)}; expected a ResultPolicy")
+        policies: list[tuple[str, object]] = [("results", self.results)]
+        policies += ((f"tools[{tool!r}]", policy) for tool, policy in self.tools.items())
+        for name, policy in policies:
+            if not isinstance(policy, ResultPolicy):  # check_types accepts a dictionary, as in JSON
+                raise ConfigurationError(f"ContextPolicy.{name} is {show(policy)}; expected a ResultPolicy")
         freeze_fields(self, "tools")
         if (self.summary_tokens or 0) > (self.budget_tokens or math.inf):
             raise ConfigurationError(
@@ -119,7 +119,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
         size, keep = _PRESETS[name]
         return cls(rhythm="strict", budget_tokens=size // 4, keep_recent=keep)
 
-    def said_of(self, tool: str | None) -> ResultPolicy:
+    def result_policy(self, tool: str | None) -> ResultPolicy:
         """Return the policy for one tool's results: its entry in ``tools``, with gaps filled from ``results``."""
         return merge_policies(self.tools.get(tool or ""), self.results)
 
@@ -135,6 +135,6 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
         Returns:
             The merged policy, for ``rules`` to read.
         """
-        below = dict(tools or {})
-        merged = {name: merge_policies(run, self.tools.get(name), below.get(name)) for name in {*below, *self.tools}}
+        own = dict(tools or {})
+        merged = {name: merge_policies(run, self.tools.get(name), own.get(name)) for name in {*own, *self.tools}}
         return msgspec.structs.replace(self, results=merge_policies(run, self.results), tools=merged)

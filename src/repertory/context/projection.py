@@ -25,16 +25,16 @@ def verbatim(entry: Entry, *, signed: bool) -> tuple[Block, ...]:
         signed: Whether the provider signs reasoning: then it accepts only what it signed.
     """
     blocks = [
-        _legalised(block)
+        _made_legal(block)
         for block in entry.content
-        if not _blank(block) and not (signed and isinstance(block, Thinking) and not block.signature)
+        if not _is_blank(block) and not (signed and isinstance(block, Thinking) and not block.signature)
     ]
     while blocks and isinstance(blocks[-1], _THINKING):
         blocks.pop()  # no turn may end with reasoning
     return sendable(blocks)
 
 
-def instead(entry: Entry, shown: Shown) -> tuple[Block, ...] | None:
+def replacement(entry: Entry, shown: Shown) -> tuple[Block, ...] | None:
     """Return what a plan shows instead of an entry; None if it shows the entry as it is in the ledger."""
     match shown:
         case StubResult(text=text):
@@ -47,7 +47,7 @@ def instead(entry: Entry, shown: Shown) -> tuple[Block, ...] | None:
             return None
 
 
-def remaining(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> tuple[Block, ...]:
+def without_removed(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> tuple[Block, ...]:
     """Return an assistant's turn without calls whose results were removed and, unless ``thinking``, its reasoning."""
     out = [
         block
@@ -60,12 +60,12 @@ def remaining(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinkin
     return tuple(out)
 
 
-def words_of(blocks: Sequence[Block]) -> list[Block]:
+def spoken(blocks: Sequence[Block]) -> list[Block]:
     """Return what was said in a turn: neither its calls nor its reasoning."""
     return [block for block in blocks if not isinstance(block, (ToolUse, *_THINKING))]
 
 
-def restated(entry: Entry) -> list[Block]:
+def restate(entry: Entry) -> list[Block]:
     """Repeat an entry without its call or turn: what tools and the agent said becomes documents, not a user's words."""
     out: list[Block] = []
     for block in entry.content:
@@ -76,11 +76,11 @@ def restated(entry: Entry) -> list[Block]:
                 if isinstance(part, Text)
                 else part
                 for part in parts
-                if not _blank(part)
+                if not _is_blank(part)
             )
         elif entry.role == "assistant" and isinstance(block, Text):
             out.append(document(f"what you said in iteration {entry.iteration}", block.text))
-        elif not isinstance(block, (ToolUse, *_THINKING)) and not _blank(block):
+        elif not isinstance(block, (ToolUse, *_THINKING)) and not _is_blank(block):
             out.append(block)
     return out
 
@@ -98,37 +98,37 @@ def sendable(blocks: Iterable[Block]) -> tuple[Block, ...]:
     try:
         _encode(found)
     except UnicodeEncodeError:
-        mended: tuple[Block, ...] = _mended(found)
-        return mended
+        cleaned: tuple[Block, ...] = _cleaned(found)
+        return cleaned
     return found
 
 
-def _mended(value: Any) -> Any:
+def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
         inside: dict[str, Any] = value
-        return {_mended(name): _mended(inner) for name, inner in inside.items()}
+        return {_cleaned(name): _cleaned(inner) for name, inner in inside.items()}
     if isinstance(value, list | tuple):
         items: Iterable[Any] = value
-        return tuple(map(_mended, items)) if isinstance(value, tuple) else list(map(_mended, items))
+        return tuple(map(_cleaned, items)) if isinstance(value, tuple) else list(map(_cleaned, items))
     if isinstance(value, msgspec.Struct):
-        return msgspec.structs.replace(value, **_mended(msgspec.structs.asdict(value)))
+        return msgspec.structs.replace(value, **_cleaned(msgspec.structs.asdict(value)))
     return value
 
 
-def _blank(block: Block) -> bool:
+def _is_blank(block: Block) -> bool:
     return isinstance(block, Text) and not block.text.strip()
 
 
-def _legalised(block: Block) -> Block:
+def _made_legal(block: Block) -> Block:
     """Make a block legal: the API takes no blank text, and only text in a result that reports an error."""
     if not isinstance(block, ToolResult) or isinstance(block.content, str):
         return block
     parts = tuple(
         Text(f"[{type(part).__name__.lower()}]") if block.is_error and not isinstance(part, Text) else part
         for part in block.content
-        if not _blank(part)
+        if not _is_blank(part)
     )
     return block if parts == block.content else msgspec.structs.replace(block, content=parts)
 

@@ -19,18 +19,8 @@ from typing import NamedTuple, TypedDict, Unpack
 import msgspec
 
 from repertory.context.plan import EMPTY, CoverRange, Plan
-from repertory.context.projection import document, instead, remaining, restated, sendable, verbatim, words_of
-from repertory.llm.messages import (
-    Block,
-    Json,
-    Message,
-    Role,
-    Text,
-    ToolResult,
-    ToolUse,
-    text_of,
-    tool_uses,
-)
+from repertory.context.projection import document, replacement, restate, sendable, spoken, verbatim, without_removed
+from repertory.llm.messages import Block, Json, Message, Role, Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile, canonical_name
 from repertory.record.entries import Entry
@@ -40,7 +30,7 @@ FRAME = "context_trail"
 _RESTATED = "[Still in force, word for word, from before the summary:]"
 
 
-class Around(TypedDict, total=False):
+class RequestParts(TypedDict, total=False):
     """The parts of a request besides the messages, the same in all requests of a run; see ``ModelRequest``."""
 
     system: Sequence[Block]
@@ -50,7 +40,7 @@ class Around(TypedDict, total=False):
     betas: Sequence[str]
 
 
-class _Open(NamedTuple):
+class _State(NamedTuple):
     """A state of a view under construction: the number of finished messages, and the parts of the open one."""
 
     done: int = 0
@@ -60,7 +50,7 @@ class _Open(NamedTuple):
 
 
 def project(
-    snapshot: Sequence[Entry], plan: Plan = EMPTY, *, profile: ModelProfile, **around: Unpack[Around]
+    snapshot: Sequence[Entry], plan: Plan = EMPTY, *, profile: ModelProfile, **parts: Unpack[RequestParts]
 ) -> ModelRequest:
     """Make the request that shows a snapshot as a plan says, with a new ``Projector``.
 
@@ -71,9 +61,9 @@ def project(
         snapshot: The ledger, from position 0.
         plan: How its entries are shown.
         profile: The model's profile; the request gets its name, and its cache rules say where breakpoints are set.
-        around: The rest of the request; ``max_tokens`` is 8,192 by default.
+        parts: The rest of the request; ``max_tokens`` is 8,192 by default.
     """
-    return Projector(profile=profile, **around).project(snapshot, plan)
+    return Projector(profile=profile, **parts).project(snapshot, plan)
 
 
 class Projector:
@@ -84,30 +74,30 @@ class Projector:
     the length of the view, never on that of the record.
     """
 
-    def __init__(self, *, profile: ModelProfile, **around: Unpack[Around]) -> None:
+    def __init__(self, *, profile: ModelProfile, **parts: Unpack[RequestParts]) -> None:
         """Start a run; the arguments are those of ``project``."""
-        system, tools = tuple(around.get("system", ())), tuple(around.get("tools", ()))
+        system, tools = tuple(parts.get("system", ())), tuple(parts.get("tools", ()))
         self._request = ModelRequest(
             model=profile.name,
             messages=(),
             system=system,
             tools=tools,
-            max_tokens=around.get("max_tokens", 8192),
-            options=around.get("options") or {},
-            betas=tuple(around.get("betas", ())),
+            max_tokens=parts.get("max_tokens", 8192),
+            options=parts.get("options") or {},
+            betas=tuple(parts.get("betas", ())),
         )
         self._cache = profile.cache
-        self._head = bool(system or tools)
+        self._has_head = bool(system or tools)
         # Only the provider signs reasoning, and it accepts only what it signed.
         self._signed = canonical_name(profile.name).startswith("claude")
         self._plan: Plan | None = None
         self._position = 0  # entries below are in the view
         self._done: list[Message] = []  # messages that no later entry can change
-        self._last: list[int] = []  # the last position in each of them and in the open one
+        self._last_positions: list[int] = []  # the last position in each of them and in the open one
         self._role: Role | None = None
         self._results: list[Block] = []  # results come first in a user message, in whatever order its entries arrived
         self._others: list[Block] = []
-        self._ends: list[_Open] = []  # the state after each cover
+        self._cover_states: list[_State] = []  # the state after each cover
         self._restated: tuple[Block, ...] = ()  # what a provider's summary covers but stays in view verbatim
         self._restated_at = -1
         self._verbatim: dict[int, tuple[Block, ...]] = {}  # of uncovered entries
@@ -120,33 +110,33 @@ class Projector:
             plan: How its entries are shown.
         """
         if plan is not self._plan or self._position > len(snapshot):
-            self._begin(snapshot, plan)
+            self._restart(snapshot, plan)
         for entry in snapshot[self._position :]:
-            self._add(entry.role, self._shown(entry, plan), entry.position)
+            self._add(entry.role, self._blocks_of(entry, plan), entry.position)
             if entry.position == self._restated_at:
                 self._others.extend(self._restated)
         self._position = len(snapshot)
-        messages = tuple(self._done) if self._role is None else (*self._done, self._open())
+        messages = tuple(self._done) if self._role is None else (*self._done, self._open_message())
         return msgspec.structs.replace(self._request, messages=messages, breakpoints=self._breakpoints(messages, plan))
 
     # --- the messages -------------------------------------------------------------------------------------
 
-    def _begin(self, snapshot: Sequence[Entry], plan: Plan) -> None:
+    def _restart(self, snapshot: Sequence[Entry], plan: Plan) -> None:
         """Start the view with the covers and what they keep, reusing the covers that have not changed."""
         before, self._plan = self._plan, plan
         covers = plan.covers
-        same = 0
+        shared = 0
         if before is not None and not any(c.restated_at >= 0 for c in (*covers[:1], *before.covers[:1])):
-            same = plan.covers_shared(before)
-        done, self._role, results, others = self._ends[same - 1] if same else _Open()
-        del self._ends[same:], self._done[done:], self._last[done:]
+            shared = plan.count_shared_covers(before)
+        done, self._role, results, others = self._cover_states[shared - 1] if shared else _State()
+        del self._cover_states[shared:], self._done[done:], self._last_positions[done:]
         self._results, self._others = list(results), list(others)
         if self._role is not None:
-            self._last.append(covers[same - 1].last)
+            self._last_positions.append(covers[shared - 1].last)
         self._restated, self._restated_at = (), -1
-        for cover in covers[same:]:
+        for cover in covers[shared:]:
             self._add_cover(snapshot, plan, cover)
-            self._ends.append(_Open(len(self._done), self._role, tuple(self._results), tuple(self._others)))
+            self._cover_states.append(_State(len(self._done), self._role, tuple(self._results), tuple(self._others)))
         if before is None or plan.start != before.start or self._position > len(snapshot):
             self._verbatim = {at: self._verbatim[at] for at in range(plan.start, len(snapshot)) if at in self._verbatim}
         self._position = plan.start
@@ -156,7 +146,7 @@ class Projector:
             # Nothing may come between the provider's block and what follows, so what stays is restated later.
             self._add("assistant", sendable(b for b in cover.content if not isinstance(b, Text)), cover.last)
             logs = [document(FRAME, block.text) for block in cover.content if isinstance(block, Text)]
-            kept = [block for position in plan.kept(cover) for block in restated(snapshot[position])]
+            kept = [block for position in plan.kept(cover) for block in restate(snapshot[position])]
             self._restated = sendable([*logs, Text(_RESTATED), *kept] if kept else logs)
             self._restated_at = cover.restated_at
             if cover.restated_at < plan.start:  # covered since, so it is restated right after the block
@@ -164,9 +154,9 @@ class Projector:
             return
         for position in plan.kept(cover):
             entry = snapshot[position]
-            shown = self._shown(entry, plan)
+            shown = self._blocks_of(entry, plan)
             if entry.tool_call_id is None:
-                self._add(entry.role, words_of(shown), position)
+                self._add(entry.role, spoken(shown), position)
                 continue
             # A result must follow its call, which is in one of the turns before it.
             turns = (snapshot[at] for at in range(position - 1, -1, -1))
@@ -179,16 +169,16 @@ class Projector:
             self._add("assistant", [ToolUse(call_id, FRAME, {"iterations": span})], cover.last)
             self._add("user", sendable([ToolResult(call_id, text_of(cover.content))]), cover.last)
 
-    def _shown(self, entry: Entry, plan: Plan) -> Sequence[Block]:
+    def _blocks_of(self, entry: Entry, plan: Plan) -> Sequence[Block]:
         """Return the blocks of an entry as the plan shows it; those of an unedited entry are kept."""
         edit = plan.shown.get(entry.position)
-        blocks = None if edit is None else instead(entry, edit)
+        blocks = None if edit is None else replacement(entry, edit)
         if blocks is None:
             blocks = self._verbatim.get(entry.position)
         if blocks is None:
             blocks = self._verbatim[entry.position] = verbatim(entry, signed=self._signed)
         if entry.role == "assistant" and (plan.removed_calls or entry.position < plan.thinking_from):
-            return remaining(blocks, plan.removed_calls, thinking=entry.position >= plan.thinking_from)
+            return without_removed(blocks, plan.removed_calls, thinking=entry.position >= plan.thinking_from)
         return blocks
 
     def _add(self, role: Role, blocks: Sequence[Block], position: int) -> None:
@@ -196,20 +186,20 @@ class Projector:
             return
         if role != self._role:
             if self._role is not None:
-                self._done.append(self._open())
+                self._done.append(self._open_message())
                 self._results, self._others = [], []
             self._role = role
-            self._last.append(position)
-        self._last[-1] = position
+            self._last_positions.append(position)
+        self._last_positions[-1] = position
         for block in blocks:
             (self._results if isinstance(block, ToolResult) else self._others).append(block)
 
-    def _open(self) -> Message:
+    def _open_message(self) -> Message:
         assert self._role is not None
         if len(self._results) > 1 and self._done:
             # The ledger has results in the order in which they arrived; show them in the order of their calls.
-            asked = {use.id: place for place, use in enumerate(tool_uses(self._done[-1].content))}
-            self._results.sort(key=lambda block: asked.get(getattr(block, "tool_use_id", ""), len(asked)))
+            call_order = {use.id: place for place, use in enumerate(tool_uses(self._done[-1].content))}
+            self._results.sort(key=lambda block: call_order.get(getattr(block, "tool_use_id", ""), len(call_order)))
         return Message(self._role, (*self._results, *self._others))
 
     # --- the prompt cache ---------------------------------------------------------------------------------
@@ -231,20 +221,20 @@ class Projector:
         wanted: list[int | None] = [last]
         if plan.edges:
             wanted.append(self._message_before(plan.edges[-1], plan))
-        if self._head:
+        if self._has_head:
             wanted.append(None)
         if decided_now and len(plan.edges) > 1:
             wanted.append(self._message_before(plan.edges[-2], plan))
         # The last message of the request before this one, if it is further back than a lookup goes.
-        ended = last - 2
+        previous_end = last - 2
         if decided_now and plan.held_before:
-            ended = self._message_before(plan.held_before, plan)
-        if sum([len(message.content) for message in messages[ended + 1 :]]) >= self._cache.lookback_blocks - 1:
-            wanted.append(ended)
+            previous_end = self._message_before(plan.held_before, plan)
+        if sum([len(message.content) for message in messages[previous_end + 1 :]]) >= self._cache.lookback_blocks - 1:
+            wanted.append(previous_end)
         places = list(dict.fromkeys([place for place in wanted if place is None or place >= 0]))[:room]
         return tuple(map(Breakpoint, sorted(places, key=lambda p: -1 if p is None else p)))
 
-    def _message_before(self, edge: int, plan: Plan) -> int:
+    def _message_before(self, position: int, plan: Plan) -> int:
         """Return the index of the last message that ends before a position; -1 for none."""
-        index = bisect_left(self._last, edge) - 1
+        index = bisect_left(self._last_positions, position) - 1
         return 0 if index < 0 and plan.covers else index

@@ -31,24 +31,24 @@ class Superseded:
         if start != self._start:
             self._start, self._position = start, max(start, self._position)
             self.newer = {at: newer for at, newer in self.newer.items() if at >= start}
-            left = (
+            remaining = (
                 (kind, [read for read in reads if read.entry.position >= start]) for kind, reads in self._reads.items()
             )
-            self._reads = {kind: reads for kind, reads in left if reads}
+            self._reads = {kind: reads for kind, reads in remaining if reads}
         for entry in snapshot[self._position :]:
             for use in tool_uses(entry.content) if entry.role == "assistant" else ():
                 self._calls[use.id] = _hashes_of(use)
             call = self._calls.pop(entry.tool_call_id or "", None)
             # A failed result, or one that only points to an earlier result, supersedes nothing.
             if call is not None and not failed(entry) and not entry.deduplicated_from:
-                self._note(entry, *call)
+                self._add_read(entry, *call)
         self._position = len(snapshot)
 
-    def _note(self, entry: Entry, exact: int, kind: int) -> None:
+    def _add_read(self, entry: Entry, exact: int, kind: int) -> None:
         text = text_of(entry.content)
         reads = self._reads.setdefault(kind, [])
         for older in reads:
-            if older.call == exact or (older.probe and older.probe in text and _holds(text, older.entry)):
+            if older.call == exact or (older.probe and older.probe in text and _contains_lines(text, older.entry)):
                 self.newer[older.entry.position] = entry.position
         reads[:] = [older for older in reads if older.entry.position not in self.newer]
         probe = max(text[:LOOKED_AT].splitlines()[1:-1], key=len, default="")
@@ -77,7 +77,7 @@ def _is_range(value: object) -> bool:
     return value is None or isinstance(value, int)
 
 
-def _holds(text: str, older: Entry) -> bool:
+def _contains_lines(text: str, older: Entry) -> bool:
     """Whether a text has all lines of a result, except the first and last, in which tools say what range they show."""
-    standing = set(text.splitlines())
-    return all(line in standing for line in text_of(older.content).splitlines()[1:-1])
+    present = set(text.splitlines())
+    return all(line in present for line in text_of(older.content).splitlines()[1:-1])

@@ -116,7 +116,10 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
                 f"there are {', '.join(sorted(known))}"
             )
         policy = _layered(tools_of(member), member.context, results if member is agent else None)
-        merged = {"its tools": policy.results, **{tool.name: policy.said_of(tool.name) for tool in member.own_tools}}
+        merged = {
+            "its tools": policy.results,
+            **{tool.name: policy.result_policy(tool.name) for tool in member.own_tools},
+        }
         some_expire = any(said.expiration_mode is not None for said in merged.values())
         for name, said in merged.items():
             of = f"for the results of {name}"
