@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from repertory.context import EMPTY, ContextPolicy, Planner, Projector, once
+from repertory.context import EMPTY, ContextPolicy, Planner, Projector, shown_once
 from repertory.context.account import Account
 from repertory.context.edits import Editor
 from repertory.context.plan import CoverRange, Plan, RemoveResult, StubResult
@@ -99,18 +99,18 @@ VARIANTS = (
     WHOLE,
     Variant("no folds: single results, where it is free", {"summaries": False}),
     Variant("nothing shown once", {"show_once": False}),
-    Variant("files shown once like other results", {}, ((once, "_FILE", 0),)),
+    Variant("files shown once like other results", {}, ((shown_once, "_FILE_TOKENS", 0),)),
     Variant("folds before they are owed", {}, ((Account, "owed", ALWAYS_ENOUGH),)),
     Variant("folds before they are earned", {}, ((Account, "bank", ALWAYS_ENOUGH),)),
     Variant("a tenth of long results", {}, ((trail, "SHARE", 0.1),)),
     Variant("a quarter of long results", {}, ((trail, "SHARE", 0.25),)),
     Variant("head and tail of long results", {}, ((trail, "choose_lines", head_and_tail),)),
-    Variant("results by up to 9,600 characters", {}, ((trail, "_MOST", 9_600),)),
+    Variant("results by up to 9,600 characters", {}, ((trail, "_MAX_CHARS", 9_600),)),
     Variant("no lines around the chosen ones", {}, ((lines, "_nearest", lambda *_: ()),)),
     Variant("nothing of long results", {}, ((trail, "choose_lines", no_lines),)),
-    Variant("lines that report trouble count no more", {}, ((lines, "tells_trouble", lambda _: False),)),
-    Variant("140 characters of the agent's words", {}, ((trail, "_SAID", 140),)),
-    Variant("120 characters of a long argument", {}, ((trail, "argument_room", lambda _: trail._ARGUMENT),)),
+    Variant("lines that report trouble count no more", {}, ((lines, "reports_trouble", lambda _: False),)),
+    Variant("140 characters of the agent's words", {}, ((trail, "_TEXT_CHARS", 140),)),
+    Variant("120 characters of a long argument", {}, ((trail, "argument_room", lambda _: trail._ARGUMENT_CHARS),)),
     Variant("standing lines said again", {}, ((Trail, "_choose", repeating),)),
     Variant("nothing superseded", {}, ((Editor, "supersede", lambda *_: []),)),
     Variant("no comfort: only the window bounds the view", {"comfort_tokens": 0}),

@@ -14,7 +14,7 @@ from repertory.errors import ModelUnavailable
 from repertory.llm.messages import Message, RawBlock, Text, Thinking, ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.replay import Agreement, Sample, agree, price_at_most, profile_named, sample_requests
-from repertory.replay.agreement import as_asked
+from repertory.replay.agreement import without_signatures
 from repertory.replay.words import words_of
 from repertory.shortening import ResultPolicy
 from repertory.testing import FunctionModel, call
@@ -76,7 +76,7 @@ def test_nothing_that_is_sent_carries_a_signature_of_the_replay() -> None:
         ),
         options={"thinking": {"type": "enabled"}},
     )
-    sent = as_asked(request, model(""), ())
+    sent = without_signatures(request, model(""), ())
     assert [message.content for message in sent.messages] == [(Text("It went well."),), (ToolUse("c", "look", {}),)]
     assert (sent.model, sent.options) == ("function", {})
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.shortening import register_compactor
-from repertory.shortening.compactors import COMPACTORS, close_json, compact, on_compactor_failure, said_of
+from repertory.shortening.compactors import COMPACTORS, close_json, compact, describe, on_compactor_failure
 
 
 def js(value: object) -> str:
@@ -124,10 +124,10 @@ def test_a_compactor_that_is_named_but_does_not_match_says_nothing(name: str, by
 
 def test_what_is_asked_for_is_what_the_policy_names() -> None:
     """Not a built-in one that only fits, nor one that happens to be called like the tool."""
-    assert said_of(ROWS, 300, asked_for=True) is None
-    assert said_of(ROWS, 300, tool="rows", asked_for=True) is None
-    assert (said_of(ROWS, 300, name="rows", asked_for=True) or "").startswith("40 rows")
-    assert said_of("The sea is calm.", 300, name="rows", asked_for=True) is None
+    assert describe(ROWS, 300, requested_only=True) is None
+    assert describe(ROWS, 300, tool="rows", requested_only=True) is None
+    assert (describe(ROWS, 300, name="rows", requested_only=True) or "").startswith("40 rows")
+    assert describe("The sea is calm.", 300, name="rows", requested_only=True) is None
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ def test_an_application_adds_its_own() -> None:
     assert len(compact('{"tide": 3}', 40)) <= 40
     register_compactor(Tide())
     assert next(iter(COMPACTORS)) == "tide"
-    assert said_of('{"tide": 3}', 40, asked_for=True) is None
-    assert said_of('{"tide": 3}', 40, tool="tide", asked_for=True) == compact('{"tide": 3}', 40)
+    assert describe('{"tide": 3}', 40, requested_only=True) is None
+    assert describe('{"tide": 3}', 40, tool="tide", requested_only=True) == compact('{"tide": 3}', 40)
 
 
 class Broken:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.shortening.lines import Vocabulary, choose_lines, names_in, source_lines, tells_trouble, trouble_lines
+from repertory.shortening.lines import Vocabulary, choose_lines, names_in, reports_trouble, source_lines, trouble_lines
 
 _NAMED = st.builds("{}/part_{}.py:{} holds {}".format, st.sampled_from(["lib", "src/app"]), *[st.integers(0, 60)] * 3)
 _LINES = st.one_of(
@@ -111,7 +111,7 @@ def test_trouble_lines_are_the_first_and_the_last() -> None:
 @given(st.lists(st.sampled_from(["all is well", "ERROR 7", "the fail-over", "fail", "not found: x", "", "İ is well"])))
 def test_trouble_is_found_as_by_looking_at_every_line(lines: list[str]) -> None:
     """By the pattern alone, which takes ten times as long."""
-    slow = list(dict.fromkeys(line for line in lines if tells_trouble(line)))
+    slow = list(dict.fromkeys(line for line in lines if reports_trouble(line)))
     found = trouble_lines("\n".join(lines), most=4, width=80)
     assert set(found) == set(slow) if len(slow) < 4 else found[:2] == slow[:2]
     assert all(line in slow for line in found)

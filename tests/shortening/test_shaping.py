@@ -19,12 +19,12 @@ from repertory.shortening.rules import ResultRules
 from repertory.shortening.shaping import (
     lines_stub,
     removal_of,
+    requested_text,
     shape_result,
     stub_of,
     superseded_stub,
     tool_text,
     viewed_stub,
-    words_asked_for,
 )
 
 CODE = "".join(f"def name_{n}(x):\n    return x + {n}\n\n\n" for n in range(200))
@@ -181,7 +181,7 @@ def test_a_stub_of_a_result_that_was_cut_says_what_the_whole_was(
         assert words.startswith(said)
         assert "\n" not in line
     assert f"{len(text):,} characters" in stub_of(entry, made, "shortened", "").split("\n")[0]
-    first = words_asked_for(entry, msgspec.structs.replace(made, compact_mode="first_chars", compact_length=200), "")
+    first = requested_text(entry, msgspec.structs.replace(made, compact_mode="first_chars", compact_length=200), "")
     assert text.startswith(first)
     assert len(first) > 100
 
@@ -212,12 +212,12 @@ def test_what_remains_is_what_the_application_asks_for() -> None:
     """The plug-in that it names where that fits, else what a model wrote; or the beginning; else nothing is asked."""
     entry = Story().turn(ROWS, tool="rows")[1]
     named = ResultRules(compactor="json", compact_length=60, compact_mode="summary")
-    assert words_asked_for(entry, named, "Written by a model.").startswith("list: 300 items")
+    assert requested_text(entry, named, "Written by a model.").startswith("list: 300 items")
     misnamed = msgspec.structs.replace(named, compactor="log")
-    assert words_asked_for(entry, misnamed, "Written by a model.") == "Written by a model."
-    assert words_asked_for(entry, misnamed, "") == ""
-    assert ROWS.startswith(words_asked_for(entry, ResultRules(compact_length=60, compact_mode="first_chars"), ""))
-    assert words_asked_for(entry, ResultRules(), "") == ""
+    assert requested_text(entry, misnamed, "Written by a model.") == "Written by a model."
+    assert requested_text(entry, misnamed, "") == ""
+    assert ROWS.startswith(requested_text(entry, ResultRules(compact_length=60, compact_mode="first_chars"), ""))
+    assert requested_text(entry, ResultRules(), "") == ""
 
 
 def test_a_head_line_is_short() -> None:
@@ -278,7 +278,7 @@ def test_a_stub_can_be_the_first_characters() -> None:
     entry = story.turn(PROSE)[1]
     entry = msgspec.structs.replace(entry, content_id="c-3")
     rules = ResultRules(compact_mode="first_chars", compact_length=100)
-    stub = stub_of(entry, rules, "expired", words_asked_for(entry, rules, ""))
+    stub = stub_of(entry, rules, "expired", requested_text(entry, rules, ""))
     assert "c-3" in stub.splitlines()[0]
     assert stub.splitlines()[1].startswith("The moon pulls")
     assert "c-3" in removal_of(entry, ResultRules())

@@ -41,7 +41,7 @@ from repertory.llm.profiles import profile_for
 from repertory.summarizer.messages import ResultSummarized
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.torture.answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
-from repertory.views.answers import MOST_DEPTH, Answer, read_answer
+from repertory.views.answers import MAX_DEPTH, Answer, read_answer
 
 BINDING = "claude-opus-5-5"
 
@@ -74,7 +74,7 @@ def test_whatever_comes_is_kept_in_a_form_that_can_be_sent_again(seed: int, most
     assert kept_and_sent(answer) == ""
     ids = [use.id for use in tool_uses(answer.content)]
     assert len(ids) == len({*ids, "call_0"}) - 1
-    assert set(answer.unmade) <= set(ids)
+    assert set(answer.rejected) <= set(ids)
     assert bool(answer.raw) == (len(answer.content) != len(response.content) or answer.content != response.content)
     kept = ModelResponse(content=answer.content, stop_reason=answer.stop_reason)
     again = read_answer(kept, known=(), tools=TOOLS, most=10 * most)
@@ -96,7 +96,7 @@ def test_a_legal_answer_is_kept_as_it_came() -> None:
     )
     answer = read(*content)
     assert all(kept is came for kept, came in zip(answer.content, content, strict=True))
-    assert (answer.unmade, answer.raw) == ({}, "")
+    assert (answer.rejected, answer.raw) == ({}, "")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_an_illegal_or_used_id_is_replaced_and_the_call_is_made(came: Any, kept:
     """Only the pairing hangs on an id, so a call with another one is the same call."""
     answer = read(ToolUse(came, "wipe", {"path": "."}), known=frozenset({"t1"}))
     assert tool_uses(answer.content) == (ToolUse(kept, "wipe", {"path": "."}),)
-    assert answer.unmade == {}
+    assert answer.rejected == {}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_call_with_an_illegal_name_is_not_made(name: Any, kept: str, told: str
     answer = read(ToolUse("t1", name, {"path": "."}))
     (use,) = tool_uses(answer.content)
     assert use.name == kept
-    assert told in answer.unmade["t1"]
+    assert told in answer.rejected["t1"]
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_a_call_whose_arguments_cannot_be_kept_is_not_made(arguments: Any, told:
     """The model is told what was wrong with them; the record has none instead."""
     answer = read(ToolUse("t1", "wipe", arguments))
     assert tool_uses(answer.content) == (ToolUse("t1", "wipe", {}),)
-    assert told in answer.unmade["t1"]
+    assert told in answer.rejected["t1"]
     assert answer.raw
 
 
 def test_arguments_at_the_bound_are_kept() -> None:
     """So deep, and so large a number, go through."""
-    assert read(ToolUse("t1", "wipe", {"a": deep(MOST_DEPTH - 1), "b": 2**64 - 1})).raw == ""
+    assert read(ToolUse("t1", "wipe", {"a": deep(MAX_DEPTH - 1), "b": 2**64 - 1})).raw == ""
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_of_an_answer_that_may_be_cut_off_only_whole_calls_are_made(stop_reason:
     """Whole is a call that has arguments and another block behind it."""
     empty, whole, last = ToolUse("a", "wipe", {}), ToolUse("b", "wipe", {"x": 1}), ToolUse("c", "wipe", {"x": 2})
     answer = read(empty, whole, last, Text(" \n"), stop_reason=stop_reason)
-    assert set(answer.unmade) == {"a", "c"}
-    assert stop_reason in answer.unmade["c"]
-    assert set(read(empty, whole, last, Text("So,"), stop_reason=stop_reason).unmade) == {"a"}
-    assert read(empty, whole, last, stop_reason="end_turn").unmade == {}
+    assert set(answer.rejected) == {"a", "c"}
+    assert stop_reason in answer.rejected["c"]
+    assert set(read(empty, whole, last, Text("So,"), stop_reason=stop_reason).rejected) == {"a"}
+    assert read(empty, whole, last, stop_reason="end_turn").rejected == {}
 
 
 def test_a_call_of_the_server_that_stays_without_result_is_left_out() -> None:

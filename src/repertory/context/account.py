@@ -53,7 +53,7 @@ class Account:
     Attributes:
         bank: By how much the run is cheaper than if nothing had been edited.
         owed: What the run has spent since the last fold on reading what a fold would have cleared.
-        since_counted: How many requests were made after the last one that the plan counts.
+        uncounted_requests: How many requests were made after the last one that the plan counts.
         cached: Tokens of the view that the last request left in the cache, head included.
     """
 

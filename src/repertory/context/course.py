@@ -31,7 +31,7 @@ class Fold(NamedTuple):
 
     Attributes:
         upto: Position at which the fold would end, not included.
-        old: Tokens that it would take out of view.
+        cleared: Tokens that it would take out of view.
         cost: What that costs, in tokens at the input price.
         saves: What it saves at each call, in the same unit.
     """
@@ -96,7 +96,7 @@ class Course:
                 self.account = Account(self.rates, self.head)
                 self.switch_to(view)
                 self.account.bank -= self._priced_in_tokens(self.charged)
-        self.editor.trail.known = view.last_turn
+        self.editor.trail.known_upto = view.last_turn
         return view
 
     def _recount(self, view: ViewIndex) -> None:
@@ -110,9 +110,9 @@ class Course:
         self._view = view
         self.account.adopt(view)
 
-    def take_summaries(self, view: ViewIndex, summaries: Mapping[int, str]) -> None:
+    def add_summaries(self, view: ViewIndex, summaries: Mapping[int, str]) -> None:
         """Take in a model's summaries of single results, by position."""
-        if self.editor.trail.take_summaries(summaries, view.snapshot):
+        if self.editor.trail.add_summaries(summaries, view.snapshot):
             self._recount(view)
 
     def count_requests(self, view: ViewIndex) -> None:
@@ -144,7 +144,7 @@ class Course:
 
     def read_ahead(self, now: Inputs) -> None:
         """Read what a request shows, and write the trail of what will have left the window before the next one."""
-        self.editor.trail.known = now.view.position
+        self.editor.trail.known_upto = now.view.position
         self.write(now.view, now.iteration + 1)
 
     def _unneeded_tokens(self, view: ViewIndex, answer: Entry) -> int:
@@ -166,7 +166,7 @@ class Course:
 
     def _newest_log(self, view: ViewIndex, upto: int) -> list[str]:
         """Return the stretches of the log of everything before a position: as many of the newest as fit."""
-        plan, snapshot, trail = view.plan, view.snapshot, self.editor.trail.ahead(view.snapshot)
+        plan, snapshot, trail = view.plan, view.snapshot, self.editor.trail.scratch_copy(view.snapshot)
         trail.write(snapshot, upto)
         text = trail.text(plan.start, upto, talk=TALKERS[self.policy.keep_user_input :])  # what users said is kept
         span = snapshot[plan.start].iteration, snapshot[upto - 1].iteration

@@ -17,11 +17,11 @@ from repertory.shortening.shaping import (
     Why,
     lines_stub,
     removal_of,
+    requested_text,
     stub_of,
     superseded_stub,
     tool_text,
     viewed_stub,
-    words_asked_for,
 )
 from repertory.shortening.trail import TALKERS, Trail, log_head, log_of_calls, room_of
 
@@ -132,14 +132,14 @@ class Editor:
 
     def shorten(self, view: ViewIndex, entry: Entry, why: Why, rules: ResultRules) -> StubResult:
         """Replace a result by a stub: what its policy asks for, or else the most telling lines."""
-        asked = words_asked_for(entry, rules, self.trail.result_summary(entry))
-        if asked:
-            text = stub_of(entry, rules, why, asked)
+        requested = requested_text(entry, rules, self.trail.result_summary(entry))
+        if requested:
+            text = stub_of(entry, rules, why, requested)
         else:
             length = entry.original_length or len(tool_text(entry))
             room = rules.compact_length if why == "expired" else room_of(length, rules.importance)
-            lines, of = self.trail.lines_of(entry, view.snapshot, room)
-            text = lines_stub(entry, rules, why, lines, of)
+            lines, total = self.trail.lines_of(entry, view.snapshot, room)
+            text = lines_stub(entry, rules, why, lines, total)
         return stub_edit(entry, text, why)
 
     def shorten_old(self, view: ViewIndex) -> list[StubResult]:
@@ -196,8 +196,8 @@ class Editor:
             rules = view.rules(entry.tool)
             old = iteration - entry.iteration > policy.window * rules.importance or entry.position not in recent
             if old and start <= entry.position < view.last_turn:
-                asked = words_asked_for(entry, rules, self.trail.result_summary(entry))
-                text = stub_of(entry, rules, "shortened", asked) if asked else viewed_stub(entry, rules)
+                requested = requested_text(entry, rules, self.trail.result_summary(entry))
+                text = stub_of(entry, rules, "shortened", requested) if requested else viewed_stub(entry, rules)
                 viewed.append(stub_edit(entry, text, "shortened"))
         return merge_edits(edits, worthwhile(viewed))
 

@@ -19,7 +19,7 @@ from repertory.context.view_index import Inputs, ViewIndex
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import text_of
 from repertory.record.records import SummaryStored
-from repertory.shortening.shaping import whole_of
+from repertory.shortening.shaping import retrieval_note
 
 _RECOVERY_RESULTS = 3  # results that a recovery keeps (FEATURES.md C9)
 _CUT_CHARS = 1_000  # what remains of a result that the model has not read yet, if nothing else helps (C9)
@@ -133,7 +133,7 @@ class Fitting:
     @cached_property
     def _editor(self) -> Editor:
         """Write to a copy of the trail: what is tried may not be used, and must not affect what is written later."""
-        return Editor(self._course.editor.trail.ahead(self._now.view.snapshot))
+        return Editor(self._course.editor.trail.scratch_copy(self._now.view.snapshot))
 
     def _shorten_before(
         self,
@@ -223,6 +223,6 @@ def _cut_newest(view: ViewIndex) -> list[Edit]:
     for entry in view.results:
         found = cut(text_of(entry.content), _CUT_CHARS) if entry.position >= view.last_turn else None
         if found is not None:
-            note = whole_of(entry, view.rules(entry.tool))
+            note = retrieval_note(entry, view.rules(entry.tool))
             edits.append(stub_edit(entry, f"{found.text}\n[shortened because the context is full{note}]", "cut"))
     return edits

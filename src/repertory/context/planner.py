@@ -140,7 +140,7 @@ class Planner:
         course = self._course
         view = course.follow(snapshot, plan)
         course.editor.superseded.follow(snapshot, view.plan.start)
-        course.take_summaries(view, result_summaries)
+        course.add_summaries(view, result_summaries)
         calibration = calibration or Calibration()
         estimate = course.head + view.tokens
         limit = self._limit if shrink_to is None else min(shrink_to, self._limit)

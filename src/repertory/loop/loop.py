@@ -138,7 +138,7 @@ class Loop:
         if live.inbox.has_unread and not self._paused_by_server():  # its tools' results come first
             live.repeats.clear()
             if self._form is not None:
-                self._form.forget()
+                self._form.reset_count()
             await self._ledger.append(*live.inbox.take(iteration=live.iteration))
             live.asked = last_asked(self._ledger.snapshot())
             live.wake()  # whoever waits for the answer to an earlier message
@@ -260,7 +260,7 @@ class Loop:
                         raise ModelRefused(_refusal(answer, response.extra))
                     return []
                 calls = await self._caller.keep(answer, iteration, replied)
-                if answer.unmade and not calls:
+                if answer.rejected and not calls:
                     self._count_nudge()
                 return calls
 
@@ -375,7 +375,7 @@ class AgentActor:
         await self._finished.wait()
 
     @handler
-    def heard(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
+    def handle_answer(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
         """Hand the message to the view, which keeps it until it is needed."""
         if self._loop is not None:  # otherwise an earlier incarnation asked; the record has it
-            self._loop.view.heard(message)
+            self._loop.view.handle_answer(message)

@@ -44,7 +44,7 @@ from repertory.runs.events import (
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
 from repertory.runs.waiting_calls import waiting_id
-from repertory.shortening.shaping import whole_of
+from repertory.shortening.shaping import retrieval_note
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
 from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
@@ -97,7 +97,7 @@ class Caller:
         content, reason = answer.content, answer.stop_reason
         turn = Draft(role="assistant", kind="assistant", content=content, iteration=iteration, stop_reason=reason)
         uses = tool_uses(content)
-        results = [error_result(use, answer.unmade[use.id], iteration) for use in uses if use.id in answer.unmade]
+        results = [error_result(use, answer.rejected[use.id], iteration) for use in uses if use.id in answer.rejected]
         ends = [self._results.end_of(result, "error") for result in results]
         also = [*records]
         for finished, ended in ends:
@@ -106,7 +106,7 @@ class Caller:
         self.known_ids.update([use.id for use in uses])
         for _, ended in ends:
             self._live.show(ended)
-        return [call for call in calls_of(entry) if call.use.id not in answer.unmade]
+        return [call for call in calls_of(entry) if call.use.id not in answer.rejected]
 
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> LimitExceeded | None:
         """Make calls concurrently, as many at once as the limits allow; each result becomes durable on its own.
@@ -437,7 +437,7 @@ class Caller:
         if not whole or (entry.iteration < recent and entry.position not in plan.pins):
             return ""
         size = f"{length:,} of {entry.original_length:,}" if entry.original_length else f"{length:,}"
-        cited = whole_of(entry, self._policy.rules(entry.tool)) if entry.content_id else ""
+        cited = retrieval_note(entry, self._policy.rules(entry.tool)) if entry.content_id else ""
         return (
             f"[already called in iteration {earlier.iteration} with the same arguments; that result ({size} "
             f"characters, call {earlier.call_id}) stands above, unchanged{cited}]"

@@ -29,8 +29,8 @@ from repertory.replay.recording import RecordedRun
 from repertory.replay.words import words_of
 from repertory.supervisor import run as run_async
 
-_ANSWER = 2_048  # tokens: enough for a step, and a low bound on the cost
-_AT_ONCE = 4  # samples; even a provider's smallest limits allow as many
+_MAX_ANSWER = 2_048  # tokens: enough for a step, and a low bound on the cost
+_CONCURRENCY = 4  # samples; even a provider's smallest limits allow as many
 _KEY_CHARS = 200  # of an argument that says what to do, rather than how to word it
 _PROSE = re.compile(r"(?:[^\W\d_]+[,.']?\s+){3,}[^\W\d_]+[.!]?")  # four plain words: a description
 
@@ -123,17 +123,17 @@ def _differing(
     samples: list[Sample] = []
     records = plain_requests(run, requests[0], reasoning=None)
     for iteration, (request, record) in enumerate(zip(requests, records, strict=False), 1):
-        view = as_asked(request, model, tools)
-        full = as_asked(record, model, tools)
-        if view.messages != full.messages and estimate_tokens(full) + _ANSWER <= model.profile.context_window:
+        view = without_signatures(request, model, tools)
+        full = without_signatures(record, model, tools)
+        if view.messages != full.messages and estimate_tokens(full) + _MAX_ANSWER <= model.profile.context_window:
             samples.append(Sample(run=run.id, iteration=iteration, view=view, record=full))
     return samples
 
 
-def as_asked(request: ModelRequest, model: Model, tools: tuple[ToolSchema, ...]) -> ModelRequest:
+def without_signatures(request: ModelRequest, model: Model, tools: tuple[ToolSchema, ...]) -> ModelRequest:
     """Make a request sendable: without anything signed, since the signatures of a replay are not the provider's."""
     messages = tuple(Message(each.role, tuple(_unsigned(each.content))) for each in request.messages)
-    return ModelRequest(model=model.name, messages=messages, system=request.system, tools=tools, max_tokens=_ANSWER)
+    return ModelRequest(model=model.name, messages=messages, system=request.system, tools=tools, max_tokens=_MAX_ANSWER)
 
 
 def _unsigned(content: Sequence[Block]) -> Iterator[Block]:
@@ -169,7 +169,7 @@ def _type_of(value: Any) -> str:
 def price_at_most(samples: Sequence[Sample], profile: ModelProfile) -> float:
     """Return the most US dollars that asking can cost: if nothing is cached and every answer has the maximum length."""
     return sum(
-        times * amount_at_most(profile, prompt=estimate_tokens(request), output=_ANSWER).cost
+        times * amount_at_most(profile, prompt=estimate_tokens(request), output=_MAX_ANSWER).cost
         for sample in samples
         for times, request in ((1, sample.view), (2, sample.record))
     )
@@ -186,7 +186,7 @@ def agree(samples: Sequence[Sample], model: Model, *, on_answer: Callable[[], No
     answers: dict[int, tuple[ModelResponse, ModelResponse, ModelResponse]] = {}
     failed: dict[int, str] = {}
     cost = 0.0
-    limiter = anyio.CapacityLimiter(_AT_ONCE)
+    limiter = anyio.CapacityLimiter(_CONCURRENCY)
 
     async def ask(request: ModelRequest) -> ModelResponse:
         nonlocal cost

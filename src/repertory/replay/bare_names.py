@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from repertory.replay.words import bare_line, without_gutter
 
-_CUT = 40  # fewest characters by which the beginning of a cut line is recognized
-_LONGEST = 200  # characters of a name that are examined
-_ROW = 3  # names; two can also be neighbours in a sentence
+_MIN_START = 40  # fewest characters by which the beginning of a cut line is recognized
+_MAX_NAME = 200  # characters of a name that are examined
+_MIN_ROW = 3  # names; two can also be neighbours in a sentence
 _BULLET = re.compile(r"\s*(?:[-*>•·+→]|\d+[.):]|L\d+:?|\[[\w \-–]+\])\s+")
 _TOKEN = re.compile(r"[^\s,;|]+")
 _NAME = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./]\w|^[.~]?/\w|^--?\w|\w-\w+-\w")  # no plain word, by its shape
@@ -29,7 +29,7 @@ class BareNames:
     def __init__(self, sources: Iterable[str], tools: Iterable[str]) -> None:
         lines = {line for text in sources for raw in text.splitlines() for line in (bare_line(raw), raw.strip())}
         self._lines = lines
-        self._sorted = sorted(line for line in lines if len(line) > _CUT)
+        self._sorted = sorted(line for line in lines if len(line) > _MIN_START)
         named = "|".join(map(re.escape, sorted(tools, key=len, reverse=True))) or r"\b\B"
         self._call = re.compile(rf"(?<!\w)(?:\w+\(|(?:{named})(?:[ :]?\s*[({{\[\"']|:|\s+\w+=))")
 
@@ -56,25 +56,25 @@ class BareNames:
         row: list[tuple[int, int]] = []
         others = 0
         for token in _TOKEN.finditer(line, begin):
-            word = token[0][:_LONGEST]
+            word = token[0][:_MAX_NAME]
             if _CODE.search(word) or not (_NAME.search(word) or _MARKS.fullmatch(word)):
                 others += 1
-                if len(row) >= _ROW:
+                if len(row) >= _MIN_ROW:
                     yield row[0][0], row[-1][1]
                 row = []
             elif not _MARKS.fullmatch(word):  # there may be a dash or an arrow between two
                 row.append(token.span())
-        if len(row) >= _ROW or (row and not others):
+        if len(row) >= _MIN_ROW or (row and not others):
             yield row[0][0], row[-1][1]
 
     def _is_source(self, line: str) -> bool:
         """Whether a line is in the recording, or is the beginning of a long line there."""
         return any(
-            known in self._lines or self._begins(known.partition("…")[0].rstrip())
+            known in self._lines or self._is_line_start(known.partition("…")[0].rstrip())
             for known in (line.strip(), bare_line(line), without_gutter(line))
             if known
         )
 
-    def _begins(self, part: str) -> bool:
+    def _is_line_start(self, part: str) -> bool:
         at = bisect_left(self._sorted, part)
-        return len(part) >= _CUT and at < len(self._sorted) and self._sorted[at].startswith(part)
+        return len(part) >= _MIN_START and at < len(self._sorted) and self._sorted[at].startswith(part)

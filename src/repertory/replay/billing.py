@@ -50,7 +50,7 @@ class Position(msgspec.Struct, frozen=True):
     thought: str
 
 
-class _Known(NamedTuple):
+class _BlockData(NamedTuple):
     block: Block  # referenced, so that its ``id`` is not reused
     digest: bytes
     tokens: int
@@ -71,7 +71,7 @@ class Biller:
         self._now = 0.0
         self._rules = profile.cache
         self._cache = PrefixCache(lambda: self._now)
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _BlockData] = {}
         self._frame: tuple[Any, ...] | None = None
         self._head = 0  # positions of tools and system
         self._messages: tuple[Message, ...] = ()
@@ -90,14 +90,14 @@ class Biller:
         """
         self._now = at
         kept = self._read(request)
-        marked = [(self._place(point), point.ttl) for point in request.breakpoints]
+        marked = [(self._marker_position(point), point.ttl) for point in request.breakpoints]
         use = self._cache.look_up(self.positions, marked, self._rules)
         use.begun()
         return use.usage, kept
 
     def _read(self, request: ModelRequest) -> int:
         """Update the positions to a request; return how many stay."""
-        pictures = any(self._recall(block).picture for message in request.messages for block in message.content)
+        pictures = any(self._look_up_block(block).picture for message in request.messages for block in message.content)
         # A change of any of these changes the prefix of every message.
         settings = [request.options.get("tool_choice"), request.options.get("thinking"), pictures]
         frame = (request.model, settings, request.tools, request.system)
@@ -107,13 +107,13 @@ class Biller:
             self._head = len(self.positions)
         pairs = zip(self._messages, request.messages, strict=False)
         # By identity: an unedited view hands out the same messages.
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
-        kept = self._ends[same - 1] if same else self._head
-        del self.positions[kept:], self._ends[same:]
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+        kept = self._ends[shared - 1] if shared else self._head
+        del self.positions[kept:], self._ends[shared:]
         level = canonical_json(settings)
-        for message in request.messages[same:]:
+        for message in request.messages[shared:]:
             for block in message.content:
-                self.positions.append(self._next(message.role.encode() + level, message.role.encode(), block))
+                self.positions.append(self._next_position(message.role.encode() + level, message.role.encode(), block))
             self._ends.append(len(self.positions))
         self._messages = request.messages
         if len(self._known) > 4 * len(self.positions) + 1_000:  # earlier views showed these blocks, this one does not
@@ -126,14 +126,14 @@ class Biller:
         tokens = 0
         parts: list[tuple[bytes, bytes, int, Block | None]] = [
             *((b"tools", canonical_json(tool), estimate_tokens(tool), None) for tool in request.tools),
-            *((b"system", *self._recall(block)[1:3], block) for block in request.system),
+            *((b"system", *self._look_up_block(block)[1:3], block) for block in request.system),
         ]
         for level, digest, size, block in parts:
             key, tokens = _chain(key, level, digest), tokens + size
             yield Position(key, tokens, block, key, "")
 
-    def _next(self, level: bytes, role: bytes, block: Block) -> Position:
-        known = self._recall(block)
+    def _next_position(self, level: bytes, role: bytes, block: Block) -> Position:
+        known = self._look_up_block(block)
         before = self.positions[-1] if self.positions else _NOTHING
         key = _chain(before.key, level, known.digest)
         tokens = before.tokens + known.tokens
@@ -144,16 +144,16 @@ class Biller:
             return Position(key, tokens, block, *sealed(block))
         return Position(key, tokens, block, _chain(before.bound, role, known.digest), before.thought)
 
-    def _recall(self, block: Block) -> _Known:
+    def _look_up_block(self, block: Block) -> _BlockData:
         known = self._known.get(id(block))
         if known is None:
             inner = block.content if isinstance(block, ToolResult) and not isinstance(block.content, str) else (block,)
             digest = blake2b(canonical_json(encode_block(block)), digest_size=16).digest()
             picture = any(isinstance(part, Image) for part in inner)
-            known = self._known[id(block)] = _Known(block, digest, estimate_tokens(block), picture)
+            known = self._known[id(block)] = _BlockData(block, digest, estimate_tokens(block), picture)
         return known
 
-    def _place(self, point: Breakpoint) -> int:
+    def _marker_position(self, point: Breakpoint) -> int:
         """Return the position of a cache marker."""
         if point.message is None:
             return self._head - 1

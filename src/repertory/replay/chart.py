@@ -79,7 +79,7 @@ def svg(*, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]])
     ]
     for tokens in range(0, top + 1, step):
         parts.append(f'<path d="M{_LEFT} {y(tokens):.1f}H{_WIDTH - _RIGHT}" stroke="#e4e7ea"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y(tokens) + 4:.1f}" text-anchor="end">{_short(tokens)}</text>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y(tokens) + 4:.1f}" text-anchor="end">{_format_tokens(tokens)}</text>')
     every, _ = _scale(length)
     for number in range(every, length + 1, every):
         parts.append(f'<text x="{x(number - 1):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{number}</text>')
@@ -108,7 +108,7 @@ def _scale(most: int) -> tuple[int, int]:
     return step, -(-most // step) * step
 
 
-def _short(tokens: int) -> str:
+def _format_tokens(tokens: int) -> str:
     return f"{tokens / 1000:g}k" if tokens >= 1000 else str(tokens)
 
 

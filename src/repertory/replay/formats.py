@@ -23,7 +23,7 @@ from repertory.llm.messages import (
     text_of,
 )
 from repertory.llm.model import Usage
-from repertory.replay.recording import RecordedRun, Said, record_run
+from repertory.replay.recording import RecordedMessage, RecordedRun, record_run
 
 _SYSTEM = ("system", "developer")
 
@@ -45,14 +45,14 @@ def read_document(document: Any, *, run_id: str, file: str, where: str) -> Recor
     if not isinstance(messages, list):
         refuse(where, "$", "a list of messages, or an object with one under 'messages'", document)
     system = [text_of(tuple(_blocks(outer["system"], where, "$.system")))] if outer.get("system") else []
-    said: list[Said] = []
+    recorded: list[RecordedMessage] = []
     usages = _recorded_usages(outer)
     answers = 0
     for index, raw in enumerate(messages):
         place = f"$.messages[{index}]" if outer else f"$[{index}]"
         if not isinstance(raw, dict):
             refuse(where, place, "a message with a role", raw)
-        if raw.get("role") in _SYSTEM and not said:
+        if raw.get("role") in _SYSTEM and not recorded:
             system.append(text_of(tuple(_blocks(raw.get("content"), where, place))))
             continue
         message = read_message(raw, where, place)
@@ -60,9 +60,9 @@ def read_document(document: Any, *, run_id: str, file: str, where: str) -> Recor
         if message.role == "assistant":
             usage = usages[answers] if answers < len(usages) else None
             answers += 1
-        said.append(Said(message, usage))
+        recorded.append(RecordedMessage(message, usage))
     return record_run(
-        said,
+        recorded,
         run_id=str(outer.get("id") or run_id),
         file=file,
         model=str(outer.get("model") or ""),
@@ -114,7 +114,7 @@ def _blocks(content: Any, where: str, place: str) -> Iterator[Block]:
         yield block
 
 
-_WORDS: Final[dict[type[Any], str]] = {str: "text", dict: "an object", bool: "true or false"}
+_TYPE_NAMES: Final[dict[type[Any], str]] = {str: "text", dict: "an object", bool: "true or false"}
 
 
 def _check(block: Block, raw: Json, where: str, place: str) -> None:
@@ -125,7 +125,7 @@ def _check(block: Block, raw: Json, where: str, place: str) -> None:
             refuse(where, place, "a block with a type", raw)
         if kind in KNOWN_TYPES:
             name, wanted = broken_field(raw) or ("content", tuple)
-            refuse(where, f"{place}.{name}", _WORDS.get(wanted, "text or blocks"), raw.get(name))
+            refuse(where, f"{place}.{name}", _TYPE_NAMES.get(wanted, "text or blocks"), raw.get(name))
     elif isinstance(block, ToolResult) and not isinstance(block.content, str):
         for index, part in enumerate(block.content):
             _check(part, raw["content"][index], where, f"{place}.content[{index}]")

@@ -44,9 +44,9 @@ MEASURES = ("facts", "lines", "own_facts", "own_lines")
 OLD = AGES[-1:]
 """The ages of more than ten iterations."""
 
-_KEPT = 10  # iterations for which what was read again counts as in view
+_REREAD_FOR = 10  # iterations for which what was read again counts as in view
 _NEAR = 240  # characters on each side of an identifier
-_ENOUGH = 0.6  # of a line's words
+_MIN_SHARE = 0.6  # of a line's words
 _WORD = re.compile(r"\w+")
 
 
@@ -142,8 +142,8 @@ class Meter:
         Returns:
             Tokens of the results that would have to be read again.
         """
-        shown = [self._recall(block, "user") for block in request.system]
-        shown += [self._recall(block, message.role) for message in request.messages for block in message.content]
+        shown = [self._look_up_block(block, "user") for block in request.system]
+        shown += [self._look_up_block(block, message.role) for message in request.messages for block in message.content]
         view = "\n".join([each.words for each in shown])
         verbatim = {each.source for each in shown if each.source is not None}
         missing: list[Need] = []
@@ -158,19 +158,19 @@ class Meter:
                     lacks_name = lacks_name or not seen
                     for kind in (UNION, *need.kinds):
                         self.found.counts[kind, need.bucket, left, seen] += 1
-                seen = seen and (not left or self._stands(need, view))
+                seen = seen and (not left or self._is_fact_in_view(need, view))
             self.found.counts[measure, need.bucket, left, seen] += 1
             if not seen and not need.own:
                 missing.append(need)
         self.found.blind += lacks_name
         self.found.without_task += self._run.task not in view
         if iteration > 1:
-            self._look_at_arrivals(request.messages[-1], self._run.turns[iteration - 2].results.values())
+            self._count_arrivals(request.messages[-1], self._run.turns[iteration - 2].results.values())
         if len(self._shown) > 4 * len(shown) + 1_000:  # earlier views showed these blocks, this one does not
             self._shown = {id(each.block): each for each in shown}
-        return self._read(missing, iteration)
+        return self._read_missing(missing, iteration)
 
-    def _recall(self, block: Block, role: str) -> _Shown:
+    def _look_up_block(self, block: Block, role: str) -> _Shown:
         known = self._shown.get(id(block))
         if known is None:
             words = words_of(block)
@@ -187,7 +187,7 @@ class Meter:
                 self._known_texts.add(words)  # a text that stays is counted once
         return known
 
-    def _stands(self, need: Need, view: str) -> bool:
+    def _is_fact_in_view(self, need: Need, view: str) -> bool:
         """Whether a line that holds an identifier is in view, or most of its words are around the identifier there."""
         name = need.text
         lines = {line: others for source in need.sources for line, others in self._lines_with(name, source).items()}
@@ -196,7 +196,7 @@ class Meter:
         for at in places_of(name, view):
             end = at + len(name)
             near = {*_WORD.findall(view, max(0, at - _NEAR), at), *_WORD.findall(view, end, end + _NEAR)}
-            if any(len(others & near) >= _ENOUGH * len(others) for others in lines.values()):
+            if any(len(others & near) >= _MIN_SHARE * len(others) for others in lines.values()):
                 return True
         return False
 
@@ -212,18 +212,18 @@ class Meter:
                 known[line] = set(_WORD.findall(line)) - own
         return known
 
-    def _read(self, missing: Sequence[Need], iteration: int) -> int:
+    def _read_missing(self, missing: Sequence[Need], iteration: int) -> int:
         """Read again the results that hold what is missing, and return their tokens."""
         tokens = 0
         for need in missing:
-            if any(iteration - self._read_again.get(source, -_KEPT) < _KEPT for source in need.sources):
+            if any(iteration - self._read_again.get(source, -_REREAD_FOR) < _REREAD_FOR for source in need.sources):
                 continue
             smallest = min(need.sources, key=lambda source: len(source.text))
             self._read_again[smallest] = iteration
             tokens += estimate_tokens(smallest.text)
         return tokens
 
-    def _look_at_arrivals(self, message: Message, results: Iterable[ToolResult]) -> None:
+    def _count_arrivals(self, message: Message, results: Iterable[ToolResult]) -> None:
         now = {block.tool_use_id: block for block in message.content if isinstance(block, ToolResult)}
         for result in results:
             tokens = estimate_tokens(result)

@@ -24,7 +24,7 @@ from repertory.tools.schema import Definition
 _END = "[the recording ends here]"
 _REASONING = "[reasoning] " * 20  # about 60 tokens; recordings leave out the real reasoning
 PLAIN_REASONING = Thinking(_REASONING, "0" * 49)  # as long as a signed block
-_PACE = 10.0  # seconds between two answers whose times nobody recorded
+_SECONDS_PER_TURN = 10.0  # seconds between two answers whose times nobody recorded
 
 
 class ReplayModel:
@@ -137,7 +137,7 @@ def times_of(run: RecordedRun) -> list[float]:
     """Return when each turn was requested, in seconds: as recorded, else at a steady pace; never backwards."""
     times: list[float] = []
     for turn in run.turns:
-        paced = times[-1] + _PACE if times else 1_000_000.0
+        paced = times[-1] + _SECONDS_PER_TURN if times else 1_000_000.0
         times.append(paced if turn.at is None else max(turn.at, times[-1] if times else turn.at))
     return times
 
@@ -149,10 +149,10 @@ def output_tokens(turn: Turn, profile: ModelProfile) -> int:
 
 
 def _reasoning(before: Position) -> Thinking:
-    return Thinking(_REASONING, f"{before.bound.hex()}.{_short(before.thought)}")
+    return Thinking(_REASONING, f"{before.bound.hex()}.{_digest(before.thought)}")
 
 
-def _short(signature: str) -> str:
+def _digest(signature: str) -> str:
     return blake2b(signature.encode(), digest_size=8).hexdigest()
 
 
@@ -171,7 +171,7 @@ def _is_broken(positions: list[Position], at: int) -> bool:
     if not isinstance(block, Thinking):
         return False
     bound, _, thought = block.signature.partition(".")
-    return bound != before.bound.hex() or bool(before.thought and _short(before.thought) != thought)
+    return bound != before.bound.hex() or bool(before.thought and _digest(before.thought) != thought)
 
 
 class _Anything(msgspec.Struct, frozen=True):

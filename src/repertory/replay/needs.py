@@ -72,7 +72,7 @@ def needs_of(run: RecordedRun) -> Needs:
     given: set[str] = set()  # of these, what the user said before anybody else
     found = Needs([], set())
 
-    def give(text: str) -> None:
+    def add_given(text: str) -> None:
         found.texts.add(text)
         given.update(tokens_of(text).keys() - index)
 
@@ -81,7 +81,7 @@ def needs_of(run: RecordedRun) -> Needs:
         for token in tokens_of(source.text):
             index.setdefault(token, []).append(source)
 
-    def taken(words: str, iteration: int) -> Iterator[Need]:
+    def needs_in(words: str, iteration: int) -> Iterator[Need]:
         """Yield needs in a deterministic order, identifiers first."""
         for token, kinds in sorted(tokens_of(words).items(), key=lambda each: (not each[1], each[0])):
             if token in index and token not in given:
@@ -90,14 +90,14 @@ def needs_of(run: RecordedRun) -> Needs:
                 holders = tuple(source for source in sources if source.own is own)
                 yield Need(token, tuple(kinds), own, iteration - holders[-1].iteration, holders)
 
-    give(run.system)
-    give(run.task)
+    add_given(run.system)
+    add_given(run.task)
     for iteration, turn in enumerate(run.turns, 1):
-        found.turns.append(tuple(taken(spoken(turn.content), iteration)))
+        found.turns.append(tuple(needs_in(spoken(turn.content), iteration)))
         for block in turn.content:
             add(Source(True, spoken((block,)), iteration))
         for result in turn.results.values():
             add(Source(False, text_of(result), iteration))
         for said in turn.said:
-            give(said)
+            add_given(said)
     return found

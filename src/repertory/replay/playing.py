@@ -33,7 +33,7 @@ from repertory.supervisor import Run, open_supervisor
 from repertory.supervisor import run as run_async
 
 _RUN_ID = "run-replay"  # constant: names of citations derive from it, and figures must not depend on chance
-_WORTH = 200  # requests, about three seconds of work: five times what starting a process takes
+_REQUESTS_PER_PROCESS = 200  # requests, about three seconds of work: five times what starting a process takes
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +216,7 @@ def play_all(
     """
     chosen = policy_named(policy)  # before any process is started
     work = sum(len(run.turns) for run in runs) * len(profiles)
-    jobs = min(jobs, len(runs), max(1, work // _WORTH))
+    jobs = min(jobs, len(runs), max(1, work // _REQUESTS_PER_PROCESS))
     if jobs <= 1:
         return [_play_models(run, chosen, profiles, on_request) for run in runs]
     played: dict[int, dict[str, Played]] = {}
@@ -234,14 +234,14 @@ def play_all(
             for ready in wait(list(playing)):
                 assert isinstance(ready, Connection)
                 try:
-                    told = ready.recv()
+                    message = ready.recv()
                 except (EOFError, ConnectionError):
                     lost = runs[playing[ready]]
                     raise RecordingError(f"{lost.file}: the process that played {lost.id} was ended") from None
-                if told is None:
+                if message is None:
                     on_request()
                 else:
-                    played[playing.pop(ready)] = told
+                    played[playing.pop(ready)] = message
     return [played[index] for index in range(len(runs))]
 
 
@@ -289,7 +289,7 @@ def _worker(policy: str, profiles: Sequence[ModelProfile]) -> Generator[Connecti
 
 
 def _work(connection: Connection, policy: str, profiles: Sequence[ModelProfile]) -> None:
-    def tell(what: object) -> None:
+    def send(what: object) -> None:
         try:
             connection.send(what)
         except OSError:  # the parent process is gone
@@ -301,4 +301,4 @@ def _work(connection: Connection, policy: str, profiles: Sequence[ModelProfile])
             run = connection.recv()
         except (EOFError, OSError):  # the parent process is gone, maybe while sending a run
             return
-        tell(_play_models(run, chosen, profiles, lambda: tell(None)))
+        send(_play_models(run, chosen, profiles, lambda: send(None)))

@@ -21,7 +21,7 @@ from repertory.replay.sessions import Session, is_session
 MAX_FILE = 2**30  # bytes, packed and unpacked: files are held in memory
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # the beginning of the escape of half a surrogate pair
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")  # the beginning of the escape of half a surrogate pair
 _NO_ANSWER = "expected at least one message of the assistant, got none"
 
 
@@ -36,13 +36,13 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
         path: The file.
     """
     try:
-        data, whole = _unpacked(_read(path))
+        data, whole = _unpack(_read(path))
     except (OSError, ValueError, zlib.error) as error:
         words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         yield RecordingError(f"{path}: expected a readable file of recorded runs, got: {words}")
         return
     if not whole:
-        data = _without_half_a_line(data)
+        data = _without_partial_line(data)
     if data.strip():
         yield from _runs(data.removeprefix(_BOM), path)
     elif whole:
@@ -84,7 +84,7 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
         if b"\n" not in data.strip():
             yield str(path), 0, RecordingError(f"{path}: expected JSON, got: {error}")
             return
-    held: list[tuple[str, int, Any]] = []  # until one line could be read
+    pending: list[tuple[str, int, Any]] = []  # until one line could be read
     readable = False
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -96,11 +96,11 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
             document = RecordingError(f"{where}: expected JSON, got: {error}")
         else:
             readable = True
-        held.append((where, number, document))
+        pending.append((where, number, document))
         if readable:
-            yield from held
-            held.clear()
-    yield from held[:1]  # a single broken document, not one problem for each of its lines
+            yield from pending
+            pending.clear()
+    yield from pending[:1]  # a single broken document, not one problem for each of its lines
 
 
 def _read(path: Path) -> bytes:
@@ -111,15 +111,15 @@ def _read(path: Path) -> bytes:
             raise ValueError("a device, which may have no end")
         data = file.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
-        raise _too_much()
+        raise _too_large()
     return data
 
 
-def _too_much() -> ValueError:
+def _too_large() -> ValueError:
     return ValueError(f"more than {MAX_FILE:,} bytes; split it")
 
 
-def _unpacked(data: bytes) -> tuple[bytes, bool]:
+def _unpack(data: bytes) -> tuple[bytes, bool]:
     """Unpack a file as far as possible; return the data and whether that is all. Raises ``ValueError`` if too large."""
     if not data.startswith(_GZIP):
         return data, True
@@ -130,14 +130,14 @@ def _unpacked(data: bytes) -> tuple[bytes, bool]:
         parts.append(member.decompress(data, left + 1))
         left -= len(parts[-1])
         if left < 0:
-            raise _too_much()
+            raise _too_large()
         if not member.eof:
             return b"".join(parts), False
         data = member.unused_data.lstrip(b"\0")
     return b"".join(parts), True
 
 
-def _without_half_a_line(data: bytes) -> bytes:
+def _without_partial_line(data: bytes) -> bytes:
     before, _, last = data.rpartition(b"\n")
     try:
         _decode(last)
@@ -157,7 +157,7 @@ def _decode(data: bytes) -> Any:
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        if not _HALF.search(data):
+        if not _SURROGATE_ESCAPE.search(data):
             raise
     try:
         text = json.dumps(json.loads(data), ensure_ascii=False)

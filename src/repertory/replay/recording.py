@@ -25,7 +25,7 @@ from repertory.tools.output import NO_OUTPUT, clean_text
 
 NO_RESULT = "[no result was recorded]"
 _NO_TASK = "[no task was recorded]"
-_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
         return sorted({use.name for turn in self.turns for use in tool_uses(turn.content)})
 
 
-class Said(msgspec.Struct, frozen=True):
+class RecordedMessage(msgspec.Struct, frozen=True):
     """A message of a recording, with what was recorded beside it."""
 
     message: Message
@@ -79,7 +79,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def record_run(
-    messages: Iterable[Said], *, run_id: str, file: str, model: str = "", system: str = ""
+    messages: Iterable[RecordedMessage], *, run_id: str, file: str, model: str = "", system: str = ""
 ) -> RecordedRun | None:
     """Turn a conversation into a run, in the order in which a loop would have had it.
 
@@ -92,21 +92,21 @@ def record_run(
     task: list[str] = []
     turns: list[Turn] = []
     ids = _Ids()
-    for role, said in _joined(messages):
-        content = [block for part in said for block in part.message.content]
+    for role, group in _group_by_role(messages):
+        content = [block for part in group for block in part.message.content]
         if role == "assistant":
             turns.append(
                 Turn(
-                    content=tuple(_spoken(content, ids)),
+                    content=tuple(_legal_blocks(content, ids)),
                     results={},
-                    usage=_sum(part.usage for part in said),
-                    at=next((part.at for part in said if part.at is not None), None),
+                    usage=_sum(part.usage for part in group),
+                    at=next((part.at for part in group if part.at is not None), None),
                 )
             )
         elif not turns:
             task.extend(_words(content))
         else:
-            turns[-1] = _answered(turns[-1], content, ids)
+            turns[-1] = _with_answers(turns[-1], content, ids)
     if not turns:
         return None
     complete = [_complete(turn) for turn in turns[:-1]]
@@ -120,22 +120,22 @@ def record_run(
     )
 
 
-def _joined(messages: Iterable[Said]) -> Iterator[tuple[str, list[Said]]]:
+def _group_by_role(messages: Iterable[RecordedMessage]) -> Iterator[tuple[str, list[RecordedMessage]]]:
     """Group neighbouring messages of one role; empty messages are left out."""
-    role, group = "", list[Said]()
-    for said in messages:
-        if not any(_says(block) for block in said.message.content):
+    role, group = "", list[RecordedMessage]()
+    for recorded in messages:
+        if not any(_has_words(block) for block in recorded.message.content):
             continue
-        if said.message.role != role and group:
+        if recorded.message.role != role and group:
             yield role, group
             group = []
-        role = said.message.role
-        group.append(said)
+        role = recorded.message.role
+        group.append(recorded)
     if group:
         yield role, group
 
 
-def _says(block: Block) -> bool:
+def _has_words(block: Block) -> bool:
     return not isinstance(block, Thinking | RedactedThinking) and not (
         isinstance(block, Text) and not block.text.strip()
     )
@@ -146,23 +146,23 @@ class _Ids:
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        self.now: dict[str, str] = {}
+        self.newest: dict[str, str] = {}
 
     def new(self, recorded: str) -> str:
-        base = _UNFIT.sub("_", recorded) or "call"
-        fit, number = base, 1
-        while fit in self._used:
+        base = _ILLEGAL.sub("_", recorded) or "call"
+        call_id, number = base, 1
+        while call_id in self._used:
             number += 1
-            fit = f"{base}_{number}"
-        self._used.add(fit)
-        self.now[recorded] = fit
-        return fit
+            call_id = f"{base}_{number}"
+        self._used.add(call_id)
+        self.newest[recorded] = call_id
+        return call_id
 
 
-def _spoken(content: Sequence[Block], ids: _Ids) -> Iterator[Block]:
+def _legal_blocks(content: Sequence[Block], ids: _Ids) -> Iterator[Block]:
     for block in content:
         if isinstance(block, ToolUse):
-            yield ToolUse(ids.new(block.id), _UNFIT.sub("_", block.name)[:128] or "tool", block.input)
+            yield ToolUse(ids.new(block.id), _ILLEGAL.sub("_", block.name)[:128] or "tool", block.input)
         elif isinstance(block, Text):
             if block.text.strip():
                 yield Text(clean_text(block.text)[0])
@@ -170,22 +170,22 @@ def _spoken(content: Sequence[Block], ids: _Ids) -> Iterator[Block]:
             yield block
 
 
-def _answered(turn: Turn, content: Sequence[Block], ids: _Ids) -> Turn:
+def _with_answers(turn: Turn, content: Sequence[Block], ids: _Ids) -> Turn:
     results, said = dict(turn.results), list(turn.said)
     calls = {use.id for use in tool_uses(turn.content)}
     for block in content:
         if not isinstance(block, ToolResult):
             said.extend(_words([block]))
             continue
-        call = ids.now.get(block.tool_use_id)
+        call = ids.newest.get(block.tool_use_id)
         if call in calls and call not in results:
-            results[call] = ToolResult(call, _shown(block.content), is_error=block.is_error)
+            results[call] = ToolResult(call, _as_returned(block.content), is_error=block.is_error)
         else:
             said.extend(_words([Text(text_of(block))]))
     return msgspec.structs.replace(turn, results=results, said=tuple(said))
 
 
-def _shown(content: str | tuple[Block, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
+def _as_returned(content: str | tuple[Block, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
     """Return a result as a tool returns it."""
     if isinstance(content, str):
         return clean_text(content)[0] or NO_OUTPUT

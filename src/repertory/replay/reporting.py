@@ -77,8 +77,8 @@ def figures(runs: Sequence[Played]) -> Json:
     """Add up the results of runs under one model's prices."""
     cost = sum(sum(played.costs) for played in runs)
     plain = sum(sum(played.plain_costs) for played in runs)
-    seen = sum(played.usage.prompt_tokens for played in runs)
-    would = sum(played.plain_usage.prompt_tokens for played in runs)
+    tokens_seen = sum(played.usage.prompt_tokens for played in runs)
+    plain_tokens = sum(played.plain_usage.prompt_tokens for played in runs)
     meaning = Meaning()
     for played in runs:
         meaning.add(played.meaning)
@@ -91,9 +91,9 @@ def figures(runs: Sequence[Played]) -> Json:
         "worst_run_ratio": round(max(ratios), 6) if ratios else None,
         "worst_prefix_ratio": max((_worst_prefix(played) for played in runs if played.costs), default=None),
         "dearer_runs": sum(ratio > _EQUAL for ratio in ratios),
-        "tokens_seen": seen,
-        "tokens_plain": would,
-        "tokens_ratio": _ratio(seen, would),
+        "tokens_seen": tokens_seen,
+        "tokens_plain": plain_tokens,
+        "tokens_ratio": _ratio(tokens_seen, plain_tokens),
         "peak_context": max((max(played.view, default=0) for played in runs), default=0),
         "peak_plain": max((max(played.plain, default=0) for played in runs), default=0),
         "identifiers": meaning.needed(UNION),

@@ -16,7 +16,7 @@ import msgspec
 from repertory.llm.messages import Json, Message, ToolResult, ToolUse
 from repertory.llm.model import Usage
 from repertory.replay.formats import read_message, read_time, read_usage, refuse
-from repertory.replay.recording import RecordedRun, Said, record_run
+from repertory.replay.recording import RecordedMessage, RecordedRun, record_run
 
 _SYNTHETIC = "<synthetic>"
 
@@ -42,11 +42,11 @@ class _Event(msgspec.Struct, frozen=True, eq=False):
     usage: Usage | None = None
 
     @property
-    def above(self) -> str:
+    def parent_id(self) -> str:
         """The uuid of the line that it follows."""
         return str(self.raw.get("parentUuid") or self.raw.get("logicalParentUuid"))
 
-    def follows(self, kept: Sequence[_Event]) -> bool:
+    def belongs_after(self, kept: Sequence[_Event]) -> bool:
         """Whether the event is part of the conversation, after the others of its branch.
 
         Left out are what the program said in the model's place, and what it showed only to its user. A summary is only
@@ -67,7 +67,7 @@ class Session:
     def __init__(self, *, file: str, name: str) -> None:
         self._file = file
         self._name = name
-        self._known: dict[str, _Event] = {}
+        self._by_id: dict[str, _Event] = {}
         self._messages: list[_Event] = []
 
     def add(self, raw: Json, *, where: str) -> None:
@@ -88,7 +88,7 @@ class Session:
 
     def _link(self, event: _Event) -> None:
         if isinstance(event.raw.get("uuid"), str):
-            self._known[event.raw["uuid"]] = event
+            self._by_id[event.raw["uuid"]] = event
 
     def runs(self) -> Iterator[RecordedRun]:
         """Read the runs: the conversation first, then its sub-agents'."""
@@ -97,10 +97,10 @@ class Session:
             agent = str(event.raw.get("agentId") or self._root(event)) if event.raw.get("isSidechain") else ""
             agents.setdefault(agent, []).append(event)
         for agent in sorted(agents, key=bool):
-            branch = list(_together(self._newest_branch(agents[agent])))
+            branch = list(_group_answers(self._newest_branch(agents[agent])))
             session = str(branch[0].raw.get("sessionId") or self._name)
             run = record_run(
-                _said(branch),
+                _recorded_messages(branch),
                 run_id=f"{session}/{agent}" if agent else session,
                 file=self._file,
                 model=next((event.model for event in branch if event.model not in ("", _SYNTHETIC)), ""),
@@ -115,11 +115,11 @@ class Session:
     def _ancestors(self, event: _Event) -> Iterator[_Event]:
         """Yield the event and those above it."""
         seen: set[int] = set()
-        above: _Event | None = event
-        while above is not None and id(above) not in seen:
-            seen.add(id(above))
-            yield above
-            above = self._known.get(above.above)
+        current: _Event | None = event
+        while current is not None and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            current = self._by_id.get(current.parent_id)
 
     def _newest_branch(self, events: Sequence[_Event]) -> list[_Event]:
         """Return the lines of the newest state of the conversation."""
@@ -132,7 +132,7 @@ class Session:
         for event in events:
             results = [block.tool_use_id for block in event.message.content if isinstance(block, ToolResult)]
             belongs = not alive or id(event) in alive or event.answer in answers or not calls.isdisjoint(results)
-            if belongs and event.follows(kept):
+            if belongs and event.belongs_after(kept):
                 kept.append(event)
                 calls.update(block.id for block in event.message.content if isinstance(block, ToolUse))
         return kept or [last]
@@ -155,7 +155,7 @@ def _read(raw: Json, where: str) -> _Event:
     )
 
 
-def _together(events: Sequence[_Event]) -> Iterator[_Event]:
+def _group_answers(events: Sequence[_Event]) -> Iterator[_Event]:
     """Put the lines of one answer next to each other: results of its first calls may be between them."""
     answers: dict[object, list[_Event]] = {}
     for event in events:
@@ -171,8 +171,8 @@ def _answer(event: _Event) -> object:
     return (event.raw["type"] == "assistant" and event.answer) or id(event)
 
 
-def _said(branch: Sequence[_Event]) -> Iterator[Said]:
+def _recorded_messages(branch: Sequence[_Event]) -> Iterator[RecordedMessage]:
     for index, event in enumerate(branch):
         # Every line of an answer repeats its usage; the last one's is complete.
         ends = index + 1 == len(branch) or _answer(branch[index + 1]) != _answer(event)
-        yield Said(event.message, event.usage if ends else None, read_time(event.raw.get("timestamp")))
+        yield RecordedMessage(event.message, event.usage if ends else None, read_time(event.raw.get("timestamp")))

@@ -18,8 +18,8 @@ from repertory.llm.messages import Block, RawBlock, Text, ToolUse, text_of
 
 _GUTTER = re.compile(r"\s*\d+(?:[→\t|:]|-(?![\d-]))")  # of `cat -n`, `grep -n`, file viewers
 _MATCH = re.compile(r"[\w./@-]+[:-]\d+[:-]")  # what `grep` puts before a line when it searches many files
-_LEAST = 12  # fewest characters of a line that says more than a bracket or a keyword
-_WAY = re.compile(r"[\w.\-@~/]+")  # a whole run, matched whatever it holds: it is not searched again from its middle
+_MIN_LINE = 12  # fewest characters of a line that says more than a bracket or a keyword
+_PATH_RUN = re.compile(r"[\w.\-@~/]+")  # a run, matched whatever it holds: it is not searched again from its middle
 _PATH = re.compile(r".*/[\w.\-@]+")  # within such a run: up to the last slash before a name, and that name
 _URL = re.compile(r"https?://[^\s\"'<>)\]\\]+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{3,}")
@@ -88,7 +88,7 @@ def bare_line(line: str) -> str:
 def lines_of(text: str) -> set[str]:
     """Return the meaningful lines of a text: of at least twelve characters and two words, without any prefix."""
     lines = (bare_line(line) for line in text.splitlines())
-    return {line for line in lines if len(line) >= _LEAST and len(line.split(None, 1)) == 2}
+    return {line for line in lines if len(line) >= _MIN_LINE and len(line.split(None, 1)) == 2}
 
 
 def places_of(name: str, text: str) -> Iterator[int]:
@@ -110,8 +110,8 @@ def _in_word(character: str) -> bool:
 
 def paths(text: str) -> set[str]:
     """Find paths of files and addresses of pages."""
-    ways = (_PATH.match(way) for way in set(_WAY.findall(text)) if "/" in way)
-    found = {way[0].rstrip("./-:@") for way in ways if way is not None}
+    matches = (_PATH.match(run) for run in set(_PATH_RUN.findall(text)) if "/" in run)
+    found = {match[0].rstrip("./-:@") for match in matches if match is not None}
     found = {path for path in found if "/" in path[1:] and path[:2] != "//" and any(c.isalpha() for c in path)}
     return {path for path in found | {url.rstrip(".,") for url in _URL.findall(text)} if 5 <= len(path) < _LONGEST}
 

@@ -17,7 +17,7 @@ from itertools import accumulate, chain, pairwise
 
 from repertory._cutting import LOOKED_AT, clip, kind_of_text, safe_cut
 
-MOST_READ = 96_000
+MAX_READ = 96_000
 """Most characters of one text that are read, two thirds of them from its beginning: choosing takes time."""
 
 _LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is split
@@ -26,19 +26,19 @@ _GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]", re.M)
 _GUTTERS = re.compile(r"\n[ \t]*\d+[ \t]*[→|:\t]")  # the same after a newline, which is found faster
 _WORD = re.compile(r"[A-Za-z\d_~./@][\w./:@~\-]+")
 # For ``bytes.translate``: bytes that no word contains become spaces. Splitting there takes a third of a pattern's time.
-_APART = bytes(
+_SEPARATORS = bytes(
     byte if byte >= 128 or re.match(r"[\w./:@~\-\n]", chr(byte)) else ord(" ")  # other alphabets are left alone
     for byte in range(256)
 )
 _LETTER = re.compile(r"[^\W\d]")
-_MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # distinguishes a name from a word
+_NAME_MARK = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # distinguishes a name from a word
 _VERDICT = re.compile(
     r"\b\d+ (?:passed|failed|errors?|warnings?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
 )
-_SMALL = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
-_ENOUGH = 50  # lines with a word of trouble that are checked from each end: a few with 'fail' may say 'fail-over'
+_LOWER = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
+_LINES_PER_END = 50  # lines with a trouble word that are checked from each end: a few with 'fail' may say 'fail-over'
 _LONGEST_NAME = 255  # characters, as for file names: what is longer is data
-_FEW = 5  # lines for each one that reports trouble: if more of them do, these do not stand out
+_TROUBLE_RATIO = 5  # lines for each one that reports trouble: if more of them do, these do not stand out
 _PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
@@ -52,37 +52,37 @@ _TROUBLE_WORDS = (
 _VERDICT_WORDS = (" passed", " warning", " test", " matches", " rows", "exit code ", "status ")
 
 
-class _NameOf(dict[str, str]):
+class _NameCache(dict[str, str]):
     """Maps a word to the name in it, without marks around it; "" if it is no name. Words recur, so this is a cache,
     with a bound.
     """
 
-    MOST = 1 << 16
+    MAX_WORDS = 1 << 16
 
     def __missing__(self, word: str) -> str:
         bare = word.lstrip(":-")
         name = bare.rstrip(".:-/") if len(bare) <= _LONGEST_NAME else ""
-        made = _MADE.search(name) is not None and _LETTER.search(name) is not None
-        found = name if len(name) > 2 and (made or name.isdigit()) else ""
-        if len(self) >= self.MOST:
+        has_mark = _NAME_MARK.search(name) is not None and _LETTER.search(name) is not None
+        found = name if len(name) > 2 and (has_mark or name.isdigit()) else ""
+        if len(self) >= self.MAX_WORDS:
             self.clear()
         if len(word) <= _LONGEST_NAME:
             self[word] = found
         return found
 
 
-_name_of = _NameOf().__getitem__
+_name_of = _NameCache().__getitem__
 
 
-def _apart(text: str) -> str:
+def _separate_words(text: str) -> str:
     """Replace everything between words by spaces, except newlines."""
-    return text.encode("utf-8", "surrogatepass").translate(_APART).decode("utf-8", "surrogatepass")
+    return text.encode("utf-8", "surrogatepass").translate(_SEPARATORS).decode("utf-8", "surrogatepass")
 
 
-def _words(apart: str) -> list[str]:
-    """Return the words in a text from ``_apart``; one with letters of other alphabets may be several words."""
-    words = apart.split()
-    if apart.isascii():
+def _words(separated: str) -> list[str]:
+    """Return the words in a text from ``_separate_words``; one with letters of other alphabets may be several words."""
+    words = separated.split()
+    if separated.isascii():
         return words
     return [part for word in words for part in ([word] if word.isascii() else _WORD.findall(word))]
 
@@ -90,45 +90,45 @@ def _words(apart: str) -> list[str]:
 def names_in(text: str) -> set[str]:
     """Return the names in a text: paths, identifiers, numbers of three digits or more."""
     lines = "\n".join(set(text.split("\n")))  # some results repeat many lines
-    return set(map(_name_of, _words(_apart(lines)))) - {""}
+    return set(map(_name_of, _words(_separate_words(lines)))) - {""}
 
 
 def _names_by_line(lines: Sequence[str]) -> list[set[str]]:
     """Return the names in each line; a set may also contain ""."""
-    apart = _apart("\n".join(lines))
-    words = str.split if apart.isascii() else _words
-    return [set(map(_name_of, words(line))) for line in apart.split("\n")]
+    separated = _separate_words("\n".join(lines))
+    words = str.split if separated.isascii() else _words
+    return [set(map(_name_of, words(line))) for line in separated.split("\n")]
 
 
-def tells_trouble(line: str) -> bool:
+def reports_trouble(line: str) -> bool:
     """Whether a line reports an error or a failure."""
     return _TROUBLE.search(line) is not None
 
 
 def trouble_lines(text: str, *, most: int, width: int) -> list[str]:
     """Return the first and last lines that report trouble, each clipped to a width."""
-    text = looked_at(text)
+    text = readable_part(text)
     lowered = text.lower()
     if len(lowered) != len(text):  # some character became longer, so positions would differ
-        lowered = text.translate(_SMALL)
+        lowered = text.translate(_LOWER)
     # To look for each word by itself takes a tenth of the time of asking the pattern about every line.
     places = sorted({place for word in _TROUBLE_WORDS for place in _lines_with(word, lowered)})
 
-    def told(places: Iterable[tuple[int, int]], step: int) -> Iterator[str]:
+    def matching_lines(places: Iterable[tuple[int, int]], step: int) -> Iterator[str]:
         for begin, end in places:
-            yield from (clip(line, width) for line in source_lines(text[begin:end])[::step] if tells_trouble(line))
+            yield from (clip(line, width) for line in source_lines(text[begin:end])[::step] if reports_trouble(line))
 
-    first = _some(told(places, 1), most)
+    first = _first_distinct(matching_lines(places, 1), most)
     if len(first) < most:
         return first
-    last = _some(told(reversed(places), -1), most - most // 2)
+    last = _first_distinct(matching_lines(reversed(places), -1), most - most // 2)
     return [*first[: most // 2], *reversed(last)]
 
 
 def _lines_with(word: str, text: str) -> Iterator[tuple[int, int]]:
     """Find the first and the last lines with a word: enough of them that a few report trouble if any do."""
     start, at = 0, text.find(word)
-    for _ in range(_ENOUGH):
+    for _ in range(_LINES_PER_END):
         if at < 0:
             return
         end = text.find("\n", at)
@@ -136,7 +136,7 @@ def _lines_with(word: str, text: str) -> Iterator[tuple[int, int]]:
         yield text.rfind("\n", 0, at) + 1, start
         at = text.find(word, start)
     stop = len(text)
-    for _ in range(_ENOUGH):
+    for _ in range(_LINES_PER_END):
         at = text.rfind(word, start, stop)
         if at < 0:
             return
@@ -145,25 +145,25 @@ def _lines_with(word: str, text: str) -> Iterator[tuple[int, int]]:
         yield stop, end if end >= 0 else len(text)
 
 
-def _some(lines: Iterable[str], most: int) -> list[str]:
+def _first_distinct(lines: Iterable[str], limit: int) -> list[str]:
     """Return the first distinct lines."""
     found: dict[str, None] = {}
     for line in lines:
         found[line] = None
-        if len(found) == most:
+        if len(found) == limit:
             break
     return list(found)
 
 
-def looked_at(text: str) -> str:
+def readable_part(text: str) -> str:
     """Return the part of a text to read line by line: all of it, or the beginning and end of a very long one."""
-    return text if len(text) <= MOST_READ else text[: MOST_READ * 2 // 3] + "\n" + text[-MOST_READ // 3 :]
+    return text if len(text) <= MAX_READ else text[: MAX_READ * 2 // 3] + "\n" + text[-MAX_READ // 3 :]
 
 
 def source_lines(text: str) -> list[str]:
     """Return the lines of a text without line-number gutters, blank lines and repeats."""
     lines: dict[str, str] = {}
-    for raw in dict.fromkeys(_without_gutters(looked_at(text)).splitlines()):
+    for raw in dict.fromkeys(_without_gutters(readable_part(text)).splitlines()):
         whole = raw.rstrip()
         if len(whole) <= _LONG_LINE:
             lines.setdefault(whole.lstrip(), whole)
@@ -213,32 +213,32 @@ class Vocabulary:
     """Iterations whose names count; a bound, so that a resumed run does not have to read its whole record."""
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._results = 0
         self._read: deque[tuple[int, list[set[str]]]] = deque()
 
     def read(self, iteration: int, results: Iterable[str]) -> None:
         """Take in the results of one iteration; iterations come in order."""
-        found = [names_in(looked_at(result)) for result in results]
+        found = [names_in(readable_part(result)) for result in results]
         for names in found:
-            self._held.update(names)
+            self._counts.update(names)
         self._results += len(found)
         self._read.append((iteration, found))
         while self._read[0][0] <= iteration - self.REMEMBERED:
             forgotten = self._read.popleft()[1]
             for name in chain.from_iterable(forgotten):
-                if self._held[name] > 1:
-                    self._held[name] -= 1
+                if self._counts[name] > 1:
+                    self._counts[name] -= 1
                 else:
-                    self._held.pop(name)
+                    self._counts.pop(name)
             self._results -= len(forgotten)
 
     def weights(self, names: Iterable[str]) -> dict[str, float]:
         """Return the weight of each name: the fewer results hold it, the higher (inverse document frequency)."""
         names = list(names)
-        counts = [count or 1 for count in map(self._held.get, names)]
-        told = {count: math.log(1 + self._results / count) for count in set(counts)}
-        return dict(zip(names, map(told.__getitem__, counts), strict=True))
+        counts = [count or 1 for count in map(self._counts.get, names)]
+        weight_of = {count: math.log(1 + self._results / count) for count in set(counts)}
+        return dict(zip(names, map(weight_of.__getitem__, counts), strict=True))
 
 
 def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> list[str]:
@@ -266,7 +266,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
 
     verdicts = _verdicts(lines)
     first = room // 2
-    for at in reversed(verdicts) if len(verdicts) * _FEW <= len(lines) else ():  # the last says how it ended
+    for at in reversed(verdicts) if len(verdicts) * _TROUBLE_RATIO <= len(lines) else ():  # the last says how it ended
         if len(lines[at]) < first:
             first -= len(lines[at]) + 1
             room -= len(lines[at]) + 1
@@ -278,7 +278,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
 
     # Values only fall as lines are chosen, so if the first of the queue is still the best after an update, take it.
     taken = set(chosen)
-    queue = [(-worth, at) for at in range(len(lines)) if at not in taken and (worth := value(at))]
+    queue = [(-initial, at) for at in range(len(lines)) if at not in taken and (initial := value(at))]
     heapq.heapify(queue)
     shortest = min(map(len, lines))
     while queue and room > shortest:
@@ -315,17 +315,17 @@ def _verdicts(lines: Sequence[str]) -> list[int]:
             place = bisect_right(ends, at)
             places.add(place)
             at = lowered.find(word, ends[place] - 1)
-    return sorted(at for at in places if tells_trouble(lines[at]) or _VERDICT.search(lines[at]))
+    return sorted(at for at in places if reports_trouble(lines[at]) or _VERDICT.search(lines[at]))
 
 
 def _nearest(chosen: Sequence[int], count: int) -> Iterator[int]:
     """Yield the other indexes below ``count``, those nearest to a chosen one first; from 0 on if none is chosen."""
     gaps = [*pairwise([-count, *(chosen or [-1]), 2 * count])]
-    for apart in range(1, count + 1):
-        gaps = [(left, right) for left, right in gaps if left + apart <= right - apart]
+    for distance in range(1, count + 1):
+        gaps = [(left, right) for left, right in gaps if left + distance <= right - distance]
         for left, right in gaps:
-            before, behind = left + apart, right - apart
+            before, after = left + distance, right - distance
             if 0 <= before < count:
                 yield before
-            if before < behind and 0 <= behind < count:
-                yield behind
+            if before < after and 0 <= after < count:
+                yield after

@@ -19,12 +19,12 @@ Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
 _Short: TypeAlias = Annotated[int, msgspec.Meta(ge=20, le=10_000_000)]
 
 
-def _said(layer: ResultPolicy) -> dict[str, Any]:
-    every = ((name, getattr(layer, name)) for name in layer.__struct_fields__)
-    return {name: value for name, value in every if value is not None}
+def _set_fields(layer: ResultPolicy) -> dict[str, Any]:
+    fields = ((name, getattr(layer, name)) for name in layer.__struct_fields__)
+    return {name: value for name, value in fields if value is not None}
 
 
-_declared = lru_cache(msgspec.structs.fields)
+_fields_of = lru_cache(msgspec.structs.fields)
 
 
 def check_types(struct: msgspec.Struct) -> None:
@@ -32,15 +32,15 @@ def check_types(struct: msgspec.Struct) -> None:
 
     Structs do not check what Python code puts into them, so a wrong type would cause an error far from here.
     """
-    for field in _declared(type(struct)):
+    for field in _fields_of(type(struct)):
         value = getattr(struct, field.name)
         try:
             msgspec.convert(value, type=field.type)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             where = f"{type(struct).__name__}.{field.name}"
             literal = next((each for each in (field.type, *get_args(field.type)) if get_origin(each) is Literal), None)
-            said = misfit(error, value)
-            why = f"; expected {choices(literal)}" if literal else f": {said[:1].lower()}{said[1:]}"
+            message = misfit(error, value)
+            why = f"; expected {choices(literal)}" if literal else f": {message[:1].lower()}{message[1:]}"
             raise ConfigurationError(f"{where} is {show(value)}{why}") from None
 
 
@@ -134,15 +134,15 @@ def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
     If layers contradict each other, ``pin`` overrides ``expiration_mode="remove"``, and ``cite_over=0`` overrides
     ``cite_on_arrival``.
     """
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for layer in reversed(layers):
         if layer is not None:
-            said.update(_said(layer))
-    if said.get("pin") and said.get("expiration_mode") == "remove":
-        said["expiration_mode"] = "none"
-    if said.get("cite_over") == 0 and said.get("cite_on_arrival"):
-        said["cite_on_arrival"] = False
-    return ResultPolicy(**said)
+            values.update(_set_fields(layer))
+    if values.get("pin") and values.get("expiration_mode") == "remove":
+        values["expiration_mode"] = "none"
+    if values.get("cite_over") == 0 and values.get("cite_on_arrival"):
+        values["cite_on_arrival"] = False
+    return ResultPolicy(**values)
 
 
 def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
@@ -163,20 +163,20 @@ def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
 
 @lru_cache(1_000)  # called several times an iteration
 def rules_of(
-    named: ResultPolicy | None, of_all: ResultPolicy, cap_chars: int, expiration: bool, retrieval: bool
+    named: ResultPolicy | None, all_tools: ResultPolicy, cap_chars: int, expiration: bool, retrieval: bool
 ) -> ResultRules:
     """Return the rules for one tool's results.
 
     Args:
         named: The policy for that tool.
-        of_all: The policy for all tools.
+        all_tools: The policy for all tools.
         cap_chars: The cap if neither policy sets one; 0 uses the built-in one.
         expiration: Whether results expire at all.
         retrieval: See ``ResultRules.retrieval``.
     """
-    said = _said(merge_policies(named, of_all))
+    values = _set_fields(merge_policies(named, all_tools))
     if cap_chars:
-        said.setdefault("cap_chars", cap_chars)
+        values.setdefault("cap_chars", cap_chars)
     if not expiration:
-        said["expiration_mode"] = "none"
-    return ResultRules(**said, retrieval=retrieval)
+        values["expiration_mode"] = "none"
+    return ResultRules(**values, retrieval=retrieval)

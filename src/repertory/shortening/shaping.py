@@ -13,7 +13,7 @@ import msgspec
 from repertory._cutting import clip, cut, first_chars
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult, canonical_json, is_document, text_of
 from repertory.record.entries import Entry
-from repertory.shortening.compactors import beginning, compact, said_of
+from repertory.shortening.compactors import compact, describe, first_words
 from repertory.shortening.rules import ResultRules
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
@@ -73,21 +73,21 @@ def shape_result(
     # Pinned results are verbatim by definition; what would be cut must be stored, however short.
     short = None if rules.pin or not rules.cap_chars else cut(text, rules.cap_chars)
     cited = bool(rules.cite_over) and len(text) > rules.cite_over
-    how, about = _how_to_get(content_id, rules), _facts(url, facts or {})
+    retrieval, source = _content_note(content_id, rules), _source_text(url, facts or {})
     size = f"{len(text):,} characters"
     if cited and rules.cite_on_arrival and not rules.pin:
         excerpt, lines = first_chars(text, rules.excerpt_chars), text.count("\n") + 1
-        head = " | ".join(part for part in (f"citation {content_id}", tool, f"{size}, {lines:,} lines", about) if part)
+        head = " | ".join(part for part in (f"citation {content_id}", tool, f"{size}, {lines:,} lines", source) if part)
         shown = f"[{head}]\n{excerpt}"
         spans: tuple[tuple[int, int], ...] = ((len(shown) - len(excerpt), len(shown)),)
         last = excerpt.rstrip("\n").count("\n") + 1
         where = f"above: the first {len(excerpt):,} of {size}, line 1–{last} of {lines:,}"
-        shown += f"\n[{'this is all of it' if excerpt == text else where}{how}]"
+        shown += f"\n[{'this is all of it' if excerpt == text else where}{retrieval}]"
     elif short is not None:
         end = len(short.text)
         spans = ((0, len(short.head)), *([(end - len(short.tail), end)] if short.tail else []))
         note = f"{len(text) - short.omitted:,} of {size} shown"
-        shown = f"{short.text}\n[{note}{about and f'; {about}'}{how}]"
+        shown = f"{short.text}\n[{note}{source and f'; {source}'}{retrieval}]"
     else:
         return Shaped(content=content, content_id=content_id if cited else None)
     others = () if isinstance(content, str) else tuple(block for block in content if not isinstance(block, Text))
@@ -95,7 +95,7 @@ def shape_result(
         content=shown if isinstance(content, str) else (Text(shown), *others),
         content_id=content_id,
         original_length=len(text),
-        gist=said_of(text, rules.compact_length, tool=tool, name=rules.compactor) or "",
+        gist=describe(text, rules.compact_length, tool=tool, name=rules.compactor) or "",
         spans=spans,
     )
 
@@ -109,36 +109,38 @@ def tool_text(entry: Entry) -> str:
     return "\n".join(text[start:end] for start, end in entry.spans) if entry.spans else text
 
 
-def words_of_plug_in(entry: Entry, rules: ResultRules) -> str:
+def plug_in_text(entry: Entry, rules: ResultRules) -> str:
     """Describe a result by the compactor that its policy names or the application added for its tool; "" if none."""
-    said = said_of(tool_text(entry), rules.compact_length, tool=entry.tool or "", name=rules.compactor, asked_for=True)
+    text = describe(
+        tool_text(entry), rules.compact_length, tool=entry.tool or "", name=rules.compactor, requested_only=True
+    )
     # A result that was cut on arrival was described then, from the whole.
-    return first_chars(entry.gist, rules.compact_length) if said is not None and entry.gist else said or ""
+    return first_chars(entry.gist, rules.compact_length) if text is not None and entry.gist else text or ""
 
 
-def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
+def requested_text(entry: Entry, rules: ResultRules, summary: str) -> str:
     """Return what an application wants to remain of a result; "" if it does not say.
 
     That is the first characters if the policy says so; otherwise what a plug-in says, or else what a model wrote.
     """
     if rules.compact_mode == "first_chars":
         return first_chars(tool_text(entry), rules.compact_length)
-    return words_of_plug_in(entry, rules) or summary
+    return plug_in_text(entry, rules) or summary
 
 
 def stub_of(entry: Entry, rules: ResultRules, why: Why, body: str) -> str:
     """Write a stub: why it is there, what it replaces, how to get the whole, where that came from, what remains."""
     length, media = entry.original_length or len(text_of(entry.content)), media_in(entry)
     size = ", ".join(part for part in (f"{length:,} characters" if length or not media else "", media) if part)
-    about = "" if entry.retrieved is not None else _facts(entry.url, entry.facts)
-    head = _note(entry, why, f", {size}{whole_of(entry, rules)}")
-    return "\n".join(part for part in (head, about, body.strip()) if part)
+    source = "" if entry.retrieved is not None else _source_text(entry.url, entry.facts)
+    head = _note(entry, why, f", {size}{retrieval_note(entry, rules)}")
+    return "\n".join(part for part in (head, source, body.strip()) if part)
 
 
-def lines_stub(entry: Entry, rules: ResultRules, why: Why, lines: Sequence[str], of: int) -> str:
+def lines_stub(entry: Entry, rules: ResultRules, why: Why, lines: Sequence[str], total: int) -> str:
     """Write a stub of chosen lines, which says how many of how many they are."""
-    told = f"{len(lines)} of {of} lines:\n" if len(lines) < of else ""
-    return stub_of(entry, rules, why, told + "\n".join(lines))
+    count = f"{len(lines)} of {total} lines:\n" if len(lines) < total else ""
+    return stub_of(entry, rules, why, count + "\n".join(lines))
 
 
 def viewed_stub(entry: Entry, rules: ResultRules) -> str:
@@ -146,8 +148,8 @@ def viewed_stub(entry: Entry, rules: ResultRules) -> str:
     if not entry.original_length:
         gist = compact(tool_text(entry), rules.compact_length, tool=entry.tool or "", name=rules.compactor)
     else:
-        gist = first_chars(entry.gist, rules.compact_length) or beginning(tool_text(entry), rules.compact_length)
-    return f"{_note(entry, 'previously viewed', whole_of(entry, rules))} {' '.join(gist.split())}"
+        gist = first_chars(entry.gist, rules.compact_length) or first_words(tool_text(entry), rules.compact_length)
+    return f"{_note(entry, 'previously viewed', retrieval_note(entry, rules))} {' '.join(gist.split())}"
 
 
 def superseded_stub(entry: Entry, newer: Entry) -> str:
@@ -157,13 +159,13 @@ def superseded_stub(entry: Entry, newer: Entry) -> str:
 
 def removal_of(entry: Entry, rules: ResultRules) -> str:
     """Write the line that remains of a removed result."""
-    return _note(entry, "expired", whole_of(entry, rules))
+    return _note(entry, "expired", retrieval_note(entry, rules))
 
 
-def whole_of(entry: Entry, rules: ResultRules) -> str:
+def retrieval_note(entry: Entry, rules: ResultRules) -> str:
     """Say how the model can get the whole of a result, as the end of a note; "" if it has no tool for that."""
     if entry.content_id is not None:
-        return _how_to_get(entry.content_id, rules)
+        return _content_note(entry.content_id, rules)
     return f"; context_retrieve(iteration={entry.iteration}) shows the whole" if rules.retrieval else ""
 
 
@@ -189,13 +191,13 @@ def _note(entry: Entry, why: str, more: str = "") -> str:
     return f"[{why}: {entry.tool or 'result'}, iteration {entry.iteration}{more}]"
 
 
-def _how_to_get(content_id: str, rules: ResultRules) -> str:
+def _content_note(content_id: str, rules: ResultRules) -> str:
     return f'; retrieve_content(content_id="{content_id}") shows the whole' if rules.retrieval else ""
 
 
-def _facts(url: str, facts: Mapping[str, Any]) -> str:
+def _source_text(url: str, facts: Mapping[str, Any]) -> str:
     """Say where a result came from and what its tool says about it, in one line."""
-    told = (
+    facts_text = (
         f"{key}: {value if isinstance(value, str) else canonical_json(value).decode()}" for key, value in facts.items()
     )
-    return clip("; ".join([*([url] if url else []), *told]), _FACTS_CHARS)
+    return clip("; ".join([*([url] if url else []), *facts_text]), _FACTS_CHARS)

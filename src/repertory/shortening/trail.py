@@ -18,38 +18,38 @@ from typing import Protocol
 from repertory._cutting import clip, first_chars
 from repertory.llm.messages import Block, Text, ToolUse, canonical_json, equal_items, text_of
 from repertory.record.entries import Entry
-from repertory.shortening.lines import MOST_READ, Vocabulary, choose_lines, source_lines
+from repertory.shortening.lines import MAX_READ, Vocabulary, choose_lines, source_lines
 from repertory.shortening.rules import ResultRules, expiring_together
-from repertory.shortening.shaping import failed, media_in, tool_text, words_asked_for
+from repertory.shortening.shaping import failed, media_in, requested_text, tool_text
 
 WINDOW = 5
 """Default number of newest iterations that stay as they arrived (FEATURES.md C1)."""
 SHARE = 0.2
 """The share of a long result's or argument's characters that the trail keeps (`docs/context.md` has the table)."""
-_SHORT = 300  # characters up to which a result is kept whole
-_MOST = 4_800  # characters of one result: a bound twice as high costs more and finds no more
-_SAID = 1_000  # characters up to which the agent's text in one turn is kept word for word
-_ARGUMENT = 120  # characters up to which an argument is kept whole, on the line of its call
-_ONE_LINE = 100  # characters up to which a result of one line is put after "→" without indentation
+_WHOLE_CHARS = 300  # characters up to which a result is kept whole
+_MAX_CHARS = 4_800  # characters of one result: a bound twice as high costs more and finds no more
+_TEXT_CHARS = 1_000  # characters up to which the agent's text in one turn is kept word for word
+_ARGUMENT_CHARS = 120  # characters up to which an argument is kept whole, on the line of its call
+_ONE_LINE_CHARS = 100  # characters up to which a result of one line is put after "→" without indentation
 TALKERS = ("user", "assistant")
 _INDENT = " "  # a single space: it costs a character in every line
-_OLDER = "(older lines are left out)"
+_OMITTED_NOTE = "(older lines are left out)"
 
 
-def _built_in(_: str | None) -> ResultRules:
+def _default_rules(_: str | None) -> ResultRules:
     return ResultRules()
 
 
 def room_of(length: int, importance: float = 1.0) -> int:
     """Return how many characters the trail keeps of a result of this length."""
-    if length <= _SHORT:
+    if length <= _WHOLE_CHARS:
         return length
-    return max(_SHORT // 2, min(_MOST, int(length * min(1.0, SHARE * importance))))
+    return max(_WHOLE_CHARS // 2, min(_MAX_CHARS, int(length * min(1.0, SHARE * importance))))
 
 
 def argument_room(length: int) -> int:
     """Return how many characters the trail keeps of an argument of this length: agents follow plans that they wrote."""
-    return max(_ARGUMENT, int(min(length, MOST_READ) * SHARE))
+    return max(_ARGUMENT_CHARS, int(min(length, MAX_READ) * SHARE))
 
 
 class Stretch(Protocol):
@@ -69,11 +69,11 @@ class Trail:
 
     Attributes:
         position: Entries below this position have been written.
-        known: Entries below this position count for the weights of names: those that the model had seen when it last
-            answered. So all of them can be read, and written, while it answers.
+        known_upto: Entries below this position count for the weights of names: those that the model had seen when it
+            last answered. So all of them can be read, and written, while it answers.
     """
 
-    def __init__(self, window: int = WINDOW, rules: Callable[[str | None], ResultRules] = _built_in) -> None:
+    def __init__(self, window: int = WINDOW, rules: Callable[[str | None], ResultRules] = _default_rules) -> None:
         """Start at the beginning of a record.
 
         Args:
@@ -85,33 +85,33 @@ class Trail:
         self._rules: dict[str | None, ResultRules] = {}
         self._vocabulary = Vocabulary()
         self._read = 0  # entries below this are in the vocabulary
-        self._covered: set[str] = set()  # the lines of the covers before this trail
-        self._standing: set[str] = set()  # the lines written after these
+        self._cover_lines: set[str] = set()  # the lines of the covers before this trail
+        self._written: set[str] = set()  # the lines written after these
         self._starts: list[int] = []  # position of each written turn
         self._texts: list[str] = []
         self._talk: list[str] = []  # for each turn that stays verbatim its role; "" for any other
         self._sizes: list[int] = [0]  # at each index, characters of that many texts
         self._result_summaries: Mapping[int, str] = {}
         self._summary_positions = frozenset[int]()  # the mapping may grow
-        self._front: tuple[Stretch, ...] = ()
+        self._covers: tuple[Stretch, ...] = ()
         self._chosen: dict[tuple[int, int], tuple[list[str], int]] = {}  # see ``lines_of``
         self.position = 0
-        self.known = sys.maxsize
+        self.known_upto = sys.maxsize
 
-    def follow(self, front: tuple[Stretch, ...], start: int, snapshot: Sequence[Entry]) -> None:
-        """Continue the trail after ``front``, which replaces the entries below ``start``. If ``front`` changed, what
+    def follow(self, covers: tuple[Stretch, ...], start: int, snapshot: Sequence[Entry]) -> None:
+        """Continue the trail after ``covers``, which replaces the entries below ``start``. If ``covers`` changed, what
         follows it is written again, since other lines are in view now.
         """
-        if front != self._front:
-            same = equal_items(self._front, front)
-            if same < len(self._front):
-                self._covered, same = set(), 0
-            for stretch in front[same:]:
-                self._covered.update(map(str.strip, text_of(stretch.content).splitlines()[1:]))
-            self._front = front
-            self._begin(start, snapshot)
+        if covers != self._covers:
+            shared = equal_items(self._covers, covers)
+            if shared < len(self._covers):
+                self._cover_lines, shared = set(), 0
+            for stretch in covers[shared:]:
+                self._cover_lines.update(map(str.strip, text_of(stretch.content).splitlines()[1:]))
+            self._covers = covers
+            self._restart(start, snapshot)
 
-    def take_summaries(self, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> bool:
+    def add_summaries(self, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> bool:
         """Take in a model's summaries of single results, by position; they are used if a policy asks for them.
 
         Returns:
@@ -122,34 +122,34 @@ class Trail:
             new = result_summaries.keys() - self._summary_positions
             self._summary_positions = frozenset(result_summaries)
             if self._starts and any(self._starts[0] <= at < self.position for at in new):
-                self._begin(self._starts[0], snapshot)
+                self._restart(self._starts[0], snapshot)
                 return True
         return False
 
     def result_summary(self, entry: Entry) -> str:
         """Return the model's summary of a result, if its policy asks for one; "" if there is none."""
-        asked = self._rules_of(entry.tool).compact_mode == "summary"
-        return self._result_summaries.get(entry.position, "") if asked else ""
+        wanted = self._rules_of(entry.tool).compact_mode == "summary"
+        return self._result_summaries.get(entry.position, "") if wanted else ""
 
-    def _begin(self, start: int, snapshot: Sequence[Entry]) -> None:
+    def _restart(self, start: int, snapshot: Sequence[Entry]) -> None:
         """Start again after the covers, with the vocabulary as it is there."""
         if self.position > start:
             self._vocabulary, self._read, self._chosen = Vocabulary(), 0, {}
-        self._standing = set()
+        self._written = set()
         self._starts, self._texts, self._talk, self._sizes = [], [], [], [0]
         self.position = start
         first = snapshot[start].iteration if start < len(snapshot) else 0
         while self._read < start and snapshot[self._read].iteration <= first - 2 * Vocabulary.REMEMBERED:
             self._read += 1  # forgotten before it would count
 
-    def ahead(self, snapshot: Sequence[Entry]) -> Trail:
+    def scratch_copy(self, snapshot: Sequence[Entry]) -> Trail:
         """Make a copy that can be written ahead of time without affecting this one."""
-        self._read_on(snapshot, snapshot[-1].iteration)  # nothing is left to read, so both can share the vocabulary
-        other = copy(self)
-        other._standing = {*self._standing}
-        other._starts, other._texts = [*self._starts], [*self._texts]
-        other._talk, other._sizes = [*self._talk], [*self._sizes]
-        return other
+        self._read_until(snapshot, snapshot[-1].iteration)  # nothing is left to read, so both can share the vocabulary
+        copied = copy(self)
+        copied._written = {*self._written}
+        copied._starts, copied._texts = [*self._starts], [*self._texts]
+        copied._talk, copied._sizes = [*self._talk], [*self._sizes]
+        return copied
 
     def write(self, snapshot: Sequence[Entry], upto: int) -> None:
         """Write the turns up to a position at which no call is open."""
@@ -161,9 +161,9 @@ class Trail:
             answers = [entry for entry in snapshot[first:last] if entry.tool_call_id is not None]
             for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results arrive
                 if entry.tool_call_id is None:
-                    self._read_on(snapshot, entry.iteration + self._window - 1)
+                    self._read_until(snapshot, entry.iteration + self._window - 1)
                     talk = entry.role if is_talk(entry) else ""
-                    self._add(at, self._turn(entry, answers), talk=talk)
+                    self._add(at, self._turn_text(entry, answers), talk=talk)
             self.position = last
 
     def _add(self, start: int, text: str, *, talk: str) -> None:
@@ -173,19 +173,19 @@ class Trail:
         self._texts.append(text)
         self._sizes.append(self._sizes[-1] + (0 if talk or not text else len(text) + 1))
         if not talk:
-            self._standing.update(map(str.strip, text.splitlines()))
+            self._written.update(map(str.strip, text.splitlines()))
 
-    def _read_on(self, snapshot: Sequence[Entry], iteration: int) -> None:
-        """Let the vocabulary read everything up to an iteration, as far as ``known`` allows."""
-        end = min(len(snapshot), self.known)
+    def _read_until(self, snapshot: Sequence[Entry], iteration: int) -> None:
+        """Let the vocabulary read everything up to an iteration, as far as ``known_upto`` allows."""
+        end = min(len(snapshot), self.known_upto)
         while self._read < end and snapshot[self._read].iteration <= iteration:
-            first, now = self._read, snapshot[self._read].iteration
-            while self._read < end and snapshot[self._read].iteration == now:
+            first, current = self._read, snapshot[self._read].iteration
+            while self._read < end and snapshot[self._read].iteration == current:
                 self._read += 1
             self._chosen.clear()
             entries = snapshot[first : self._read]
             results = [text_of(entry.content) for entry in entries if entry.tool_call_id is not None]
-            self._vocabulary.read(now, results)
+            self._vocabulary.read(current, results)
 
     def chars(self, upto: int) -> int:
         """Count the characters written for entries before a position, without turns that stay verbatim."""
@@ -205,7 +205,7 @@ class Trail:
 
         The answer is cached: it is computed ahead of time, and by each step that tries to make a prompt fit.
         """
-        self._read_on(snapshot, snapshot[-1].iteration)
+        self._read_until(snapshot, snapshot[-1].iteration)
         key = entry.position, room
         if key not in self._chosen:
             lines = source_lines(tool_text(entry))
@@ -214,28 +214,28 @@ class Trail:
 
     # --- one turn -----------------------------------------------------------------------------------------
 
-    def _turn(self, entry: Entry, answers: Sequence[Entry]) -> str:
+    def _turn_text(self, entry: Entry, answers: Sequence[Entry]) -> str:
         """Return the text of a turn and its results; "" if there is nothing to say."""
         if entry.role != "assistant":
-            return f"{entry.iteration}. [{speaker(entry)} said]\n{_indented(text_of(entry.content))}"
+            return f"{entry.iteration}. [{speaker(entry)} said]\n{_indent(text_of(entry.content))}"
         results = {answer.tool_call_id: answer for answer in answers}
         rules = dict(zip(results, expiring_together([self._rules_of(answer.tool) for answer in answers]), strict=True))
         parts: list[str] = []
         for block in entry.content:
             if isinstance(block, Text) and block.text.strip():
-                said = block.text.strip()
-                if len(said) > _SAID:
-                    said = "\n".join(choose_lines(source_lines(said), _SAID, self._vocabulary))
-                    said = f"[of {len(block.text):,} characters]\n{said}"
-                parts.append(f"{entry.iteration}. {_indented(said).lstrip()}")
+                text = block.text.strip()
+                if len(text) > _TEXT_CHARS:
+                    text = "\n".join(choose_lines(source_lines(text), _TEXT_CHARS, self._vocabulary))
+                    text = f"[of {len(block.text):,} characters]\n{text}"
+                parts.append(f"{entry.iteration}. {_indent(text).lstrip()}")
             elif isinstance(block, ToolUse):
-                parts.append(f"{entry.iteration}. {self._call(block)}")
+                parts.append(f"{entry.iteration}. {self._call_text(block)}")
                 answer = results.get(block.id)
                 if answer is not None:
-                    parts[-1] += self._result(answer, rules[block.id])
+                    parts[-1] += self._result_text(answer, rules[block.id])
         return "\n".join(parts)
 
-    def _call(self, call: ToolUse) -> str:
+    def _call_text(self, call: ToolUse) -> str:
         """Write a call on one line, with long arguments below it."""
         short: list[str] = []
         long: list[str] = []
@@ -243,28 +243,28 @@ class Trail:
             if value is None or value is False or value == "":
                 continue  # usually the same as leaving it out
             text = value if isinstance(value, str) else canonical_json(value).decode()
-            if len(text) <= _ARGUMENT and len(text.splitlines()) < 2:
+            if len(text) <= _ARGUMENT_CHARS and len(text.splitlines()) < 2:
                 short.append(f"{name}={text}")
                 continue
             lines = source_lines(text)
             chosen = self._choose(lines, argument_room(len(text)))
-            chosen = chosen or [clip(line, _ARGUMENT) for line in lines[:1]]  # so that calls can be distinguished
+            chosen = chosen or [clip(line, _ARGUMENT_CHARS) for line in lines[:1]]  # so that calls can be distinguished
             how_many = "" if len(chosen) == len(lines) else f" {len(chosen)} of {len(lines)} lines"
             long.append(f"{name}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
 
-    def _result(self, entry: Entry, rules: ResultRules) -> str:
+    def _result_text(self, entry: Entry, rules: ResultRules) -> str:
         """Write the result of a call, to be put after the call."""
         if rules.expiration_mode == "remove":
             return "\n→ [expired]"
         text = tool_text(entry)
         marks = [word for word in ("failed" if failed(entry) else "", media_in(entry)) if word]
-        asked = words_asked_for(entry, rules, self.result_summary(entry))
-        lines = asked.splitlines() if asked else source_lines(text)
-        if asked:
+        requested = requested_text(entry, rules, self.result_summary(entry))
+        lines = requested.splitlines() if requested else source_lines(text)
+        if requested:
             chosen = lines
             marks.append("in short")
-        elif len(lines) == 1 and len(lines[0]) <= _ONE_LINE:
+        elif len(lines) == 1 and len(lines[0]) <= _ONE_LINE_CHARS:
             return f"\n→ {''.join(f'{mark}, ' for mark in marks)}{lines[0].strip()}"
         else:
             room = room_of(entry.original_length or len(text), rules.importance)
@@ -283,9 +283,9 @@ class Trail:
 
     def _choose(self, lines: Sequence[str], room: int) -> list[str]:
         """Choose lines that are not in the trail yet, and note that they are now."""
-        new = [line for line in lines if (bare := line.strip()) not in self._standing and bare not in self._covered]
+        new = [line for line in lines if (bare := line.strip()) not in self._written and bare not in self._cover_lines]
         chosen = choose_lines(new, room, self._vocabulary)
-        self._standing.update(map(str.strip, chosen))
+        self._written.update(map(str.strip, chosen))
         return chosen
 
     def _rules_of(self, tool: str | None) -> ResultRules:
@@ -328,33 +328,33 @@ def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", re
     span = (0 if previous or first is None else first.iteration), (0 if last is None else last.iteration)
     head = log_head(*span, retrieval=retrieval, what=", calls alone")
     kept: list[str] = []
-    room, older = chars - len(head) - len(_OLDER) - 2, False
-    before = previous.split("\n") if previous else []
-    for line in chain(chain.from_iterable(map(_calls_in, reversed(turns))), reversed(before)):
-        older = room < len(line) + 1
-        if older:
+    room, omitted = chars - len(head) - len(_OMITTED_NOTE) - 2, False
+    previous_lines = previous.split("\n") if previous else []
+    for line in chain(chain.from_iterable(map(_calls_in, reversed(turns))), reversed(previous_lines)):
+        omitted = room < len(line) + 1
+        if omitted:
             break
         room -= len(line) + 1
         kept.append(line)
-    if not (kept or older):
+    if not (kept or omitted):
         return ""
-    return first_chars("\n".join([head, *([_OLDER] if older else []), *reversed(kept)]), chars)
+    return first_chars("\n".join([head, *([_OMITTED_NOTE] if omitted else []), *reversed(kept)]), chars)
 
 
 def _calls_in(entry: Entry) -> list[str]:
     """Return a line for each call of a turn and for what was said in it, the last first."""
     if entry.role == "user":
-        said = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT)}"
-        return [said] * is_talk(entry)
+        line = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT_CHARS)}"
+        return [line] * is_talk(entry)
     lines: list[str] = []
     for block in reversed(entry.content):
         if isinstance(block, Text) and block.text.strip():
-            lines.append(f"{entry.iteration}. {clip(block.text, _ARGUMENT)}")
+            lines.append(f"{entry.iteration}. {clip(block.text, _ARGUMENT_CHARS)}")
         elif isinstance(block, ToolUse):
             values = [
                 value if isinstance(value, str) else canonical_json(value).decode() for value in block.input.values()
             ]
-            lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _ARGUMENT)})")
+            lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _ARGUMENT_CHARS)})")
     return lines
 
 
@@ -378,5 +378,5 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
     return log_of_calls(entries, chars=4 * tokens, previous=previous, retrieval=retrieval)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join([f"{_INDENT}{line}" for line in text.splitlines()])

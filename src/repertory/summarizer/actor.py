@@ -88,14 +88,14 @@ class SummarizerActor:
     @handler
     def summarize(self, job: Summarize, ctx: ActorContext) -> None:
         """Queue a request and start whatever can start."""
-        problem = _problem(job)
+        problem = _find_problem(job)
         if problem:
-            _tell(job, job.failed(problem))
+            _reply(job, job.failed(problem))
             return
         for index, waiting in enumerate(self._queue):
             if isinstance(waiting, Summarize) and waiting.run_id == job.run_id:
                 self._queue[index] = job
-                _tell(waiting, waiting.failed("a newer request of the same run took its place", superseded=True))
+                _reply(waiting, waiting.failed("a newer request of the same run took its place", superseded=True))
                 return
         self._enqueue(job, ctx)
 
@@ -119,12 +119,12 @@ class SummarizerActor:
 
     def _enqueue(self, job: _Job, ctx: ActorContext) -> None:
         if len(self._queue) >= self._queue_limit:
-            _tell(job, job.failed(f"{self._queue_limit} requests are waiting already"))
+            _reply(job, job.failed(f"{self._queue_limit} requests are waiting already"))
             return
         self._queue.append(job)
-        self._begin(ctx)
+        self._start_jobs(ctx)
 
-    def _begin(self, ctx: ActorContext) -> None:
+    def _start_jobs(self, ctx: ActorContext) -> None:
         index = 0
         while index < len(self._queue) and len(self._running) < self._workers:
             if self._queue[index].run_id in self._running:
@@ -142,18 +142,18 @@ class SummarizerActor:
                 answer = await self._summarize(job, calls)
             else:
                 answer = await self._summarize_result(job, calls)
-            _tell(job, msgspec.structs.replace(answer, cost=calls.cost))
+            _reply(job, msgspec.structs.replace(answer, cost=calls.cost))
         finally:
             self._running.discard(job.run_id)
-        self._begin(ctx)
+        self._start_jobs(ctx)
 
     # --- one summary --------------------------------------------------------------------------------------
 
     async def _summarize(self, job: Summarize, calls: RecordedCalls) -> SummaryReady | SummaryFailed:
         for stored in await self._journal.read_summaries(job.run_id):
             # A request for a signed summary is not served by any other.
-            does = job.request is None or stored.strategy == PROVIDER
-            if does and stored.first <= job.first and stored.last >= job.upto - 1:
+            is_usable = job.request is None or stored.strategy == PROVIDER
+            if is_usable and stored.first <= job.first and stored.last >= job.upto - 1:
                 return job.failed(f"a summary up to entry {job.upto - 1} is there already")
         covered = sum(entry.tokens for entry in job.snapshot[job.first : job.upto])
         if job.request is not None:
@@ -200,7 +200,7 @@ class SummarizerActor:
         await self._journal.write([event])
         return ResultSummarized(run_id=job.run_id, position=job.position, text=written.text)
 
-    async def _find(self, job: _Job, key: str) -> Written | None:
+    async def _find_reusable(self, job: _Job, key: str) -> Written | None:
         """Look up what was written for the same text and prompt, for the run or another one of its tree."""
         root = root_of(job.run_id)
         if isinstance(job, SummarizeResult):
@@ -219,20 +219,20 @@ class SummarizerActor:
                 try:
                     request = summary.request(model)
                     key = "" if signed else request_digest(encode_request(request))
-                    if key and (kept := await self._find(job, key)):
-                        return kept, ""
+                    if key and (reused := await self._find_reusable(job, key)):
+                        return reused, ""
                     with anyio.fail_after(self._timeout):
                         response = await calls.complete(model, request)
                     return msgspec.structs.replace(summary.read(request, response), key=key), ""
                 except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
-                    _pass_on(error)
+                    _reraise_control_flow(error)
                     failure = name_error(error)
                     if isinstance(error, ModelError | LimitExceeded):
                         break  # models themselves retry what may be temporary
         return None, failure
 
 
-def _problem(job: Summarize) -> str:
+def _find_problem(job: Summarize) -> str:
     if not 0 <= job.first <= job.previous_upto <= job.upto <= len(job.snapshot):
         return (
             f"entries {job.first}–{job.upto} with a summary up to {job.previous_upto} do not lie in order within "
@@ -257,7 +257,7 @@ def _extract(job: Summarize, replaced: int, tokens: int) -> Written:
     return Written(sendable(text))
 
 
-def _tell(job: _Job, answer: _Answer) -> None:
+def _reply(job: _Job, answer: _Answer) -> None:
     if job.reply_to is not None:
         try:
             job.reply_to.tell(answer)
@@ -266,7 +266,7 @@ def _tell(job: _Job, answer: _Answer) -> None:
             return
 
 
-def _pass_on(error: BaseException) -> None:
+def _reraise_control_flow(error: BaseException) -> None:
     """Raise an error again if it is for the event loop or the whole program; any other is a model's failure."""
     meant_for_others = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
     if isinstance(error, meant_for_others) or (

@@ -56,10 +56,10 @@ class RecordedCalls:
         call = -1 - int.from_bytes(os.urandom(6))
         most = amount_at_most(model.profile, prompt=prompt, output=request.max_tokens)
         # A request for a signed summary repeats a whole prompt, which the ledger already holds.
-        held = job.snapshot[: job.upto] if isinstance(job, Summarize) and job.request is not None else ()
+        recorded = job.snapshot[: job.upto] if isinstance(job, Summarize) and job.request is not None else ()
         called = RequestRecorder().record(
             request,
-            held,
+            recorded,
             call=call,
             run_id=job.run_id,
             iteration=job.iteration,

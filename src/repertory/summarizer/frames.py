@@ -52,12 +52,12 @@ def shortened(text: str, limit: int) -> str:
     return text if short is None else short.text
 
 
-def prompt(model: Model, *, system: str, said: str, tokens: int) -> ModelRequest:
+def prompt(model: Model, *, system: str, material: str, tokens: int) -> ModelRequest:
     """Make a request for a summary: no tools, no cache markers, the material only in the user's turn."""
     return ModelRequest(
         model=model.name,
         system=(Text(sendable(system)),),
-        messages=(Message("user", (Text(sendable(said)),)),),
+        messages=(Message("user", (Text(sendable(material)),)),),
         max_tokens=min(tokens, model.profile.max_output),
     )
 

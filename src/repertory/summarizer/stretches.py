@@ -51,16 +51,16 @@ _WORDS_PER_TOKEN = 0.6
 # says (LLMLingua-2, arXiv 2403.12968), so a summary gets a fifth of the trail's tokens. The minimum is what strict
 # rhythm uses for any stretch.
 _SHARE = 1 / 5 / 5
-_LEAST_TOKENS = 500
+_MIN_TOKENS = 500
 
 _FRAME_CHARS = 150  # around one part, including the mark of what was cut out of it
-_LEAST_CHARS = 40  # of one part, however long the record is
-_FEW_NAMES = 5  # the summary of a record with fewer names may need none of them
+_MIN_CHARS = 40  # of one part, however long the record is
+_MIN_NAMES = 5  # the summary of a record with fewer names may need none of them
 
 
 def deserved_tokens(recorded: int) -> int:
     """Return the tokens that a summary may have, from the tokens that its stretch has in the record."""
-    return max(_LEAST_TOKENS, int(recorded * _SHARE))
+    return max(_MIN_TOKENS, int(recorded * _SHARE))
 
 
 class StretchSummary:
@@ -83,18 +83,20 @@ class StretchSummary:
     def request(self, model: Model) -> ModelRequest:
         """Make the request: the record in its frame. If it is too long, the longest texts lose their middles first."""
         room = room_of(model) - len(self._previous) - _FRAME_CHARS * len(self._parts)
-        most = _level([len(text) for _, text in self._parts], room)
-        texts = [shortened(text, most) for _, text in self._parts]
+        max_chars = _cut_length([len(text) for _, text in self._parts], room)
+        texts = [shortened(text, max_chars) for _, text in self._parts]
         mark = mark_for([*texts, self._previous])
-        said = [f"<earlier_summary-{mark}>\n{self._previous}\n</earlier_summary-{mark}>\n"] if self._previous else []
-        said.append(f"<record-{mark}>")
+        lines = [f"<earlier_summary-{mark}>\n{self._previous}\n</earlier_summary-{mark}>\n"] if self._previous else []
+        lines.append(f"<record-{mark}>")
         for (entry, _), text in zip(self._parts, texts, strict=True):
-            said.append(f'<part-{mark} iteration="{entry.iteration}" from="{_speaker(entry)}">\n{text}\n</part-{mark}>')
-        said.append(f"</record-{mark}>\n\nWrite the summary.")
+            lines.append(
+                f'<part-{mark} iteration="{entry.iteration}" from="{_speaker(entry)}">\n{text}\n</part-{mark}>'
+            )
+        lines.append(f"</record-{mark}>\n\nWrite the summary.")
         words = int(self._tokens * _WORDS_PER_TOKEN)
         system = _INSTRUCTIONS.format(mark=mark, words=words, sections=_SECTIONS)
         # Twice the bound: if a model exceeds it, we cut better than in mid-sentence.
-        return prompt(model, system=system, said="\n".join(said), tokens=2 * self._tokens)
+        return prompt(model, system=system, material="\n".join(lines), tokens=2 * self._tokens)
 
     def read(self, request: ModelRequest, response: ModelResponse) -> Written:
         """Read the summary from an answer, without lines that it wrongly claims are in the record.
@@ -115,7 +117,7 @@ class StretchSummary:
             raise ValueError(f"a summary of {text_tokens(text):,} tokens is longer than the {self._tokens} asked for")
         _check_smaller(text, self.replaced)
         names = _names("\n".join([self._previous, *(text for _, text in self._parts)]))
-        if len(names) >= _FEW_NAMES and not names & _names(text):
+        if len(names) >= _MIN_NAMES and not names & _names(text):
             raise ValueError("the summary names nothing of what the record names")
         return Written(text, request.model)
 
@@ -186,14 +188,14 @@ def _part_text(entry: Entry) -> str:
     return "\n".join(lines).strip()
 
 
-def _level(lengths: Sequence[int], room: int) -> int:
+def _cut_length(lengths: Sequence[int], room: int) -> int:
     """Return the length to which the longest of some texts must be cut so that all of them fit."""
-    left = len(lengths)
+    remaining = len(lengths)
     for length in sorted(lengths):
-        if length * left > room:
-            return max(_LEAST_CHARS, room // left)
+        if length * remaining > room:
+            return max(_MIN_CHARS, room // remaining)
         room -= length
-        left -= 1
+        remaining -= 1
     return max(lengths, default=0)
 
 

@@ -46,7 +46,7 @@ from repertory.testing.refusal import Refusal
 from repertory.testing.rules import check_body
 from repertory.tools import ToolContext, tool
 from repertory.torture.frame import Case, Outcome
-from repertory.views.answers import MOST_DEPTH, Answer
+from repertory.views.answers import MAX_DEPTH, Answer
 
 TOOLS: Final = ("look", "put", "fire")  # pure, idempotent, unsafe
 _REASONS: Final = (
@@ -137,14 +137,14 @@ def _deep(levels: int) -> Json:
 def _value(rng: random.Random) -> Any:
     """An argument that JSON can hold."""
     return rng.choice(
-        (None, True, -1, 2**63, 0.5, "", "words", "a\ud800b", "\0", [1, [2]], {"b": {}}, _deep(MOST_DEPTH - 1))
+        (None, True, -1, 2**63, 0.5, "", "words", "a\ud800b", "\0", [1, [2]], {"b": {}}, _deep(MAX_DEPTH - 1))
     )
 
 
 def _broken_value(rng: random.Random) -> Any:
     """An argument that cannot be kept, sent or read again."""
     return rng.choice((
-        *(_deep(600), _deep(MOST_DEPTH), 2**64, -(2**70), 10**5000, math.nan, -math.inf, b"bytes", {1: 2}, {None: 1}),
+        *(_deep(600), _deep(MAX_DEPTH), 2**64, -(2**70), 10**5000, math.nan, -math.inf, b"bytes", {1: 2}, {None: 1}),
         *(object, {"deep": [math.inf]}, "x" * _LONG),
     ))  # fmt: skip
 
@@ -243,7 +243,7 @@ def unread_answers(seed: int, count: int) -> list[str]:
 
 
 def _as_it_came(response: ModelResponse) -> Answer:
-    return Answer(content=response.content, stop_reason=response.stop_reason, unmade={})
+    return Answer(content=response.content, stop_reason=response.stop_reason, rejected={})
 
 
 def kept_and_sent(answer: Answer) -> str:

@@ -40,13 +40,13 @@ PAUSED: Final = "pause_turn"
 CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "length"})
 # Stop reasons after which a call is whole; the last two are from servers with OpenAI's words. A stop sequence may occur
 # within a call's arguments, and it is safe to assume that an unknown reason cut something off.
-_WHOLE: Final = frozenset({"end_turn", "tool_use", PAUSED, "stop", "tool_calls"})
+_COMPLETE: Final = frozenset({"end_turn", "tool_use", PAUSED, "stop", "tool_calls"})
 
-MOST_DEPTH: Final = 100  # levels; readers recurse, Python's up to 1,000 frames, and a request adds some around a block
-_MOST_ID: Final = 256  # characters of a call's id, which its result repeats
-_MOST_NAME: Final = 128  # characters of a tool's name, by the API's rule
-_MOST_REASON: Final = 100  # characters of a stop reason
-_MOST_RAW: Final = 1_000_000  # characters of the original that are kept beside the record
+MAX_DEPTH: Final = 100  # levels; readers recurse, Python's up to 1,000 frames, and a request adds some around a block
+_MAX_ID: Final = 256  # characters of a call's id, which its result repeats
+_MAX_NAME: Final = 128  # characters of a tool's name, by the API's rule
+_MAX_REASON: Final = 100  # characters of a stop reason
+_MAX_RAW: Final = 1_000_000  # characters of the original that are kept beside the record
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _BLOCKS: Final = (Text, Thinking, RedactedThinking, ToolUse, RawBlock)
 _KINDS: Final[Mapping[type, str]] = {
@@ -66,13 +66,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         content: The turn; legal in every later request of the run, once each call has its result.
         stop_reason: Why the answer ended.
-        unmade: For each call that must not run, by id, what the model is told instead of a result.
+        rejected: For each call that must not run, by id, what the model is told instead of a result.
         raw: The original as JSON, at most 1,000,000 characters; "" if it does not differ from ``content``.
     """
 
     content: tuple[Block, ...]
     stop_reason: str
-    unmade: Mapping[str, str]
+    rejected: Mapping[str, str]
     raw: str = ""
 
     @property
@@ -86,15 +86,15 @@ def is_part(turn: Entry) -> bool:
     return turn.stop_reason == PAUSED or turn.stop_reason in CUT_OFF
 
 
-def check_response(came: object) -> ModelResponse:
+def check_response(response: object) -> ModelResponse:
     """Check what a model returned; the model may be an application's own.
 
     Raises:
         ModelResponseInvalid: It is not an answer.
     """
-    if not isinstance(came, ModelResponse):
-        raise ModelResponseInvalid(f"the model must give a ModelResponse, got a {type(came).__name__}")
-    return came
+    if not isinstance(response, ModelResponse):
+        raise ModelResponseInvalid(f"the model must give a ModelResponse, got a {type(response).__name__}")
+    return response
 
 
 def read_answer(response: ModelResponse, *, known: Collection[str], tools: Iterable[str], most: int) -> Answer:
@@ -111,42 +111,42 @@ def read_answer(response: ModelResponse, *, known: Collection[str], tools: Itera
         tools: The names of the existing tools, for what the model is told.
         most: Most characters of the whole answer; the rest is left out, and the answer says so.
     """
-    reason = str(response.stop_reason)[:_MOST_REASON]
+    reason = str(response.stop_reason)[:_MAX_REASON]
     reader = _Reader(known, tools, most, reason)
     content = reader.read(response.content)
-    raw = _written(response.content) if reader.changed else ""
-    return Answer(content=content, stop_reason=reason, unmade=reader.unmade, raw=raw)
+    raw = _raw_json(response.content) if reader.changed else ""
+    return Answer(content=content, stop_reason=reason, rejected=reader.rejected, raw=raw)
 
 
 class _Reader:
     """Reads the blocks of one answer, in order."""
 
     def __init__(self, known: Collection[str], tools: Iterable[str], most: int, stop_reason: str) -> None:
-        self.unmade: dict[str, str] = {}
+        self.rejected: dict[str, str] = {}
         self.changed = False
         self._known = known
         self._tools = tuple(tools)
-        self._most = self._left = most
+        self._most = self._remaining = most
         self._stop_reason = stop_reason
         self._ids: set[str] = set()
         self._calls: set[tuple[str, str, bytes]] = set()
         self._results: list[object] = []  # the calls of the server's own tools that have a result
 
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
-        came = [(block, _json_of(block)) for block in content]
-        said = [(place, raw) for place, (_, raw) in enumerate(came) if raw]
-        last = max([place for place, raw in said if not _blank(raw)], default=-1)
-        self._results = [raw["tool_use_id"] for _, raw in said if "tool_use_id" in raw]
+        received = [(block, _json_of(block)) for block in content]
+        present = [(place, raw) for place, (_, raw) in enumerate(received) if raw]
+        last = max([place for place, raw in present if not _is_blank(raw)], default=-1)
+        self._results = [raw["tool_use_id"] for _, raw in present if "tool_use_id" in raw]
         kept: list[Block] = []
-        for place, (block, raw) in enumerate(came):
-            if self._left < 0:
+        for place, (block, raw) in enumerate(received):
+            if self._remaining < 0:
                 break
             read = self._block(raw, last=place == last) if raw else None
             same = read is not None and encode_block(read) == raw
             self.changed = self.changed or not same
             if read is not None:
                 kept.append(cast("Block", block) if same else read)
-        if self._left < 0:
+        if self._remaining < 0:
             self.changed = True
             kept.append(Text(f"[The rest of this answer was left out: it has more than {self._most:,} characters.]"))
         return tuple(kept)
@@ -157,11 +157,11 @@ class _Reader:
             return self._call(raw, last=last)
         if raw.get("type") == "text" and isinstance(raw.get("text"), str):
             return self._text(raw)
-        kept = None if self._stays_open(raw) else self._further(raw)
+        kept = None if self._is_unanswered(raw) else self._other_fields(raw)
         block = decode_block(kept) if kept else None
-        return None if block is None or is_compaction(block) or not _sayable(block) else block
+        return None if block is None or is_compaction(block) or not _is_allowed(block) else block
 
-    def _stays_open(self, raw: Json) -> bool:
+    def _is_unanswered(self, raw: Json) -> bool:
         """Whether a block is a call of the server's own tools that will never have a result: no server accepts that.
 
         In a paused turn, and after calls of our tools, the result comes with the next answer.
@@ -171,66 +171,66 @@ class _Reader:
         return raw.get("id") not in self._results
 
     def _text(self, raw: Json) -> Block | None:
-        room, text = self._left, cast("str", raw["text"])
-        self._left -= len(text)
+        room, text = self._remaining, cast("str", raw["text"])
+        self._remaining -= len(text)
         text = text[:room]
-        return Text(text, self._further(raw, "type", "text")) if text.strip() else None
+        return Text(text, self._other_fields(raw, "type", "text")) if text.strip() else None
 
-    def _further(self, raw: Json, *fields: str) -> Json | None:
+    def _other_fields(self, raw: Json, *fields: str) -> Json | None:
         """Return a block's other fields, if they can be kept. Cache markers are dropped: only we set the four of a
         request."""
         more = {name: value for name, value in raw.items() if name not in (*fields, "cache_control")}
         if not more:
             return None
-        flaw, size = _flaw(more, self._left)
-        self._left -= size
-        return None if flaw else more
+        problem, size = _json_problem(more, self._remaining)
+        self._remaining -= size
+        return None if problem else more
 
     def _call(self, raw: Json, *, last: bool) -> Block | None:
-        came_id, came_name, came_input = raw.get("id"), raw.get("name"), raw.get("input")
-        flaw, size = _flaw(came_input, self._left)
-        if not isinstance(came_input, dict):
-            flaw = flaw or f"{_kind(came_input)} instead of an object"
-        arguments: Json = {} if flaw else cast("Json", came_input)
-        name = came_name if isinstance(came_name, str) and TOOL_NAME.fullmatch(came_name) else None
-        if name and not flaw:
-            same = (came_id if isinstance(came_id, str) else "", name, canonical_json(arguments))
+        sent_id, sent_name, sent_input = raw.get("id"), raw.get("name"), raw.get("input")
+        problem, size = _json_problem(sent_input, self._remaining)
+        if not isinstance(sent_input, dict):
+            problem = problem or f"{_describe_kind(sent_input)} instead of an object"
+        arguments: Json = {} if problem else cast("Json", sent_input)
+        name = sent_name if isinstance(sent_name, str) and TOOL_NAME.fullmatch(sent_name) else None
+        if name and not problem:
+            same = (sent_id if isinstance(sent_id, str) else "", name, canonical_json(arguments))
             if same in self._calls:
                 return None  # the same call sent twice: two intended calls would have two ids
             self._calls.add(same)
-        call_id = self._new_id(came_id)
-        self._left -= size + len(call_id) + _MOST_NAME
-        further = self._further(raw, "type", "id", "name", "input")
-        use = ToolUse(call_id, name or _legal(came_name, _MOST_NAME) or "unnamed", arguments, further)
-        unmade = self._why_not(use, came_name if name is None else name, flaw, last=last)
-        if unmade:
-            self.unmade[call_id] = unmade
+        call_id = self._new_id(sent_id)
+        self._remaining -= size + len(call_id) + _MAX_NAME
+        others = self._other_fields(raw, "type", "id", "name", "input")
+        use = ToolUse(call_id, name or _legal_part(sent_name, _MAX_NAME) or "unnamed", arguments, others)
+        rejection = self._rejection(use, sent_name if name is None else name, problem, last=last)
+        if rejection:
+            self.rejected[call_id] = rejection
         return use
 
-    def _new_id(self, came: object) -> str:
-        legal = isinstance(came, str) and len(came) <= _MOST_ID and CALL_ID.fullmatch(came) is not None
-        wanted = cast("str", came) if legal else _legal(came, _MOST_ID) or "call"
+    def _new_id(self, sent_id: object) -> str:
+        legal = isinstance(sent_id, str) and len(sent_id) <= _MAX_ID and CALL_ID.fullmatch(sent_id) is not None
+        wanted = cast("str", sent_id) if legal else _legal_part(sent_id, _MAX_ID) or "call"
         call_id, number = wanted, len(self._known) + len(self._ids) + 1
         while call_id in self._known or call_id in self._ids:
-            call_id, number = f"{wanted[: _MOST_ID - 20]}_{number}", number + 1
+            call_id, number = f"{wanted[: _MAX_ID - 20]}_{number}", number + 1
         self._ids.add(call_id)
         return call_id
 
-    def _why_not(self, use: ToolUse, came_name: object, flaw: str, *, last: bool) -> str:
+    def _rejection(self, use: ToolUse, sent_name: object, problem: str, *, last: bool) -> str:
         """Return what the model is told if a call must not be made; "" if it may be made."""
         reason = self._stop_reason
         # Blocks arrive in order, so a call with another block after it is whole. The exception is a call whose
         # arguments never arrived: it has the empty object with which every call begins.
-        if reason == REFUSAL or (reason not in _WHOLE and (last or not use.input)):
+        if reason == REFUSAL or (reason not in _COMPLETE and (last or not use.input)):
             return (
                 f"{use.name} was not run: your answer ended with stop reason {reason!r}, and this call may be "
                 "incomplete. Make it again; if it is long, in smaller parts."
             )
-        if came_name != use.name:
-            named = came_name[:1_000] if isinstance(came_name, str) else _kind(came_name)
-            return unknown_tool(named, self._tools).text
-        if flaw:
-            return f"{use.name} was not run: its arguments hold {flaw}. Call it again with one plain JSON object."
+        if sent_name != use.name:
+            shown_name = sent_name[:1_000] if isinstance(sent_name, str) else _describe_kind(sent_name)
+            return unknown_tool(shown_name, self._tools).text
+        if problem:
+            return f"{use.name} was not run: its arguments hold {problem}. Call it again with one plain JSON object."
         return ""
 
 
@@ -242,12 +242,12 @@ def _json_of(block: object) -> Json | None:
     return cast("Json", raw) if isinstance(raw, dict) else None
 
 
-def _blank(raw: Json) -> bool:
+def _is_blank(raw: Json) -> bool:
     text = raw.get("text")
     return raw.get("type") == "text" and (not isinstance(text, str) or not text.strip())
 
 
-def _sayable(block: Block) -> bool:
+def _is_allowed(block: Block) -> bool:
     """Whether an assistant's turn may hold a block; text and calls are checked elsewhere."""
     if isinstance(block, RawBlock):
         kind = block.raw.get("type")
@@ -255,16 +255,16 @@ def _sayable(block: Block) -> bool:
     return isinstance(block, Thinking) or (isinstance(block, RedactedThinking) and bool(block.data))
 
 
-def _legal(name: object, most: int) -> str:
+def _legal_part(name: object, max_chars: int) -> str:
     """Return the legal part of a name; "" if there is none."""
-    return _ILLEGAL.sub("_", name[: 4 * most]).strip("_")[:most] if isinstance(name, str) else ""
+    return _ILLEGAL.sub("_", name[: 4 * max_chars]).strip("_")[:max_chars] if isinstance(name, str) else ""
 
 
-def _kind(value: object) -> str:
+def _describe_kind(value: object) -> str:
     return next((_KINDS[kind] for kind in type(value).__mro__ if kind in _KINDS), "something that JSON does not have")
 
 
-def _flaw(value: Any, most: int) -> tuple[str, int]:
+def _json_problem(value: Any, max_chars: int) -> tuple[str, int]:
     """Return why a value cannot be written as JSON, sent and read again ("" if it can), and about how many characters
     it has.
 
@@ -287,8 +287,8 @@ def _flaw(value: Any, most: int) -> tuple[str, int]:
                     return f"{inner}, a number that JSON does not have", size
                 size += 8
             case dict() | list() | tuple():
-                if depth > MOST_DEPTH:
-                    return f"values nested more than {MOST_DEPTH} deep", size
+                if depth > MAX_DEPTH:
+                    return f"values nested more than {MAX_DEPTH} deep", size
                 size += 2 + 2 * len(inner)
                 if isinstance(inner, dict):
                     for name in inner:
@@ -298,23 +298,23 @@ def _flaw(value: Any, most: int) -> tuple[str, int]:
                 open_values += [(each, depth + 1) for each in (inner.values() if isinstance(inner, dict) else inner)]
             case _:
                 return f"a {type(inner).__name__}, which JSON does not have", size
-        if size > most:
+        if size > max_chars:
             return "more than an answer may have", size
     return "", size
 
 
-def _written(content: Iterable[object]) -> str:
+def _raw_json(content: Iterable[object]) -> str:
     """Write the original as JSON for people to read: cut in depth and length, with words for what JSON lacks."""
-    left = _MOST_RAW
+    remaining = _MAX_RAW
 
     def cut(value: Any, levels: int) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0 or not levels:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0 or not levels:
             return "…"
         if isinstance(value, str):
-            value = value[:left]
-            left -= len(value)
+            value = value[:remaining]
+            remaining -= len(value)
             return value
         if isinstance(value, msgspec.Struct):
             value = encode_block(value) if isinstance(value, _BLOCKS) else msgspec.structs.asdict(value)
@@ -326,4 +326,4 @@ def _written(content: Iterable[object]) -> str:
             return hex(value)[:1_000]
         return value if value is None or isinstance(value, int | float) else repr(value)[:1_000]
 
-    return json.dumps([cut(block, MOST_DEPTH + 10) for block in content])[:_MOST_RAW]
+    return json.dumps([cut(block, MAX_DEPTH + 10) for block in content])[:_MAX_RAW]

@@ -51,28 +51,28 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_view(snapshot: Sequence[Entry], plan: Plan) -> list[ViewEntry]:
     """List how each entry is shown, oldest first."""
-    return [_listed(entry, plan) for entry in snapshot]
+    return [_view_entry(entry, plan) for entry in snapshot]
 
 
-def _listed(entry: Entry, plan: Plan) -> ViewEntry:
-    how, text = plan.representation(entry), text_of(entry.content)
-    tokens = 0 if how == "covered" else plan.tokens_of(entry)
-    short = how in ("stub", "covered", "removed")
+def _view_entry(entry: Entry, plan: Plan) -> ViewEntry:
+    representation, text = plan.representation(entry), text_of(entry.content)
+    tokens = 0 if representation == "covered" else plan.tokens_of(entry)
+    is_short = representation in ("stub", "covered", "removed")
     return ViewEntry(
         position=entry.position,
         iteration=entry.iteration,
         role=entry.role,
         kind=entry.kind,
-        representation=how,
+        representation=representation,
         tool=entry.tool,
         tool_call_id=entry.tool_call_id,
         pinned=entry.position in plan.pins,
-        can_expand=short or (how == "shaped" and entry.content_id is not None),
+        can_expand=is_short or (representation == "shaped" and entry.content_id is not None),
         hint=_hint(entry, plan.shown.get(entry.position), text),
         items=None if entry.original_length and entry.content_id is not None else len(text.splitlines()),
         original_length=entry.original_length or len(text),
         tokens=tokens,
-        tokens_saved=max(0, entry.tokens - tokens) if short else 0,
+        tokens_saved=max(0, entry.tokens - tokens) if is_short else 0,
     )
 
 

@@ -14,7 +14,7 @@ from repertory.record.records import DecisionMade, Record
 from repertory.runs.events import ContextEdited, to_record
 from repertory.runs.live import LiveRun
 
-_HOLD = 3  # iterations for which expanded or retrieved entries stay, so that they are not shortened again at once
+_PIN_ITERATIONS = 3  # that expanded or retrieved entries stay, so that they are not shortened again at once
 
 
 class PlanEdits:
@@ -40,7 +40,7 @@ class PlanEdits:
         self._price = price
         self._records: list[Record] = []
         self._ending_pins: dict[int, int] = {}  # pins that end by themselves: position to last iteration
-        self._looked = 0  # entries that have been checked for what to pin
+        self._checked = 0  # entries that have been checked for what to pin
         self._past_changed = False  # whether a caller changed it after the reasoning in view was made
 
     def open(self, decisions: Sequence[Decision], *, answered_in: int) -> None:
@@ -56,9 +56,9 @@ class PlanEdits:
                 elif isinstance(edit, PinEntry | UnpinEntry):
                     self._ending_pins.pop(edit.position, None)
         self._live.plan = plan
-        self._looked = len(self._live.ledger.snapshot())
+        self._checked = len(self._live.ledger.snapshot())
 
-    def take(self, decision: Decision, plan: Plan, *, told: bool = True) -> None:
+    def adopt(self, decision: Decision, plan: Plan, *, notify: bool = True) -> None:
         """Adopt the plan that a decision made. Our own pins change hardly anything, so they use ``told=False``."""
         live, arithmetic = self._live, decision.arithmetic
         live.plan = plan
@@ -73,7 +73,7 @@ class PlanEdits:
                 at=live.shared.clock(),
             )
         )
-        if not told:
+        if not notify:
             return
         event = live.event(
             ContextEdited,
@@ -96,12 +96,12 @@ class PlanEdits:
         records, self._records = self._records, []
         return records
 
-    def decide(self, kind: str, reason: str, iteration: int, *edits: Edit, told: bool = False) -> None:
+    def decide(self, kind: str, reason: str, iteration: int, *edits: Edit, notify: bool = False) -> None:
         """Make a decision that is not the planner's and has no price."""
         plan, decision = self._live.plan, self._decision(kind, reason, iteration, edits)
         after = apply(plan, decision)
         self._past_changed = self._past_changed or after.epoch != plan.epoch
-        self.take(decision, after, told=told)
+        self.adopt(decision, after, notify=notify)
 
     def _decision(self, kind: str, reason: str, iteration: int, edits: tuple[Edit, ...]) -> Decision:
         end = len(self._live.ledger.snapshot())
@@ -111,27 +111,28 @@ class PlanEdits:
 
     async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
         """See ``Run.expand``."""
-        snapshot, until = self._editable(), self._live.iteration + 1 + _HOLD
-        whole = await self._whole(entry_at(snapshot, position))
+        snapshot, until = self._editable(), self._live.iteration + 1 + _PIN_ITERATIONS
+        whole = await self._read_whole(entry_at(snapshot, position))
         edits: list[Edit] = [expansion(snapshot, self._live.plan, position, whole=whole, items=items)]
         if position not in self._live.plan.pins:  # it is old, so it would be shortened again first
             self._ending_pins[position] = until
             edits.insert(0, PinEntry(position=position, until=until))
-        await self._take_asked("expand", reason or "asked for", *edits)
+        await self._adopt_asked("expand", reason or "asked for", *edits)
 
     async def pin(self, position: int, *, on: bool) -> None:
         """See ``Run.pin`` and ``Run.unpin``."""
         entry_at(self._editable(), position)
         self._ending_pins.pop(position, None)
-        await self._take_asked("pin", "asked for", PinEntry(position=position) if on else UnpinEntry(position=position))
+        edit = PinEntry(position=position) if on else UnpinEntry(position=position)
+        await self._adopt_asked("pin", "asked for", edit)
 
-    async def _take_asked(self, kind: str, reason: str, *edits: Edit) -> None:
+    async def _adopt_asked(self, kind: str, reason: str, *edits: Edit) -> None:
         decision = self._decision(kind, reason, self._live.iteration + 1, edits)
         before, after = self._live.plan, apply(self._live.plan, decision)
         if after.epoch != before.epoch:  # else nothing is shown differently, and it costs nothing
             self._past_changed = True
             decision = self._price(decision)
-        self.take(decision, after)
+        self.adopt(decision, after)
         await self._live.shared.journal.write(self.records())
 
     def _editable(self) -> Snapshot:
@@ -142,7 +143,7 @@ class PlanEdits:
             )
         return self._live.ledger.snapshot()
 
-    async def _whole(self, entry: Entry) -> str | None:
+    async def _read_whole(self, entry: Entry) -> str | None:
         """Read the whole of an entry that was cut on arrival from the content store; None if the ledger has it."""
         if entry.content_id is None or not entry.original_length:
             return None
@@ -155,27 +156,27 @@ class PlanEdits:
 
     def pin_new(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Pin new entries: for good if their tool says so, for a while if the agent retrieved them."""
-        live, until = self._live, iteration + _HOLD
-        new = snapshot[self._looked :]
-        self._looked = len(snapshot)
-        asked = [entry for entry in new if entry.pinned and entry.position not in live.plan.pins]
-        if asked:
-            pins = (PinEntry(position=entry.position) for entry in asked)
+        live, until = self._live, iteration + _PIN_ITERATIONS
+        new = snapshot[self._checked :]
+        self._checked = len(snapshot)
+        requested = [entry for entry in new if entry.pinned and entry.position not in live.plan.pins]
+        if requested:
+            pins = (PinEntry(position=entry.position) for entry in requested)
             self.decide("pin", "its tool asked for it", iteration, *pins)
-        brought = [entry for entry in new if entry.retrieved is not None and not entry.retrieved.hint]
-        if brought:
-            live.notify_listeners(retrieved(_were_short(brought, snapshot, live.plan), iteration))
-            brought = [entry for entry in brought if entry.position not in live.plan.pins]
-            self._ending_pins.update((entry.position, until) for entry in brought)
-            pins = (PinEntry(position=entry.position, until=until) for entry in brought)
+        fetched = [entry for entry in new if entry.retrieved is not None and not entry.retrieved.hint]
+        if fetched:
+            live.notify_listeners(retrieved(_not_whole(fetched, snapshot, live.plan), iteration))
+            fetched = [entry for entry in fetched if entry.position not in live.plan.pins]
+            self._ending_pins.update((entry.position, until) for entry in fetched)
+            pins = (PinEntry(position=entry.position, until=until) for entry in fetched)
             self.decide("pin", "it was just retrieved", iteration, *pins)
-        self._lift([position for position, last in self._ending_pins.items() if last < iteration], iteration)
+        self._end_pins([position for position, last in self._ending_pins.items() if last < iteration], iteration)
 
-    def lift_all(self, iteration: int) -> None:
+    def end_temporary_pins(self, iteration: int) -> None:
         """End all temporary pins, because the prompt does not fit."""
-        self._lift(list(self._ending_pins), iteration)
+        self._end_pins(list(self._ending_pins), iteration)
 
-    def _lift(self, positions: Sequence[int], iteration: int) -> None:
+    def _end_pins(self, positions: Sequence[int], iteration: int) -> None:
         """End pins, and drop reasoning after a past that a caller has changed: a server would refuse it."""
         for position in positions:
             del self._ending_pins[position]
@@ -185,13 +186,14 @@ class PlanEdits:
         if self._past_changed and self._binding:
             reason = "what was asked for, or held, changed the past that the reasoning is bound to"
             drop = DropThinking(position=len(self._live.ledger.snapshot()))
-            self.decide("expand", reason, iteration, drop, told=True)
+            self.decide("expand", reason, iteration, drop, notify=True)
         self._past_changed = False
 
 
-def _were_short(brought: Sequence[Entry], snapshot: Sequence[Entry], plan: Plan) -> list[Entry]:
+def _not_whole(fetched: Sequence[Entry], snapshot: Sequence[Entry], plan: Plan) -> list[Entry]:
     """Return the entries that the agent retrieved of which something was missing in view."""
-    told = [entry.retrieved for entry in brought if entry.retrieved is not None]
-    positions, contents = {at for each in told for at in each.positions}, {each.content_id for each in told} - {""}
+    found_by = [entry.retrieved for entry in fetched if entry.retrieved is not None]
+    positions = {at for each in found_by for at in each.positions}
+    contents = {each.content_id for each in found_by} - {""}
     found = [entry for entry in snapshot if entry.position in positions or entry.content_id in contents]
     return [entry for entry in found if plan.representation(entry) not in ("verbatim", "expanded")]

@@ -22,13 +22,13 @@ from repertory.summarizer import check_prompt
 from repertory.tools import Tool, context_tools
 from repertory.tools.retrieval_guard import RETRIEVALS
 
-_TOLD = (
+_GUIDANCE = (
     "Older stretches of this conversation may stand as results of `context_trail`: a log made by the runtime, of your "
     "own words, your calls and whole lines of their results; it cannot be called. A result that was shortened or cited "
     "can be fetched whole, by lines or by a search, with `context_retrieve` and `retrieve_content`. Do so sparingly: "
     "only where you need a detail that is not in view."
 )
-_TOLD_STRICTLY = (  # in the words of the users' documents
+_STRICT_GUIDANCE = (  # in the words of the users' documents
     "Large content may come as a content citation: an excerpt, metadata and a citation id. Older results may be "
     "compacted to save tokens: key information is preserved, details are omitted. Retrieve full content sparingly, "
     "with `retrieve_content` and the citation id, or `context_retrieve` for a compacted message: only when the excerpt "
@@ -43,13 +43,13 @@ def tools_of(agent: Agent[Any], opened: tuple[Tool, ...] = ()) -> tuple[Tool, ..
     Strict rhythm adds the retrieval tools, as the requirements demand.
     """
     strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
-    has = {tool.name for tool in (*agent.own_tools, *opened)}
-    added = [tool for tool in _retrieving() if tool.name not in has] if strict else []
+    names = {tool.name for tool in (*agent.own_tools, *opened)}
+    added = [tool for tool in _retrieval_tools() if tool.name not in names] if strict else []
     return enabled(agent, (*agent.own_tools, *opened, *added))
 
 
 @cache  # they can serve any number of runs, and making them takes milliseconds
-def _retrieving() -> tuple[Tool, ...]:
+def _retrieval_tools() -> tuple[Tool, ...]:
     return tuple(context_tools())
 
 
@@ -68,9 +68,9 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
     if agent.context is None:
         return None
     tools = tools_of(agent, live.opened_tools)
-    policy = _layered(tools, agent.context, results_of(live.started))
-    has = {tool.name for tool in tools} >= RETRIEVALS
-    return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)
+    policy = _merge_layers(tools, agent.context, results_of(live.started))
+    can_retrieve = {tool.name for tool in tools} >= RETRIEVALS
+    return msgspec.structs.replace(policy, retrieval=policy.retrieval and can_retrieve)
 
 
 def system_text(live: LiveRun, policy: ContextPolicy | None, result: str = "") -> str:
@@ -78,8 +78,12 @@ def system_text(live: LiveRun, policy: ContextPolicy | None, result: str = "") -
 
     The text is the same for the whole run, which keeps the prompt cache valid.
     """
-    told = (_TOLD_STRICTLY if policy.rhythm == "strict" else _TOLD) if policy is not None and policy.retrieval else ""
-    return "\n\n".join(text for text in (instructions_of(live.agent, live.payload), told, result) if text.strip())
+    guidance = (
+        (_STRICT_GUIDANCE if policy.rhythm == "strict" else _GUIDANCE)
+        if policy is not None and policy.retrieval
+        else ""
+    )
+    return "\n\n".join(text for text in (instructions_of(live.agent, live.payload), guidance, result) if text.strip())
 
 
 def results_of(started: RunStarted) -> ResultPolicy | None:
@@ -87,7 +91,7 @@ def results_of(started: RunStarted) -> ResultPolicy | None:
     return msgspec.convert(started.results, ResultPolicy) if started.results else None
 
 
-def _layered(tools: Iterable[Tool], policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
+def _merge_layers(tools: Iterable[Tool], policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
     own = {tool.name: tool.policy for tool in tools if tool.policy is not None}
     return policy.with_layers(tools=own, run=run)
 
@@ -115,26 +119,27 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
                 f"agent {member.name}: context.tools names {unknown[0]!r}, a tool that neither it nor its team has; "
                 f"there are {', '.join(sorted(known))}"
             )
-        policy = _layered(tools_of(member), member.context, results if member is agent else None)
+        policy = _merge_layers(tools_of(member), member.context, results if member is agent else None)
         merged = {
             "its tools": policy.results,
             **{tool.name: policy.result_policy(tool.name) for tool in member.own_tools},
         }
-        some_expire = any(said.expiration_mode is not None for said in merged.values())
-        for name, said in merged.items():
-            of = f"for the results of {name}"
-            if said.compactor and said.compactor not in COMPACTORS:
+        some_expire = any(wanted.expiration_mode is not None for wanted in merged.values())
+        for name, wanted in merged.items():
+            subject = f"for the results of {name}"
+            if wanted.compactor and wanted.compactor not in COMPACTORS:
                 raise ConfigurationError(
-                    f"agent {member.name}: compactor {of} is {show(said.compactor)}; expected one of "
+                    f"agent {member.name}: compactor {subject} is {show(wanted.compactor)}; expected one of "
                     f"{', '.join(sorted(COMPACTORS))}, or register_compactor(…) before the run"
                 )
-            check_prompt(said.compact_prompt or "", f"agent {member.name}: compact_prompt {of}")
+            check_prompt(wanted.compact_prompt or "", f"agent {member.name}: compact_prompt {subject}")
             # A policy for all tools may be meant for those of them that expire.
-            meant = said.expiration_mode or (some_expire and policy.results.expiration_turns is not None)
-            if policy.expiration and said.expiration_turns is not None and not meant:
+            meant = wanted.expiration_mode or (some_expire and policy.results.expiration_turns is not None)
+            if policy.expiration and wanted.expiration_turns is not None and not meant:
                 raise ConfigurationError(
-                    f"agent {member.name}: expiration_turns {of} is {said.expiration_turns}, and expiration_mode is "
-                    "'none', as no layer says otherwise, so nothing would expire; expected 'compact' or 'remove'"
+                    f"agent {member.name}: expiration_turns {subject} is {wanted.expiration_turns}, and "
+                    "expiration_mode is 'none', as no layer says otherwise, so nothing would expire; expected "
+                    "'compact' or 'remove'"
                 )
 
 

@@ -16,7 +16,7 @@ _NUMBER = r"(\d[\d,]*)"
 _PROMPT = re.compile(rf"{_NUMBER} tokens > {_NUMBER}")
 _SUM = re.compile(rf"{_NUMBER} \+ {_NUMBER} > {_NUMBER}")
 _WINDOW = re.compile(rf"context[ _](?:length|size|window)\D{{0,20}}{_NUMBER}", re.IGNORECASE)
-_HAD = re.compile(
+_PROMPT_SIZE = re.compile(
     rf"(?:request|input) \({_NUMBER} tokens|{_NUMBER} (?:input tokens|in the messages|tokens from the input)",
     re.IGNORECASE,
 )
@@ -72,18 +72,18 @@ class PromptLimits:
         """Learn from a prompt that was answered."""
         self._accepted = max(self._accepted, tokens)
 
-    def refused(self, tokens: int, words: str) -> tuple[int, int]:
+    def refused(self, tokens: int, message: str) -> tuple[int, int]:
         """Learn from a refused prompt: the limit that the server names, or else something below the refused length.
 
         Args:
             tokens: Estimated tokens of the prompt.
-            words: The server's error message.
+            message: The server's error message.
 
         Returns:
             The most tokens of a prompt from now on; and the refused prompt's tokens by the server's count, 0 if the
             message has no plausible count.
         """
-        counted, limit = _named_size(words), self._named_limit(words)
+        counted, limit = _named_size(message), self._named_limit(message)
         if counted and not tokens / _PLAUSIBLE <= counted <= tokens * _PLAUSIBLE:
             counted = limit = 0  # these are of something else, such as a whole batch
         size = counted or tokens
@@ -97,21 +97,21 @@ class PromptLimits:
         """Bound all prompts from now on."""
         self.tokens = limit if self.tokens is None else min(self.tokens, limit)
 
-    def _named_limit(self, words: str) -> int:
+    def _named_limit(self, message: str) -> int:
         """Read from a server's refusal how many tokens a prompt may have; 0 if it does not say."""
-        if found := _PROMPT.search(words):
+        if found := _PROMPT.search(message):
             return _number(found[2])
-        if found := _SUM.search(words):
+        if found := _SUM.search(message):
             return _number(found[3]) - _number(found[2])
-        if found := _WINDOW.search(words):
+        if found := _WINDOW.search(message):
             window = _number(found[1])
             return window - min(self._max_tokens, window // 2)
         return 0
 
 
-def _named_size(words: str) -> int:
+def _named_size(message: str) -> int:
     """Read from a server's refusal how many tokens the refused prompt had; 0 if it does not say."""
-    found = _PROMPT.search(words) or _SUM.search(words) or _HAD.search(words)
+    found = _PROMPT.search(message) or _SUM.search(message) or _PROMPT_SIZE.search(message)
     return _number(next(group for group in found.groups() if group)) if found else 0
 
 

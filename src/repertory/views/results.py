@@ -27,17 +27,17 @@ from repertory.runs.live import LiveRun
 from repertory.tools.schema import render_signature
 from repertory.views.answers import is_part
 
-_TAKEN: Final = "The result was taken."
+_ACCEPTED: Final = "The result was taken."
 _DESCRIPTION: Final = """\
 Give your result, which ends your task. Call it once you have all that you need, alone in its turn: other calls of the
 same turn are made first, and the result is not taken where one of them fails."""
-_TOLD: Final = f"When you are done, give your result by calling `{FINAL_RESULT}`. Text alone is no result."
+_INSTRUCTION: Final = f"When you are done, give your result by calling `{FINAL_RESULT}`. Text alone is no result."
 # A partial JSON text cannot be continued: the provider would make the rest fit the schema from its beginning.
 CUT_OFF_RESULT: Final = (
     "Your last message was cut off at the output limit. Give your whole result anew, in fewer words."
 )
 # Matches where servers name the field, as they do in all refusals that users have quoted.
-_OF_FORMAT: Final = re.compile(r"output[ _](config|format)", re.IGNORECASE)
+_FORMAT_FIELD: Final = re.compile(r"output[ _](config|format)", re.IGNORECASE)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class ResultForm:
     def __init__(self, kind: JsonType, profile: ModelProfile, *, options: Json, retries: int) -> None:
         self._kind = kind
         self._retries = retries
-        self._misfits = 0
+        self._failed_attempts = 0
         # Tools and the provider's format only take objects: any other value becomes the only field of an object.
         self._wrapped = "properties" not in kind.schema
         schema = _wrap(kind.schema) if self._wrapped else kind.schema
@@ -80,11 +80,11 @@ class ResultForm:
             self.options = {**options, "output_config": {**thaw(options.get("output_config") or {}), "format": shown}}
             self._signature = f"JSON of the schema {msgspec.json.encode(shown['schema']).decode()}"
         else:
-            self.schemas, self.told = (ToolSchema(FINAL_RESULT, _DESCRIPTION, schema),), _TOLD
+            self.schemas, self.told = (ToolSchema(FINAL_RESULT, _DESCRIPTION, schema),), _INSTRUCTION
 
     def explain(self, error: ModelError) -> str:
         """Say what to do if the provider refused the form of the result; "" if it refused something else."""
-        if self.schemas or type(error) is not ModelRequestRejected or not _OF_FORMAT.search(str(error)):
+        if self.schemas or type(error) is not ModelRequestRejected or not _FORMAT_FIELD.search(str(error)):
             return ""
         return (
             f"; a profile with msgspec.structs.replace(profile, json_outputs=False) has the model give its result by "
@@ -96,27 +96,27 @@ class ResultForm:
         last = entries[-1]
         if last.role == "assistant" and not tool_uses(last.content):
             return None if is_part(last) else self._read_answer(last)[0]
-        return next((reply.result for reply in self._taken(entries) if reply.result is not None), None)
+        return next((reply.result for reply in self._repeat_replies(entries) if reply.result is not None), None)
 
     def is_outdated(self, entries: Sequence[Entry]) -> bool:
         """Whether the last turn gave a result that was accepted, but does not fit what is asked for now."""
-        return any(reply.error is not None for reply in self._taken(entries))
+        return any(reply.error is not None for reply in self._repeat_replies(entries))
 
-    def _taken(self, entries: Sequence[Entry]) -> list[Reply]:
+    def _repeat_replies(self, entries: Sequence[Entry]) -> list[Reply]:
         """Answer again the calls of the last turn that gave a result which was not refused."""
         place = next((at for at in range(len(entries) - 1, -1, -1) if entries[at].role == "assistant"), len(entries))
         results = {entry.tool_call_id: entry for entry in entries[place + 1 :]}
         if not results or None in results:  # somebody has spoken since
             return []
-        return self.reply(entries[place], results, anew=True)
+        return self.reply(entries[place], results, again=True)
 
-    def reply(self, turn: Entry, results: Mapping[str | None, Entry], *, anew: bool = False) -> list[Reply]:
+    def reply(self, turn: Entry, results: Mapping[str | None, Entry], *, again: bool = False) -> list[Reply]:
         """Answer the calls of a turn that give a result, once all its other calls have theirs.
 
         Args:
             turn: The model's turn.
             results: The results of its calls, by call id.
-            anew: Answer calls again that have an answer; only those that were accepted can be accepted.
+            again: Answer calls again that have an answer; only those that were accepted can be accepted.
 
         Returns:
             The replies; none if another call has no result yet, since the process that resumes the run makes that call.
@@ -129,7 +129,7 @@ class ResultForm:
         replies: list[Reply] = []
         for use in uses:
             if use.name != FINAL_RESULT or (
-                (use.id not in results or _failed(results[use.id])) if anew else use.id in results
+                (use.id not in results or _failed(results[use.id])) if again else use.id in results
             ):
                 continue
             if failed:
@@ -147,9 +147,9 @@ class ResultForm:
         Raises:
             ResultInvalid: No further attempt is allowed.
         """
-        self._misfits += 1
-        if self._misfits > self._retries:
-            times = "one result" if self._misfits == 1 else f"{self._misfits} results"
+        self._failed_attempts += 1
+        if self._failed_attempts > self._retries:
+            times = "one result" if self._failed_attempts == 1 else f"{self._failed_attempts} results"
             raise ResultInvalid(f"{times} did not fit, the last one: {error}")
 
     def ask_again(self, turn: Entry) -> str:
@@ -165,15 +165,15 @@ class ResultForm:
             return f"Give your result by calling `{FINAL_RESULT}`; your text was not taken, as {error}."
         return f"Your answer was not taken: {error}. Give the whole of it again, as {self._signature}."
 
-    def forget(self) -> None:
+    def reset_count(self) -> None:
         """Reset the count, because something else was asked."""
-        self._misfits = 0
+        self._failed_attempts = 0
 
     def _read_answer(self, turn: Entry) -> tuple[str | None, ResultInvalid | None]:
         """Return the result that a turn without calls gives, or why it gives none."""
-        said = [text_of(turn.content), *(block.text for block in turn.content[-1:] if isinstance(block, Text))]
+        texts = [text_of(turn.content), *(block.text for block in turn.content[-1:] if isinstance(block, Text))]
         error: ResultInvalid | None = None
-        for text in dict.fromkeys(said):
+        for text in dict.fromkeys(texts):
             try:
                 return self._check(decode_text(_unfenced(text))), None
             except ResultInvalid as misfit:
@@ -184,20 +184,20 @@ class ResultForm:
 
     def _read_call(self, use: ToolUse) -> Reply:
         try:
-            return Reply(use, _TAKEN, self._check(thaw(use.input)))
+            return Reply(use, _ACCEPTED, self._check(thaw(use.input)))
         except ResultInvalid as error:
             return Reply(use, f"Not taken: {error}. Expected {self._signature}", error=error)
 
-    def _check(self, given: Any) -> str:
+    def _check(self, value: Any) -> str:
         """Return the result as it goes on record.
 
         Raises:
             ResultInvalid: It does not fit.
         """
-        if self._wrapped and isinstance(given, dict) and given.keys() == {"result"}:
-            given = given["result"]
+        if self._wrapped and isinstance(value, dict) and value.keys() == {"result"}:
+            value = value["result"]
         try:
-            written = self._kind.write(self._kind.read(given))
+            written = self._kind.write(self._kind.read(value))
             self._kind.read_text(written)  # as its caller will: an infinite number is written as null
         except (ValueError, TypeError) as error:
             raise ResultInvalid(str(error)) from None
@@ -240,13 +240,13 @@ def find_answer(entries: Sequence[Entry], form: ResultForm | None) -> str | None
     text = text_of(last.content).strip()
     if not text:
         return None
-    parts, asked_on = [text], False
+    parts, continuing = [text], False
     for entry in reversed(entries[: last.position]):
         if entry.kind in ("retry-context", "system"):
-            asked_on = True
-        elif asked_on and is_part(entry):
+            continuing = True
+        elif continuing and is_part(entry):
             parts.append(text_of(entry.content))
-            asked_on = False
+            continuing = False
         else:
             break
     return "".join(reversed(parts))

@@ -23,7 +23,7 @@ from repertory.record import Entry, Snapshot
 from repertory.record.records import SummaryStored
 from repertory.runs.events import SummaryRefused, SummaryTaken
 from repertory.runs.live import LiveRun
-from repertory.shortening.shaping import words_of_plug_in
+from repertory.shortening.shaping import plug_in_text
 from repertory.summarizer import (
     ResultNotSummarized,
     ResultSummarized,
@@ -37,13 +37,13 @@ from repertory.summarizer.stretches import deserved_tokens
 
 SummarizerAnswer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
 
-_DENSE = 25_000  # tokens of new record after which thrifty rhythm asks for a summary early
+_EARLY_TOKENS = 25_000  # tokens of new record after which thrifty rhythm asks for a summary early
 _LONG_TRAIL = 0.4  # of the comfort; the planner uses a summary from half of it on, and writing one takes time
-_MOST_FAILURES = 3  # consecutive failures of the provider's summary, after which it is not requested again
-_LOST_AFTER = 900.0  # seconds without an answer; a summarizer that was restarted has forgotten the request
+_MAX_FAILURES = 3  # consecutive failures of the provider's summary, after which it is not requested again
+_ANSWER_TIMEOUT = 900.0  # seconds without an answer; a summarizer that was restarted has forgotten the request
 
 
-class _AskedProvider(msgspec.Struct, frozen=True):
+class _ProviderRequest(msgspec.Struct, frozen=True):
     """The messages that the provider summarizes, the length of the ledger that they show, and when it was asked."""
 
     messages: tuple[Message, ...]
@@ -71,9 +71,9 @@ class SummaryRequests:
         self._ref = ref
         self._head = head
         self._newest: SummaryStored | None = None
-        self._asked_at = head  # tokens of the record when a summary was last asked for
-        self._looked = 0  # entries that have been checked for results to summarize
-        self._provider: _AskedProvider | None = None
+        self._tokens_when_asked = head  # tokens of the record when a summary was last asked for
+        self._checked = 0  # entries that have been checked for results to summarize
+        self._provider: _ProviderRequest | None = None
         self._failures = 0
 
     def open(self, stored: Iterable[SummaryStored]) -> None:
@@ -81,9 +81,9 @@ class SummaryRequests:
         for summary in stored:
             if summary.strategy != PROVIDER:
                 self.ready.append(summary)
-                self._newest, self._asked_at = summary, self._head + summary.replaced_tokens
+                self._newest, self._tokens_when_asked = summary, self._head + summary.replaced_tokens
         self.drop_covered()
-        self._looked = len(self._live.ledger.snapshot())
+        self._checked = len(self._live.ledger.snapshot())
 
     def drop_covered(self) -> None:
         """Forget the summaries that the plan can no longer use, because there is nothing that they could replace."""
@@ -105,12 +105,12 @@ class SummaryRequests:
         policy, live = self._policy, self._live
         if policy is None:
             return
-        self._ask_for_results(policy, entries[self._looked :], iteration)
-        self._looked = len(entries)
+        self._ask_for_results(policy, entries[self._checked :], iteration)
+        self._checked = len(entries)
         strict = policy.rhythm == "strict"
         if only_results or not policy.summaries or not self._is_due(policy, iteration, size):
             return
-        newest, self._asked_at = self._newest, size
+        newest, self._tokens_when_asked = self._newest, size
         upto = len(entries) if strict else live.plan.start  # else the summary replaces the trail
         _ask(
             live,
@@ -132,13 +132,13 @@ class SummaryRequests:
     def _is_due(self, policy: ContextPolicy, iteration: int, size: int) -> bool:
         """Whether to ask for a summary: one is due by iterations or new tokens, a model or the program can write it,
         no earlier one waits to be shown, and the savings so far pay for it."""
-        strict, every, new = policy.rhythm == "strict", policy.summarize_every, size - self._asked_at
-        if not every or (iteration % every and (strict or new < _DENSE)):
+        strict, every, new_tokens = policy.rhythm == "strict", policy.summarize_every, size - self._tokens_when_asked
+        if not every or (iteration % every and (strict or new_tokens < _EARLY_TOKENS)):
             return False
         if not strict and not (_models_of(self._live) and self._has_long_trail(policy)):
             return False
         written = policy.summary_bound or deserved_tokens(size - self._head)
-        price = _price(self._live, new, written)
+        price = _price(self._live, new_tokens, written)
         waits = price and any(summary.strategy != EXTRACTIVE for summary in self.ready)
         return self.planner is None or (not waits and self.planner.affords(price, written=written))
 
@@ -146,9 +146,9 @@ class SummaryRequests:
         """Whether the covers of older stretches are about to outgrow their share, and have no summary yet."""
         plan, newest = self._live.plan, self._newest
         comfort = self._profile.comfort if policy.comfort_tokens is None else policy.comfort_tokens
-        most = _LONG_TRAIL * (comfort or policy.budget_tokens or self._profile.context_window)
+        max_tokens = _LONG_TRAIL * (comfort or policy.budget_tokens or self._profile.context_window)
         new = newest is None or newest.last + 1 < plan.start
-        return new and sum(cover.tokens for cover in plan.covers) >= most
+        return new and sum(cover.tokens for cover in plan.covers) >= max_tokens
 
     def _ask_for_results(self, policy: ContextPolicy, new: Sequence[Entry], iteration: int) -> None:
         for entry in new:
@@ -158,7 +158,7 @@ class SummaryRequests:
             if rules.compact_mode != "summary":
                 continue
             text = text_of(entry.content)
-            if (entry.original_length or len(text)) <= 2 * rules.compact_length or words_of_plug_in(entry, rules):
+            if (entry.original_length or len(text)) <= 2 * rules.compact_length or plug_in_text(entry, rules):
                 continue  # hardly longer than its summary, or a compactor of the application describes it
             uses = [use for turn in new for use in tool_uses(turn.content)]
             _ask(
@@ -190,11 +190,11 @@ class SummaryRequests:
             iteration: The iteration that begins.
         """
         now = self._live.shared.clock()
-        if self._provider is not None and now - self._provider.at > _LOST_AFTER:
+        if self._provider is not None and now - self._provider.at > _ANSWER_TIMEOUT:
             self._provider_failed()
-        if self._provider is not None or self._failures >= _MOST_FAILURES or not self._profile.compacts:
+        if self._provider is not None or self._failures >= _MAX_FAILURES or not self._profile.compacts:
             return
-        taken = _ask(
+        accepted = _ask(
             self._live,
             Summarize(
                 run_id=self._live.run_id,
@@ -207,12 +207,12 @@ class SummaryRequests:
                 reply_to=self._ref,
             ),
         )
-        if taken:
-            self._provider = _AskedProvider(request.messages, upto, now)
+        if accepted:
+            self._provider = _ProviderRequest(request.messages, upto, now)
 
     # --- what comes of it ---------------------------------------------------------------------------------
 
-    def heard(self, message: SummarizerAnswer) -> None:
+    def handle_answer(self, message: SummarizerAnswer) -> None:
         """Handle an answer of the summarizer."""
         live, awaited = self._live, self._provider.upto if self._provider is not None else -1
         match message:
@@ -225,8 +225,8 @@ class SummaryRequests:
                     self._newest = summary
                     self.ready.append(summary)
                     self._charge(message.cost)
-                about = {name: getattr(summary, name) for name in ("first", "last", "strategy", "tokens")}
-                live.publish(SummaryTaken, **about, replaced_tokens=summary.replaced_tokens, failure=message.failure)
+                fields = {name: getattr(summary, name) for name in ("first", "last", "strategy", "tokens")}
+                live.publish(SummaryTaken, **fields, replaced_tokens=summary.replaced_tokens, failure=message.failure)
             case SummaryFailed():
                 if message.upto == awaited:
                     self._provider_failed()

@@ -38,7 +38,7 @@ from repertory.views.summary_requests import SummaryRequests
 
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
-_MOST_REFUSALS = 3
+_MAX_REFUSALS = 3
 _THINKING = frozenset[type]({Thinking, RedactedThinking})
 _DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
@@ -82,7 +82,7 @@ class ContextView:
         self.retrieval = self._policy is not None and self._policy.retrieval
         told, options, final = ("", agent.options, ()) if form is None else (form.told, form.options, form.schemas)
         system = redact(tuple(Text(text) for text in [system_text(live, self._policy, told)] if text))
-        own = [_described(tool.schema, profile.provider_types) for tool in tools]
+        own = [_schema_for(tool.schema, profile.provider_types) for tool in tools]
         schemas = redact([*own, *final])
         self._options = options
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
@@ -99,7 +99,7 @@ class ContextView:
         self._edits = PlanEdits(live, self._policy, binding=profile.target == "binding", price=self._priced)
         self.expand, self.pin = self._edits.expand, self._edits.pin
         self._summaries = SummaryRequests(live, self._policy, ref, head=self._head)
-        self.heard = self._summaries.heard
+        self.handle_answer = self._summaries.handle_answer
         self._planner: Planner | None = None
         self._make_planner()
         self._calibration = Calibration()
@@ -110,7 +110,7 @@ class ContextView:
         self._calls = 0
         self._refusals = 0  # in a row
         self._targets: tuple[int | None, ...] = (None,)  # most tokens of a prompt, tried in this order
-        self._thinks = False
+        self._has_thinking = False
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
 
     def _make_planner(self) -> None:
@@ -135,7 +135,7 @@ class ContextView:
         self._edits.open(decisions, answered_in=await self._learn_from_calls(counted_in))
         self._summaries.open(await self._journal.read_summaries(run_id))
         for entry in live.ledger.snapshot()[live.plan.thinking_from :]:
-            self._see_thinking(entry.content)
+            self._note_thinking(entry.content)
         if live.watch is not None:
             live.watch.check(live.statistics, live.used())  # the process before reported what is exceeded already
 
@@ -149,20 +149,20 @@ class ContextView:
             The iteration of the last answered call.
         """
         answered_in = 0
-        served = (self._profile.name, self._server)  # others may accept longer or shorter prompts
+        this_server = (self._profile.name, self._server)  # others may accept longer or shorter prompts
         for row in await self._journal.read_model_calls(self._live.run_id, contents=False):
             called, replied = row.called, row.replied
             self._calls = max(self._calls, called.call)
-            here = (called.model, called.server) == served
+            same_server = (called.model, called.server) == this_server
             if replied is None:
                 continue
             if called.purpose != "agent":
                 if called.iteration >= counted_in and self._planner is not None:
                     self._planner.charge(replied.cost)
             elif replied.error is None:
-                self._count(replied.usage, at=replied.at, estimate=called.prompt_estimate, here=here)
+                self._count(replied.usage, at=replied.at, estimate=called.prompt_estimate, same_server=same_server)
                 answered_in = called.iteration
-            elif here and replied.prompt_limit:
+            elif same_server and replied.prompt_limit:
                 self._shorten(replied.prompt_limit, replied.prompt_counted, estimate=called.prompt_estimate)
         return answered_in
 
@@ -189,12 +189,12 @@ class ContextView:
                 await self._record(shown, expected, iteration)
                 yield shown
         finally:
-            if left := self._edits.records():  # record them even if no request could be made: listeners were told
-                self._journal.submit(left)
+            if remaining := self._edits.records():  # record them even if no request could be made: listeners were told
+                self._journal.submit(remaining)
 
     def _make(self, iteration: int) -> Shown:
-        begun, live = perf_counter(), self._live
-        estimate = self._read_on()
+        started, live = perf_counter(), self._live
+        estimate = self._read_new_entries()
         if self._planner is not None:
             self._edits.pin_new(self._entries, iteration)
             if self._summaries.signed is not None:
@@ -202,9 +202,9 @@ class ContextView:
             estimate = self._plan(self._planner, iteration)
         request = self._projector.project(self._entries, live.plan)
         self._validator.validate(request)
-        return Shown(request, len(self._entries), live.plan.epoch, estimate, perf_counter() - begun)
+        return Shown(request, len(self._entries), live.plan.epoch, estimate, perf_counter() - started)
 
-    def _read_on(self) -> int:
+    def _read_new_entries(self) -> int:
         """Read new entries; return the estimate of a plain loop's prompt, in tokens by characters."""
         new = self._live.ledger.snapshot()[len(self._entries) :]
         self._entries += new
@@ -217,7 +217,7 @@ class ContextView:
         for target in self._targets:
             with suppress(ContextOverflow):
                 return self._decide(planner, iteration, target)
-        self._edits.lift_all(iteration)
+        self._edits.end_temporary_pins(iteration)
         return self._decide(planner, iteration, self._targets[-1])
 
     def _decide(self, planner: Planner, iteration: int, target: int | None) -> int:
@@ -232,7 +232,7 @@ class ContextView:
             shrink_to=target,
         )
         for decision in outcome.decisions:
-            self._edits.take(decision, outcome.plan)
+            self._edits.adopt(decision, outcome.plan)
         if outcome.decisions:
             self._summaries.drop_covered()
         sent, wanted, epoch = self._answered, outcome.compaction, self._live.plan.epoch
@@ -260,7 +260,7 @@ class ContextView:
         if decision is None:
             self._summaries.refuse("the provider's summary does not fit what has come since", signed.cost)
         else:
-            self._edits.take(decision, apply(plan, decision))
+            self._edits.adopt(decision, apply(plan, decision))
 
     async def _learn_count(self, shown: Shown, iteration: int) -> bool:
         """Have the server count a request if that may change the plan; return whether it did."""
@@ -317,8 +317,8 @@ class ContextView:
         """Count an answer, and return the records that go into the journal together with it."""
         live, now, cost = self._live, self._live.shared.clock(), cost_of(self._profile, usage)
         self._answered, self._refusals, self._targets = shown, 0, (None,)
-        self._see_thinking(answer.content)
-        self._count(usage, at=now, estimate=shown.estimate, here=True)
+        self._note_thinking(answer.content)
+        self._count(usage, at=now, estimate=shown.estimate, same_server=True)
         event = live.event(
             ModelAnswered,
             usage=usage,
@@ -353,15 +353,15 @@ class ContextView:
         )
         return [replied, to_record(event)]
 
-    def _see_thinking(self, content: Iterable[object]) -> None:
-        self._thinks = self._thinks or not _THINKING.isdisjoint(map(type, content))
+    def _note_thinking(self, content: Iterable[object]) -> None:
+        self._has_thinking = self._has_thinking or not _THINKING.isdisjoint(map(type, content))
 
-    def _count(self, usage: Usage, *, at: float, estimate: int, here: bool) -> None:
-        """Learn from an answered call; ``here`` means that it was from this model on this server."""
+    def _count(self, usage: Usage, *, at: float, estimate: int, same_server: bool) -> None:
+        """Learn from an answered call; ``same_server`` means that it was from this model on this server."""
         self._answered_at = at
         prompt = usage.prompt_tokens
         self._calibration = self._calibration.observe(estimate=estimate, real=prompt)
-        if here:
+        if same_server:
             self._limits.accepted(prompt)
         if self._live.watch is not None:
             self._live.watch.saw_prompt(prompt, estimate=estimate)
@@ -377,7 +377,7 @@ class ContextView:
         if isinstance(error, PromptTooLong):
             self._refusals += 1
             if policy is not None:
-                again, size = self._refusals <= _MOST_REFUSALS, self._calibration.real_tokens(shown.estimate)
+                again, size = self._refusals <= _MAX_REFUSALS, self._calibration.real_tokens(shown.estimate)
                 limit, counted = self._limits.refused(size, str(error))
                 self._shorten(limit, counted, estimate=shown.estimate)
                 most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
@@ -411,7 +411,7 @@ class ContextView:
             return False
         self._drop_blocks()
         warning = f"thinking no longer fits the history and is dropped from now on, which costs reasoning: {error}"
-        self._edits.decide(_DROP_BLOCK, warning, self._live.iteration, told=True)
+        self._edits.decide(_DROP_BLOCK, warning, self._live.iteration, notify=True)
         return True
 
     def _drop_blocks(self) -> None:
@@ -421,12 +421,12 @@ class ContextView:
     def request_summaries(self, iteration: int) -> None:
         """Ask the summarizer for what is due at the end of an iteration, without waiting; the answer is a message."""
         # If the model binds thinking, any summary but the provider's would invalidate it.
-        bound = self._thinks and self._profile.target == "binding" and self._profile.compacts
-        size = self._read_on()
+        bound = self._has_thinking and self._profile.target == "binding" and self._profile.compacts
+        size = self._read_new_entries()
         self._summaries.ask(self._entries, iteration, size=size, only_results=bound)
 
 
-def _described(schema: ToolSchema, provider_types: Sequence[str]) -> ToolSchema:
+def _schema_for(schema: ToolSchema, provider_types: Sequence[str]) -> ToolSchema:
     """Return a tool's description for this model: ours, unless its provider knows the tool."""
     known = schema.provider_type in provider_types
     return schema if known else msgspec.structs.replace(schema, provider_type="")
