@@ -116,5 +116,5 @@ def test_a_person_is_asked_before_anything_is_spent(typed: bytes, asked: bool, t
     finally:
         process.kill()
         os.close(ours)
-    assert re.search(rb"6 requests to offline cost at most \$\d\S*\. Ask\? \[y/N\]", shown)
+    assert re.search(rb"6 requests to offline cost at most \$\d\S*\. Send them\? \[y/N\]", shown)
     assert (process.returncode, b"the same tools" in out) == (0, asked)
