@@ -96,7 +96,7 @@ class Loop:
                     raise
                 return answer  # which was held back only to mention sub-agents
         # An answer that exists is kept: stopping does not throw away what is done and paid for.
-        answer = self._answer()
+        answer = find_answer(self._ledger.snapshot(), self._form)
         return answer if answer is not None and self._live.try_to_end() else None
 
     # --- beginning and between iterations -----------------------------------------------------------------
@@ -167,10 +167,6 @@ class Loop:
         nudge = (_GO_ON if paused else cut_off) if text else _EMPTY
         await self._say("retry-context", nudge)
         return None
-
-    def _answer(self) -> str | None:
-        """The run's answer, if its last turn is one."""
-        return find_answer(self._ledger.snapshot(), self._form)
 
     def _last(self) -> Entry:
         return self._ledger.snapshot()[-1]

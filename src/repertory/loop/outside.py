@@ -144,7 +144,8 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
     if known is not None:
         if (known.allowed, known.digest) != (allowed, digest):
             how = "allowed" if known.allowed else f"denied: {known.reason}"
-            raise RunError(f"call {call_id} of run {live.run_id} was decided already{_by(known.by)}: {how}")
+            who = f" by {known.by}" if known.by else ""
+            raise RunError(f"call {call_id} of run {live.run_id} was decided already{who}: {how}")
         await live.waits.durable(known)
         return
     _check_still_waits(live, call_id)
@@ -268,7 +269,3 @@ def _record_answer(live: LiveRun, event: ApprovalDecided | ResultGiven, also: Se
     live.waits.take(event, ticket)
     live.show(event)
     live.wake()
-
-
-def _by(who: str) -> str:
-    return f" by {who}" if who else ""
