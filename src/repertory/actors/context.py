@@ -19,10 +19,7 @@ ArgsT = TypeVarTuple("ArgsT")
 
 
 class ActorContext:
-    """The context that hooks, and handlers with a second parameter, get.
-
-    Only this incarnation's own code may use it, in the scheduler's thread.
-    """
+    """What hooks, and handlers with a second parameter, get; for this incarnation, in the scheduler's thread."""
 
     __slots__ = ("_node",)
 

@@ -244,9 +244,7 @@ class Mailbox:
             self.send_to_dead_letters(item, reason, error)
 
     def crashed(self, error: Exception) -> None:
-        """The handler of the current message crashed: put the message back for another attempt, or send it to dead
-        letters.
-        """
+        """The handler of the current message crashed: retry the message, or send it to dead letters."""
         item = self._take_current()
         if item is not self._suspect:
             self._suspect = item

@@ -48,8 +48,7 @@ def reading(what: str, value: object) -> Generator[None]:
 class EventReader:
     """Cuts a response body into server-sent events.
 
-    The SDK's own reader consists of nested async generators, which leak on trio if they are left early, and it has no
-    size limits.
+    The SDK's own reader has no size limits, and its nested async generators leak on trio if they are left early.
     """
 
     def __init__(self) -> None:

@@ -213,10 +213,7 @@ class Budget(Protocol):
     """What a run may still use."""
 
     def reserved(self, call: int, at_most: Amount, *, wait: bool) -> AbstractAsyncContextManager[Reservation]:
-        """Reserve room for a model call while the block lasts.
-
-        Raises ``LimitExceeded`` if a limit is used up, or if there is no room now and ``wait`` is false.
-        """
+        """Reserve room for a model call; ``LimitExceeded`` if a limit is used up, or full now and ``wait`` is false."""
         ...
 
 

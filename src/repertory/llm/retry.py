@@ -21,8 +21,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         longest_delay: Longest such delay, in seconds.
         total_time: Seconds since the first call after which no other is begun. If the server asks for a longer wait
             than is left, the call fails at once.
-        jitter: Largest share of a delay that is taken off at random, from 0 to 1, so that many callers do not retry in
-            step.
+        jitter: Largest share of a delay, from 0 to 1, taken off at random so that callers do not retry in step.
 
     Raises:
         ConfigurationError: A value is of the wrong type.
