@@ -6,7 +6,7 @@ import math
 import re
 import reprlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
@@ -114,8 +114,10 @@ def check_value(where: str, value: object, kind: Any) -> None:
     """
     try:
         msgspec.convert(value, kind)
-    except (ValueError, AttributeError) as error:  # msgspec's own are ValueErrors
-        raise ConfigurationError(f"{where}: {misfit(error, value)}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    except (ValueError, AttributeError) as error:  # of half a character, or of what only looks like a mapping
+        raise ConfigurationError(f"{where}: got {show(value)}") from error
 
 
 def check_fields(where: str, message: msgspec.Struct) -> None:
@@ -142,22 +144,22 @@ def check_fields(where: str, message: msgspec.Struct) -> None:
 def check_struct(made: msgspec.Struct) -> None:
     """Check that a struct's fields have their declared types; for its ``__post_init__``.
 
+    Structs do not check what Python code puts into them, so a wrong type would cause an error far from here.
+
     Raises:
-        ConfigurationError: It does not.
+        ConfigurationError: A field has another type; the message says what came and what was expected.
     """
     for name, kind in _fields_of(type(made)):
-        check_value(f"{type(made).__name__}.{name}", getattr(made, name), kind)
+        value = getattr(made, name)
+        try:
+            msgspec.convert(value, kind)
+        except (ValueError, TypeError, AttributeError) as error:
+            literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
+            message = str(error) if isinstance(error, msgspec.ValidationError) else "not of the type of this field"
+            why = f"; expected {choices(literal)}" if literal else f": {message[:1].lower()}{message[1:]}"
+            raise ConfigurationError(f"{type(made).__name__}.{name} is {show(value)}{why}") from error
 
 
 @cache
 def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
     return [(field.name, field.type) for field in msgspec.structs.fields(kind)]
-
-
-def misfit(error: Exception, value: object) -> str:
-    """Why msgspec does not accept a value.
-
-    Two of its own errors say nothing useful: a lone surrogate in place of a number, and an object such as a range,
-    which can be indexed and which msgspec takes for a mapping and asks for its keys.
-    """
-    return f"got {show(value)}" if isinstance(error, UnicodeError | AttributeError) else str(error)

@@ -8,10 +8,10 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from repertory._choices import show
+from repertory._choices import check_struct, show
 from repertory._frozen import EMPTY_DICT, freeze_fields
 from repertory.errors import ConfigurationError
-from repertory.shortening.rules import ResultPolicy, ResultRules, Size, check_types, merge_policies, rules_of
+from repertory.shortening.rules import ResultPolicy, ResultRules, Size, merge_policies, rules_of
 from repertory.shortening.trail import WINDOW
 
 Rhythm: TypeAlias = Literal["thrifty", "strict"]
@@ -75,7 +75,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
     tools: dict[str, ResultPolicy] = EMPTY_DICT
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_struct(self)
         policies: list[tuple[str, object]] = [("results", self.results)]
         policies += ((f"tools[{tool!r}]", policy) for tool, policy in self.tools.items())
         for name, policy in policies:

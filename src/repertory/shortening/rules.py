@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from repertory._choices import choices, misfit, show
+from repertory._choices import check_struct
 from repertory.errors import ConfigurationError
 
 ExpirationMode: TypeAlias = Literal["none", "remove", "compact"]
@@ -22,26 +22,6 @@ _Short: TypeAlias = Annotated[int, msgspec.Meta(ge=20, le=10_000_000)]
 def _set_fields(layer: ResultPolicy) -> dict[str, Any]:
     fields = ((name, getattr(layer, name)) for name in layer.__struct_fields__)
     return {name: value for name, value in fields if value is not None}
-
-
-_fields_of = lru_cache(msgspec.structs.fields)
-
-
-def check_types(struct: msgspec.Struct) -> None:
-    """Raise ``ConfigurationError`` if a field of a policy has the wrong type.
-
-    Structs do not check what Python code puts into them, so a wrong type would cause an error far from here.
-    """
-    for field in _fields_of(type(struct)):
-        value = getattr(struct, field.name)
-        try:
-            msgspec.convert(value, type=field.type)
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            where = f"{type(struct).__name__}.{field.name}"
-            literal = next((each for each in (field.type, *get_args(field.type)) if get_origin(each) is Literal), None)
-            message = misfit(error, value)
-            why = f"; expected {choices(literal)}" if literal else f": {message[:1].lower()}{message[1:]}"
-            raise ConfigurationError(f"{where} is {show(value)}{why}") from None
 
 
 class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +97,7 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults
     remember: bool | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_struct(self)
         if self.cite_on_arrival and self.cite_over == 0:
             raise ConfigurationError(
                 "ResultPolicy.cite_on_arrival is True and cite_over is 0: what is not cited has no excerpt to show"
