@@ -20,8 +20,7 @@ import repertory as rp
 from repertory.actors import open_system
 from repertory.llm import ModelRequest
 from repertory.llm.model import encode_request
-from repertory.memory import Memory
-from repertory.memory.actor import MemoryActor, MemoryQuota
+from repertory.memory import Memory, MemoryActor, MemoryQuota
 from repertory.record import MemoryJournal
 from repertory.testing import ScriptedModel, open_messages_server
 from repertory.testing import call as turn

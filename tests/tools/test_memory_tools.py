@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 from repertory.actors import open_system
 from repertory.llm.messages import Image
-from repertory.memory import Memory
-from repertory.memory.actor import MemoryActor, MemoryQuota
+from repertory.memory import Memory, MemoryActor, MemoryQuota
 from repertory.record import MemoryJournal
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, memory_tools
 from repertory.tools.pages import PAGE

@@ -312,7 +312,7 @@ _LINES: tuple[_Line, ...] = (
     ("  in dollars", lambda f: output.dollars(f["cost"])),
     ("  append-only", lambda f: output.dollars(f["cost_plain"])),
     ("  worst run", lambda f: _times(f["worst_run_ratio"])),
-    ("  with what is missing read again", lambda f: _times(f["reread_cost_ratio"])),
+    ("  to read again what is missing", lambda f: _times(f["reread_cost_ratio"])),
     ("identifiers in view", lambda f: _share(f["recall"]["union"])),
     *_in_view("facts", "facts"),
     *_in_view("lines", "lines"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from repertory.memory.actor import MemoryActor, MemoryQuota
+from repertory.memory.actor import MemoryActor
 from repertory.memory.handle import Memory, MemoryMode
 from repertory.memory.items import Item, ItemInfo, Transform
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import MemoryRef
 from repertory.memory.payload import Payload, PayloadScope, SourceRecord
+from repertory.memory.quota import MemoryQuota
 from repertory.record.items import ItemQuery
 
 __all__ = [

@@ -22,8 +22,6 @@ import msgspec
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from repertory._choices import check_number
-from repertory._frozen import thaw
 from repertory._ids import new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.errors import (
@@ -58,11 +56,11 @@ from repertory.memory.messages import (
     SimpleMessage,
     StoreItem,
 )
+from repertory.memory.quota import MemoryQuota, check_room
 from repertory.memory.scopes import Scope, resolve
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
 from repertory.record.records import ItemWritten, Record, ScopeMerged, ScopeOpened
-from repertory.record.rows import encode_json
 from repertory.record.search import indexable
 from repertory.record.waiting import Ticket
 
@@ -72,30 +70,6 @@ _EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
 _LONGEST_ID: Final = 1_000  # characters; ids are in every listing and in an index
 _SHAPED_AT_ONCE: Final = 100_000  # bytes; an excerpt of a million takes up to 0.6 s, and would block the event loop
 _MOST_SCOPES: Final = 1_000  # kept in memory, some 500 bytes each; others are read again when they are used
-
-
-class MemoryQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on what one scope may hold, inherited items not counted; None for no limit.
-
-    Attributes:
-        item_bytes: Bytes of the content of one item; see ``ItemInfo.size``.
-        label_bytes: Bytes of the data about one item that every listing shows: its type, media type, source, tags,
-            relations and metadata.
-        items: Number of items that are not deleted.
-        scope_bytes: Bytes of the contents of all these items.
-
-    Raises:
-        ConfigurationError: A value is not a whole number, or is below 0.
-    """
-
-    item_bytes: int | None = 1_000_000
-    label_bytes: int | None = 64_000  # has room for an embedding of 3,072 numbers; a tool's own labels take some 200
-    items: int | None = 10_000
-    scope_bytes: int | None = 64_000_000
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            check_number(f"MemoryQuota: {name}", getattr(self, name), int, least=0, none=True)
 
 
 class _NotLoaded(Exception):
@@ -290,7 +264,7 @@ class MemoryActor:
         if held is None and not read:
             raise _NotLoaded
         try:
-            size = self._check_room(scope.target, held or (0, 0), [item], existing or {})
+            size = check_room(self._quota, scope.target, held or (0, 0), [item], existing or {})
         except QuotaExceeded:
             if read:
                 raise
@@ -311,29 +285,6 @@ class MemoryActor:
         ticket: Ticket = submit([*items, *more])  # may raise, so no position is assigned before
         self._position += len(items)
         return Pending(partial(_when_durable, ticket, answer))
-
-    def _check_room(
-        self, target: str, held: tuple[int, int], items: Iterable[ItemWritten], existing: Mapping[str, ItemWritten]
-    ) -> tuple[int, int]:
-        """How many items and bytes a scope will hold when these items replace those in ``existing``.
-
-        Raises:
-            QuotaExceeded: It would hold more than now and more than allowed. A scope over its quota may still shrink.
-        """
-        count, size = held
-        for item in items:
-            before = existing.get(item.item_id)
-            if before is not None:
-                count, size = count - 1, size - before.size
-            if not item.deleted:
-                count, size = count + 1, size + item.size
-                _check_quota(target, "bytes in one item", item.size, self._quota.item_bytes)
-                _check_quota(target, "bytes of labels of one item", _label_bytes(item), self._quota.label_bytes)
-        if count > held[0]:
-            _check_quota(target, "items", count, self._quota.items)
-        if size > held[1]:
-            _check_quota(target, "bytes", size, self._quota.scope_bytes)
-        return count, size
 
     # --- requests that read before they write -------------------------------------------------------------
 
@@ -390,7 +341,7 @@ class MemoryActor:
             for position, version in enumerate(versions, self._position + 1)
         ]
         existing = await read_by_id(self._journal, [(scope.target, self._position)], [item.item_id for item in items])
-        self._check_room(scope.target, await self._journal.scope_size(scope.target), items, existing)
+        check_room(self._quota, scope.target, await self._journal.scope_size(scope.target), items, existing)
         self._sizes.pop(scope.target, None)  # the next write counts again
         return items
 
@@ -512,19 +463,3 @@ def _id_beside(item_id: str, *marks: str) -> str:
         return item_id + mark
     mark = f"~{hashlib.blake2b(item_id.encode(), digest_size=8).hexdigest()}{mark}"
     return item_id[: _LONGEST_ID - len(mark)] + mark
-
-
-def _label_bytes(item: ItemWritten) -> int:
-    """The size in bytes of everything about an item but its content."""
-    try:
-        labels = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
-        return len(encode_json(labels).encode())
-    except (TypeError, ValueError, RecursionError):
-        return 0  # metadata that is not JSON: the journal refuses it and says where it is wrong
-
-
-def _check_quota(scope_id: str, what: str, would_be: int, limit: int | None) -> None:
-    if limit is not None and would_be > limit:
-        raise QuotaExceeded(
-            f"scope {scope_id!r} would hold {would_be} {what} and may hold {limit}; delete or shorten something first"
-        )
