@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from repertory.errors import JournalLocked, JournalUnreadable
+from repertory.errors import JournalLocked, JournalUnreadable, RepertoryError
 from repertory.record.moving import move_journal
 from repertory.record.records import Effect
 from repertory.torture.approvals import TOOLS, Lie, approval_problems
@@ -356,8 +356,11 @@ def write_corpus(folder: Path) -> Path:
 
 
 @cache
-def _unbroken() -> str | None:
+def _unbroken() -> str:
+    outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder))
-        victim = _Victim(Case(0, Path(folder)), Outcome(), "run_research", corpus=str(corpus))
-        return _answer(victim.finish())
+        written = _Victim(Case(0, Path(folder)), outcome, "run_research", corpus=str(corpus)).finish()
+    if (answer := _answer(written)) is None:
+        raise RepertoryError(f"a run that nothing interrupts gave no answer: {outcome.failures}, {written!r}")
+    return answer
