@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -27,8 +29,19 @@ from repertory.errors import (
     ScopeNotFound,
 )
 from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryQuota, MemoryRef, Transform
-from repertory.memory.messages import ForgetTree, OpenScope, QueryItems, SnapshotScope
-from repertory.record import Journal, MemoryJournal, open_journal
+from repertory.memory.messages import (
+    ClearScope,
+    DeleteItem,
+    ForgetOthers,
+    ForgetTree,
+    MergeScope,
+    OpenScope,
+    QueryItems,
+    RestoreScope,
+    SnapshotScope,
+)
+from repertory.record import Journal, MemoryJournal, Record, open_journal
+from repertory.record.waiting import Ticket
 from repertory.testing import ScriptedModel, call
 
 
@@ -508,5 +521,39 @@ def test_a_snapshot_is_exact_while_fifty_write(run_async: RunAsync, tmp_path: Pa
                 assert before <= names <= after
                 assert await fork.query() == then
                 assert [item.position for item in then] == list(range(len(then), 0, -1))  # a beginning of the log
+
+    run_async(main)
+
+
+def test_a_change_of_many_items_is_made_in_a_thread(run_async: RunAsync) -> None:
+    """The event loop goes on while a large restore, clear or merge is checked and encoded."""
+
+    async def body(ref: MemoryRef, journal: Journal) -> None:
+        threads: list[bool] = []
+
+        def write(_answer: object, records: Sequence[Record]) -> Ticket:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return journal.submit(records)
+
+        async def change(message: Any) -> Any:
+            return await (await ref.ask(msgspec.structs.replace(message, write=write))).result()
+
+        memory = await Memory.open(ref, "run-1", scope_id="mine")
+        items = [kit.item(number, "mine", f"item-{number}") for number in range(1, 1_001)]
+        await journal.write(items)
+        await ref.ask(ForgetOthers())
+        position = await memory.snapshot()
+        child = await memory.fork("run-1.a", mode="snapshot", scope_id="child")
+        assert await change(DeleteItem(scope_id="mine", item_id="item-1")) == 1
+        assert await change(ClearScope(scope_id="mine")) == 999
+        assert await change(RestoreScope(scope_id="mine", position=position)) == 1_000
+        assert await change(ClearScope(scope_id="child")) == 1_000
+        assert len((await change(MergeScope(scope_id=child.scope_id, prefer="both"))).conflicts) == 0
+        assert threads == [True, False, False, False, False]
+        assert await memory.query() == []
+
+    async def main() -> None:
+        async with open_journal() as journal, open_system() as system:
+            await body(spawn(system, journal), journal)
 
     run_async(main)

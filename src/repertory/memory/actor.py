@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
-from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from repertory._ids import new_id, root_of
@@ -58,6 +58,7 @@ from repertory.memory.messages import (
 )
 from repertory.memory.quota import MemoryQuota, check_room
 from repertory.memory.scopes import Scope, resolve
+from repertory.memory.threads import off_loop
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
 from repertory.record.records import ItemWritten, Record, ScopeMerged, ScopeOpened
@@ -68,7 +69,6 @@ T = TypeVar("T")
 
 _EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
 _LONGEST_ID: Final = 1_000  # characters; ids are in every listing and in an index
-_SHAPED_AT_ONCE: Final = 100_000  # bytes; an excerpt of a million takes up to 0.6 s, and would block the event loop
 _MOST_SCOPES: Final = 1_000  # kept in memory, some 500 bytes each; others are read again when they are used
 
 
@@ -130,12 +130,12 @@ class MemoryActor:
         if not isinstance(request, StoreItem):
             return self._decide(request, read=True)
         scope = self._scope(request.scope_id, request.by, read=True)
+        seen = await read_by_id(self._journal, scope.view(self._position), [request.item_id])
         if request.if_position is not None:
-            found = await self._journal.find_items(scope.view(self._position), ids=[request.item_id])
-            _check_unchanged(request.item_id, found[0].position if found else 0, request.if_position)
+            current = seen.get(request.item_id)
+            _check_unchanged(request.item_id, 0 if current is None else current.position, request.if_position)
         self._sizes[scope.target] = await self._journal.scope_size(scope.target)
-        existing = await read_by_id(self._journal, [(scope.target, self._position)], [request.item_id])
-        return self._store(request, existing)
+        return self._store(request, seen)
 
     def _decide(self, message: Any, *, read: bool) -> Pending[Any]:
         """Answer a request; ``read`` says that the file was read, so what is not in memory does not exist."""
@@ -229,16 +229,15 @@ class MemoryActor:
     async def _read_item(self, message: RetrieveItem, layers: Sequence[Layer]) -> Item:
         found = await self._journal.find_items(layers, ids=[message.item_id], bodies=True)
         version = _require_item(found, message.scope_id, message.item_id)
-        if version.size <= _SHAPED_AT_ONCE:
-            return shape_item(version, message.transform)
-        return await to_thread.run_sync(shape_item, version, message.transform)
+        return await off_loop(partial(shape_item, version, message.transform), size=version.size)
 
     async def _read_list(self, layers: Sequence[Layer], query: ItemQuery) -> list[ItemInfo]:
-        return [item_info(version) for version in await self._journal.find_items(layers, query)]
+        found = await self._journal.find_items(layers, query)
+        return await off_loop(lambda: [*map(item_info, found)], items=len(found))
 
-    def _store(self, message: StoreItem, existing: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
-        """Write an item; ``existing`` holds the item it replaces, by id, or is None if the file was not read."""
-        read = existing is not None
+    def _store(self, message: StoreItem, seen: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
+        """Write an item; ``seen`` holds the item that it hides, by id, or is None if the file was not read."""
+        read = seen is not None
         scope = _writable(self._scope(message.scope_id, message.by, read=read))
         _check_id("item_id", message.item_id)
         if message.if_position is not None and not read:
@@ -264,27 +263,21 @@ class MemoryActor:
         if held is None and not read:
             raise _NotLoaded
         try:
-            size = check_room(self._quota, scope.target, held or (0, 0), [item], existing or {})
+            size = check_room(self._quota, scope.target, held or (0, 0), [item], seen or {})
         except QuotaExceeded:
             if read:
                 raise
             raise _NotLoaded from None  # it may replace an item, or others were replaced: the exact size is in the file
-        pending = self._write(message, [item], item_info(item))
+        info = item_info(item)
+        ticket = self._submit(message, info, [item])  # may raise, so no position is assigned before
+        self._position += 1
         self._sizes[scope.target] = size
-        return pending
+        return Pending(partial(_when_durable, ticket, info))
 
-    def _write(
-        self,
-        message: Change[Any],
-        items: Sequence[ItemWritten],
-        answer: T,
-        *more: Record,
-    ) -> Pending[T]:
-        """Write items, by the message's ``write`` if it has one, and return the answer to it."""
-        submit = self._journal.submit if message.write is None else partial(message.write, answer)
-        ticket: Ticket = submit([*items, *more])  # may raise, so no position is assigned before
-        self._position += len(items)
-        return Pending(partial(_when_durable, ticket, answer))
+    def _submit(self, message: Change[Any], answer: object, records: Sequence[Record]) -> Ticket:
+        """Submit records, by the message's ``write`` if it has one."""
+        ticket: Ticket = self._journal.submit(records) if message.write is None else message.write(answer, records)
+        return ticket
 
     # --- requests that read before they write -------------------------------------------------------------
 
@@ -292,30 +285,35 @@ class MemoryActor:
     async def delete_item(self, message: DeleteItem) -> Pending[int]:
         """Delete one item."""
         scope = await self._load_writable(message.scope_id, message.by)
-        found = await self._journal.find_items(scope.view(self._position), ids=[message.item_id])
-        version = _require_item(found, message.scope_id, message.item_id)
+        seen = await read_by_id(self._journal, scope.view(self._position), [message.item_id])
+        version = _require_item([*seen.values()], message.scope_id, message.item_id)
         if message.if_position is not None:
             _check_unchanged(message.item_id, version.position, message.if_position)
-        return await self._change(message, scope, [_ended(version)])
+        return await self._change(message, scope, [_ended(version)], seen)
 
     @handler(expected=_EXPECTED)
     async def clear_scope(self, message: ClearScope) -> Pending[int]:
         """Delete every item."""
         scope = await self._load_writable(message.scope_id, message.by)
-        found = await self._journal.find_items(scope.view(self._position))
-        return await self._change(message, scope, map(_ended, found))
+        seen = await read_by_id(self._journal, scope.view(self._position))
+        ended = await off_loop(lambda: [*map(_ended, seen.values())], items=len(seen))
+        return await self._change(message, scope, ended, seen)
 
     @handler(expected=_EXPECTED)
     async def restore_scope(self, message: RestoreScope) -> Pending[int]:
         """Go back to a position."""
         scope = await self._load_writable(message.scope_id, message.by)
         before = scope.view(self._check_position(message.position))
-        now = {item.item_id: item for item in await self._journal.find_items(scope.view(self._position))}
-        then = {item.item_id: item for item in await self._journal.find_items(before)}
-        back = [item_id for item_id, item in then.items() if not same_content(now.get(item_id), item)]
-        gone = [_ended(item) for item_id, item in now.items() if item_id not in then]
+        now = await read_by_id(self._journal, scope.view(self._position))
+        then = await read_by_id(self._journal, before)
+
+        def differences() -> tuple[list[str], list[ItemWritten]]:
+            back = [item_id for item_id, item in then.items() if not same_content(now.get(item_id), item)]
+            return back, [_ended(item) for item_id, item in now.items() if item_id not in then]
+
+        back, gone = await off_loop(differences, items=len(then) + len(now))
         versions = [*await self._journal.find_items(before, ids=back, bodies=True), *gone]
-        return await self._change(message, scope, versions)
+        return await self._change(message, scope, versions, now)
 
     @handler(expected=_EXPECTED)
     async def list_snapshots(self, message: ListSnapshots) -> Pending[list[ScopeOpened]]:
@@ -329,21 +327,45 @@ class MemoryActor:
         # A snapshot that was opened for another tree belongs to that tree.
         return [opened for opened in found if not by or root_of(opened.owner) == root_of(by)]
 
-    async def _change(self, message: Change[Any], scope: Scope, versions: Iterable[ItemWritten]) -> Pending[int]:
-        items = await self._fit(scope, versions)
-        return self._write(message, items, len(items))
+    async def _change(
+        self, message: Change[Any], scope: Scope, versions: Sequence[ItemWritten], seen: Mapping[str, ItemWritten]
+    ) -> Pending[int]:
+        return await self._write_next(message, scope, versions, seen, lambda items: (len(items), []))
 
-    async def _fit(self, scope: Scope, versions: Iterable[ItemWritten]) -> list[ItemWritten]:
-        """Turn versions into the next ones of a scope, if it has room for them."""
+    async def _write_next(
+        self,
+        message: Change[Pending[T]],
+        scope: Scope,
+        versions: Sequence[ItemWritten],
+        seen: Mapping[str, ItemWritten],
+        finish: Callable[[Sequence[ItemWritten]], tuple[T, Sequence[Record]]],
+    ) -> Pending[T]:
+        """Write versions as the next ones of a scope, if it has room for them.
+
+        Args:
+            message: The request.
+            scope: The scope.
+            versions: The versions, whose positions, times and scopes are replaced.
+            seen: The items that the scope shows and that these may hide, by id.
+            finish: Makes the answer and further records from the items that are written.
+        """
+        held = await self._journal.scope_size(scope.target)
         at = self._clock()
-        items = [
-            msgspec.structs.replace(version, scope_id=scope.target, position=position, at=at)
-            for position, version in enumerate(versions, self._position + 1)
-        ]
-        existing = await read_by_id(self._journal, [(scope.target, self._position)], [item.item_id for item in items])
-        check_room(self._quota, scope.target, await self._journal.scope_size(scope.target), items, existing)
+
+        def write() -> tuple[int, T, Ticket]:
+            items = [
+                msgspec.structs.replace(version, scope_id=scope.target, position=position, at=at)
+                for position, version in enumerate(versions, self._position + 1)
+            ]
+            check_room(self._quota, scope.target, held, items, seen)
+            answer, more = finish(items)
+            return len(items), answer, self._submit(message, answer, [*items, *more])
+
+        size = sum(version.size for version in versions)
+        count, answer, ticket = await off_loop(write, items=len(versions), size=size)
+        self._position += count
         self._sizes.pop(scope.target, None)  # the next write counts again
-        return items
+        return Pending(partial(_when_durable, ticket, answer))
 
     @handler(expected=_EXPECTED)
     async def merge_scope(self, message: MergeScope) -> Pending[MergeReport]:
@@ -358,40 +380,55 @@ class MemoryActor:
         plan = compared.plan
         wanted = [*plan.take, *plan.copy]
         whole = await journal.find_items([(opened.scope_id, now)], ids=wanted, bodies=True, ended=True)
-        copies = await self._copies([item for item in whole if item.item_id in plan.copy], parent)
-        items = await self._fit(parent, [copies.get(item.item_id, item) for item in whole])
-        report = MergeReport(
-            written=tuple(item.item_id for item in items if not item.deleted),
-            deleted=tuple(item.item_id for item in items if item.deleted),
-            unchanged=compared.unchanged,
-            conflicts=compared.conflicts,
-        )
-        records: list[Record] = []
-        if compared.since:
+        versions = await self._with_copies(whole, {*plan.copy}, parent)
+        seen = await read_by_id(journal, parent.view(now), [version.item_id for version in versions])
+
+        def finish(items: Sequence[ItemWritten]) -> tuple[MergeReport, list[Record]]:
+            report = MergeReport(
+                written=tuple(item.item_id for item in items if not item.deleted),
+                deleted=tuple(item.item_id for item in items if item.deleted),
+                unchanged=compared.unchanged,
+                conflicts=compared.conflicts,
+            )
+            if not compared.since:
+                return report, []
             still_open = {
                 item_id: compared.since[item_id] for item_id, taken in plan.taken.items() if taken == "neither"
             }
             end = now + len(items)
-            records = [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
-        return self._write(message, items, report, *records)
+            return report, [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
 
-    async def _copies(self, versions: Sequence[ItemWritten], parent: Scope) -> dict[str, ItemWritten]:
-        """Copies of a child's versions, to be written beside the parent's own. Each replaces an earlier copy of it.
+        return await self._write_next(message, parent, versions, seen, finish)
 
-        If the parent has changed the earlier copy since, that one stays, and the new copy gets another id.
+    async def _with_copies(
+        self, versions: Sequence[ItemWritten], copied: Collection[str], parent: Scope
+    ) -> Sequence[ItemWritten]:
+        """A child's versions; instead of those to be ``copied``, copies to be written beside the parent's own.
+
+        Each copy replaces an earlier copy of it. If the parent has changed that since, it stays, and the new copy gets
+        another id.
         """
-        copies = {version.item_id: _copy(version) for version in versions}
+        if not copied:
+            return versions
+        copies = {version.item_id: _copy(version) for version in versions if version.item_id in copied}
         found = await read_by_id(self._journal, parent.view(self._position), [copy.item_id for copy in copies.values()])
-        if not found:
-            return copies
-        made = [_copy(version) for version in await self._journal.read_items([versions[0].scope_id])]
-        for version in versions:
-            copy = copies[version.item_id]
-            own = found.get(copy.item_id)
-            if own is not None and not any(each.item_id == own.item_id and same_content(each, own) for each in made):
-                item_id = _id_beside(version.item_id, version.scope_id, str(version.position))
-                copies[version.item_id] = msgspec.structs.replace(copy, item_id=item_id)
-        return copies
+        earlier = await self._journal.read_items([versions[0].scope_id]) if found else []
+
+        def choose() -> list[ItemWritten]:
+            made = defaultdict[str, list[ItemWritten]](list)
+            for copy in map(_copy, earlier):
+                made[copy.item_id].append(copy)
+            chosen: list[ItemWritten] = []
+            for version in versions:
+                copy = copies.get(version.item_id, version)
+                own = found.get(copy.item_id) if copy is not version else None
+                if own is not None and not any(same_content(each, own) for each in made[own.item_id]):
+                    item_id = _id_beside(version.item_id, version.scope_id, str(version.position))
+                    copy = msgspec.structs.replace(copy, item_id=item_id)
+                chosen.append(copy)
+            return chosen
+
+        return await off_loop(choose, items=len(versions) + len(earlier))
 
 
 # --- run by the asker -----------------------------------------------------------------------------------------

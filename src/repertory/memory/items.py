@@ -29,7 +29,7 @@ TransformKind: TypeAlias = Literal["full", "excerpt", "summary", "first_n", "las
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
 
 
-class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ItemInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An item without its content.
 
     Attributes:

@@ -11,6 +11,7 @@ import msgspec
 from repertory.errors import ScopeNotFound
 from repertory.memory.items import Item, shape_item
 from repertory.memory.scopes import Scope
+from repertory.memory.threads import off_loop
 from repertory.record.items import Layer
 from repertory.record.journal import Journal
 from repertory.record.records import ItemWritten
@@ -166,28 +167,41 @@ async def compare(
         return found
 
     theirs = await read_by_id(journal, parent.view(position), since)
-    plan = plan_merge(changed, theirs, await base(since), prefer)
+    agreed = await base(since)
+    plan = await off_loop(lambda: plan_merge(changed, theirs, agreed, prefer), items=len(changed))
     sides = [
         await read_by_id(journal, child, plan.taken, bodies=True),
         await read_by_id(journal, parent.view(position), plan.taken, bodies=True),
         await base(plan.taken, bodies=True),
     ]
-    child_of, parents, base_of = ({key: shape_item(item) for key, item in side.items()} for side in sides)
-    conflicts = tuple(
+    size = sum(item.size for side in sides for item in side.values())
+    conflicts = await off_loop(lambda: _conflicts(plan, *sides), items=len(plan.taken), size=size)
+    return Comparison(own=own, since=since, theirs=theirs, plan=plan, conflicts=conflicts)
+
+
+def _conflicts(
+    plan: MergePlan,
+    child: Mapping[str, ItemWritten],
+    parent: Mapping[str, ItemWritten],
+    base: Mapping[str, ItemWritten],
+) -> tuple[Conflict, ...]:
+    def shaped(side: Mapping[str, ItemWritten], item_id: str) -> Item | None:
+        return shape_item(side[item_id]) if item_id in side else None
+
+    return tuple(
         Conflict(
             item_id=item_id,
-            base=base_of.get(item_id),
-            child=child_of.get(item_id),
-            parent=parents.get(item_id),
+            base=shaped(base, item_id),
+            child=shaped(child, item_id),
+            parent=shaped(parent, item_id),
             taken=taken,
         )
         for item_id, taken in plan.taken.items()
     )
-    return Comparison(own=own, since=since, theirs=theirs, plan=plan, conflicts=conflicts)
 
 
 async def read_by_id(
-    journal: Journal, layers: Sequence[Layer], ids: Collection[str], *, bodies: bool = False
+    journal: Journal, layers: Sequence[Layer], ids: Collection[str] | None = None, *, bodies: bool = False
 ) -> dict[str, ItemWritten]:
-    """The versions of some items that layers show, by item id."""
+    """The versions of some items that layers show, or of all, by item id."""
     return {item.item_id: item for item in await journal.find_items(layers, ids=ids, bodies=bodies)}

@@ -55,7 +55,7 @@ class Change(_OnScope[T_co], Generic[T_co], frozen=True, kw_only=True):
 
     Attributes:
         write: Called with the answer and the records instead of ``Journal.submit``, to write more in the same
-            transaction; returns the ticket. None writes nothing more.
+            transaction; returns the ticket. A change of many items calls it in a thread. None writes nothing more.
     """
 
     write: Any = None

@@ -42,17 +42,17 @@ def check_room(
     scope_id: str,
     held: tuple[int, int],
     items: Iterable[ItemWritten],
-    existing: Mapping[str, ItemWritten],
+    seen: Mapping[str, ItemWritten],
 ) -> tuple[int, int]:
-    """How many items and bytes a scope will hold when these items replace those in ``existing``.
+    """How many items and bytes a scope will hold with these items; of those ``seen`` they replace the scope's own.
 
     Raises:
         QuotaExceeded: It would hold more than now and more than allowed. A scope over its quota may still shrink.
     """
     count, size = held
     for item in items:
-        before = existing.get(item.item_id)
-        if before is not None:
+        before = seen.get(item.item_id)
+        if before is not None and before.scope_id == scope_id:
             count, size = count - 1, size - before.size
         if not item.deleted:
             count, size = count + 1, size + item.size

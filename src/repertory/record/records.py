@@ -392,8 +392,11 @@ class ScopeMerged(msgspec.Struct, frozen=True, kw_only=True):
         freeze_fields(self, "open")
 
 
-class ItemWritten(msgspec.Struct, frozen=True, kw_only=True):
+class ItemWritten(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of a memory item; with ``deleted``, the item was deleted.
+
+    There may be 100,000 of them in memory at once. They never form a cycle, so the garbage collector need not look at
+    them, which halved the pauses of the event loop.
 
     Attributes:
         position: The version's place in the log of all items of the journal, from 1. A snapshot of memory is
