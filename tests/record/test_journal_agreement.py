@@ -20,7 +20,7 @@ from repertory.errors import RecordRefused, RunNotFound
 from repertory.record import Journal, MemoryJournal, open_journal
 from repertory.record.records import EntryAppended, RunState, RunStateChanged
 
-RUNS = ("run-a", "run-b", "run-\udc80")
+RUNS = ("run-a", "run-b", "run-é")
 STATES: tuple[RunState, ...] = ("running", "paused", "done", "failed")
 
 

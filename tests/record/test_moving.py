@@ -30,7 +30,7 @@ def filled(run_async: RunAsync) -> Filled:
         async with open_journal(place) as journal:
             await journal.write(kit.one_of_each())
             await journal.write([kit.appended("run-2", n, f"needle {n} {STRANGE}") for n in range(30)])
-            await journal.write([kit.content("c-9", STRANGE, STRANGE), kit.started(STRANGE, task=STRANGE)])
+            await journal.write([kit.content(STRANGE, "run-9", STRANGE), kit.started("run-9", task=STRANGE)])
 
     return lambda place: run_async(write, place)
 
@@ -38,13 +38,13 @@ def filled(run_async: RunAsync) -> Filled:
 async def everything(place: Any) -> list[Any]:
     """What can be read of all that, with the numbers that followers know."""
     async with open_journal(place) as journal:
-        run = await journal.read_run(STRANGE)
+        run = await journal.read_run("run-9")
         found = [
             await journal.read_runs(),
             await journal.read_entries("run-1"),
             await journal.read_entries("run-2"),
             await journal.read_model_calls("run-1"),
-            await journal.read_content("c-9"),
+            await journal.read_content(STRANGE),
             await journal.read_events(None),
             await journal.read_statistics(),
             await journal.read_items(["s"]),

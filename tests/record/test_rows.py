@@ -53,7 +53,7 @@ def test_any_text_and_any_json_survive_exactly(
 ) -> None:
     """Lone surrogates, NUL, every float and every 64-bit number come back as they were."""
     record = kit.appended(
-        "run-\udcff",
+        "run-1",
         0,
         content=(Text(text), ToolUse("id", "name", metadata), ToolResult("id", text)),
         metadata=metadata,

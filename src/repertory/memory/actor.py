@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from repertory._choices import show
 from repertory._ids import new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.errors import (
@@ -62,7 +63,6 @@ from repertory.memory.threads import off_loop
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
 from repertory.record.records import ItemWritten, Record, ScopeMerged, ScopeOpened
-from repertory.record.search import indexable
 from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
@@ -452,11 +452,9 @@ async def _ask_again(ref: MemoryRef, message: ReadFirst) -> Any:
 
 
 def _check_id(name: str, value: str) -> None:
-    """Refuse an id that could not be found again: SQL reads a lone surrogate, or a NUL, as something else."""
-    if len(value) > _LONGEST_ID or indexable(value) != value:
+    if len(value) > _LONGEST_ID:
         raise RecordRefused(
-            f"{name} must be at most {_LONGEST_ID:,} characters that can be written, got {value[:100]!r}; nothing was "
-            "written"
+            f"{name} must be at most {_LONGEST_ID:,} characters, got {show(value)}; nothing was written"
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin, g
 
 import msgspec
 
+from repertory._choices import show
 from repertory.errors import JournalDamaged, RecordRefused
 from repertory.llm.messages import Block, Json, decode_block, encode_block
 from repertory.llm.model import Usage
@@ -51,6 +53,9 @@ MAX_TEXT: Final = 225_000_000  # characters of a row; SQLite's own limit is a th
 _INT64: Final = 2**63
 NO_LIMIT: Final = _INT64 - 1  # the largest number that LIMIT accepts; it is above the number of every record
 _SHORT: Final = 1_000_000
+# Columns that SQL compares with parts of themselves, or with the beginnings of others: trees of runs, and ids of items.
+_IDS: Final = frozenset({"run_id", "parent_id", "scope_id", "owner", "item_id"})
+_NOT_IN_IDS: Final = re.compile("[\0\ud800-\udfff]")  # which SQL reads as something else, or not to their end
 
 
 # --- values -----------------------------------------------------------------------------------------------
@@ -253,6 +258,7 @@ class Table:
             self._places[outer].append((field, index))
         self._unread = "{}" if hints[[*hints][-1]] == Json else ""  # for a side column that was not selected
         columns = [path.rpartition(".")[2] for path in hints]
+        self._ids = [index for index, column in enumerate(columns) if column in _IDS]
         # The side table's column comes last in every row, and is not one of this table's own.
         self.side_column = columns.pop() if side else ""
         self.columns: tuple[str, ...] = tuple(columns)
@@ -263,6 +269,11 @@ class Table:
     def encode(self, record: Record) -> EncodedRecord:
         """Turn a record into its row, and the row of its side table."""
         values: list[Any] = list(self._get(record))
+        for index in self._ids:
+            if isinstance(values[index], str) and _NOT_IN_IDS.search(values[index]):
+                raise ValueError(
+                    f"{self.columns[index]} must be without NUL and half characters, got {show(values[index])}"
+                )
         for index, encode, _ in self._codecs:
             if values[index] is not None or index not in self._optional:
                 values[index] = encode(values[index])
