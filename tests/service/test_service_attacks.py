@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import anyio
 import anyio.abc
 import pytest
 from service_parts import TOKEN, open_client
+from starlette.types import Receive, Scope, Send
 
 from patience import PATIENCE
+from repertory.service import serve_http
+from repertory.service.sockets import unix_listener
 from repertory.testing import ScriptedModel
 
 GONE = (anyio.EndOfStream, anyio.BrokenResourceError)
@@ -181,6 +186,10 @@ def test_a_whole_address_is_a_target_too(short: Path, run_async: Any, target: by
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 50_000 + b"\r\n\r\n", b"HTTP/1.1 431"),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999\r\n\r\n" + b"x" * 300_000, b"HTTP/1.1 200"),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 400"),
+        (b"POST /runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n"
+         b"\r\n2\r\n{}\r\nzz\r\n", b"HTTP/1.1 400"),
+        (b"POST /runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{}",
+         b"HTTP/1.1 400"),
         (b"POST /runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9999999\r\n\r\n"
          + b" " * 2_000_000, b"HTTP/1.1 413"),
     ],
@@ -203,6 +212,40 @@ def test_who_asks_badly_reads_why(short: Path, run_async: Any, asked: bytes, ans
                 assert (await read_to_end(stream)).startswith(answered)
             assert (await client.get("/healthz"))["status"] == "ok"
             assert client.reports == []
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("first", [b"HEAD / HTTP/1.1\r\n", b"POST /session HTTP/1.1\r\n"])
+@pytest.mark.parametrize("garbage", [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.2\r\nhost: localhost\r\n\r\n"])
+def test_garbage_after_an_answer_without_a_body_is_refused(
+    short: Path, run_async: Any, first: bytes, garbage: bytes
+) -> None:
+    """The refusal has a body again, and everybody else is answered."""
+
+    async def main() -> None:
+        async with open_client(short, ScriptedModel([]), tcp=True) as client, await client.connect() as stream:
+            head = b"host: localhost:%d\r\nauthorization: Bearer %b\r\n" % (client.address[1], TOKEN.encode())
+            head += b"content-type: application/json\r\ncontent-length: 0\r\n\r\n"
+            await stream.send(first + head + garbage)
+            answers = (await read_to_end(stream)).split(b"HTTP/1.1 ", 2)
+            assert answers[1][:3] in (b"200", b"204")
+            assert answers[2][:3] in (b"400", b"505")
+            assert "error" in json.loads(answers[2].partition(b"\r\n\r\n")[2])
+            assert (await client.get("/healthz"))["status"] == "ok"
+
+    run_async(main)
+
+
+def test_the_head_of_a_stream_is_one_answer(short: Path, run_async: Any) -> None:
+    """HEAD ends with the headers, although the events never end; the connection is free for the next request."""
+
+    async def main() -> None:
+        async with open_client(short, ScriptedModel([])) as client, await client.connect() as stream:
+            await stream.send(b"HEAD /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b"content-type: text/event-stream" in await stream.receive()
+            await stream.send(b"GET /runs?limit=x HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            assert (await read_to_end(stream)).startswith(b"HTTP/1.1 400")
 
     run_async(main)
 
@@ -253,6 +296,32 @@ def test_an_error_of_the_app_is_one_answer(short: Path, run_async: Any, caplog: 
             assert client.reports == ["GET /agents failed: ZeroDivisionError()"]
             assert "ZeroDivisionError" in caplog.text
             assert (await client.get("/healthz"))["status"] == "ok"
+
+    run_async(main)
+
+
+def test_an_error_that_cannot_be_reported_ends_nothing(
+    short: Path, run_async: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It costs the one connection; the log has it."""
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ZeroDivisionError
+
+    def full(line: str) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    async def main() -> None:
+        stopping = anyio.Event()
+        with unix_listener(short / "s") as listener:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(serve_http, broken, listener, stopping=stopping, report=full))
+                for _ in range(2):
+                    async with await anyio.connect_unix(str(short / "s")) as stream:
+                        await stream.send(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                        assert await read_to_end(stream) == b""
+                stopping.set()
+        assert "connection.failed" in caplog.text
 
     run_async(main)
 

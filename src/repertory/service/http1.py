@@ -64,6 +64,7 @@ class Connection:
         self._head = b""  # of the answer; it goes out with the first piece of the body
         self._piece: Any = h11.NEED_DATA  # of the request's body, if one came with the head
         self._bodiless = False  # whether the answer must have no body
+        self._answering = anyio.CancelScope()  # the app, while it answers
         self._ahead = 0
         self._scope = anyio.CancelScope()
         self.admitted = False
@@ -81,7 +82,7 @@ class Connection:
                 try:
                     while not self.closing and await self._answer_one():
                         self._http.start_next_cycle()
-                        self._ahead = 0
+                        self._ahead, self._bodiless = 0, False
                 except h11.RemoteProtocolError as error:
                     await self._refuse(error.error_status_hint, str(error))
                 await self._linger()
@@ -100,11 +101,12 @@ class Connection:
         if not self.busy:
             return False
         self._bodiless = request.method == b"HEAD"
+        self._answering = anyio.CancelScope()
         self._piece = self._http.next_event()  # if there is no body, h11 finds its end now
+        scope = self._scope_of(request)
         try:
-            await self._app(self._scope_of(request), self._receive, self._send)
-        except h11.RemoteProtocolError:
-            raise
+            with self._answering:
+                await self._app(scope, self._receive, self._send)
         except Exception as error:  # noqa: BLE001 - supervises: one request's error must not end the runs
             _log(logging.ERROR, "request.failed", exc_info=error, target=request.target.decode())
             self._report(f"{request.method.decode()} {request.target.decode()[:200]} failed: {error!r}")
@@ -150,7 +152,10 @@ class Connection:
             await self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
         piece, self._piece = self._piece, h11.NEED_DATA
         if piece is h11.NEED_DATA and self._http.their_state is h11.SEND_BODY:
-            piece = await self._next_event()
+            try:
+                piece = await self._next_event()
+            except h11.RemoteProtocolError:  # the body breaks off or is malformed: ASGI has no other word for that
+                return {"type": "http.disconnect"}
         if isinstance(piece, h11.Data):
             return {"type": "http.request", "body": bytes(piece.data), "more_body": True}
         if isinstance(piece, h11.EndOfMessage):
@@ -188,9 +193,13 @@ class Connection:
         body = message.get("body", b"")
         if body and not self._bodiless:
             data += self._http.send(h11.Data(data=body)) or b""
-        if not message.get("more_body", False):
+        more = message.get("more_body", False)
+        if self._bodiless or not more:
             data += self._http.send(h11.EndOfMessage()) or b""
         await self._write(data)
+        if self._bodiless and more:
+            self._answering.cancel()  # without a body nothing more is sent, and an event stream would never end
+            await anyio.lowlevel.checkpoint()
 
     async def _refuse(self, status: int, reason: str) -> None:
         """Answer a request that cannot be passed to the app, if an answer can still be sent."""

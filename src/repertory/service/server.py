@@ -9,6 +9,7 @@ connection has to make room.
 from __future__ import annotations
 
 import errno
+import logging
 import resource
 import socket
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import anyio
 import anyio.abc
 from starlette.types import ASGIApp
 
+from repertory._log import Log
 from repertory.service.http1 import HEADER_TIMEOUT, SEND_TIMEOUT, Connection
 from repertory.service.sockets import peer_is_allowed
 
@@ -27,6 +29,8 @@ MAX_STRANGERS: Final = 64  # connections to a port that are not authenticated ye
 _SPARE: Final = 256  # file descriptors for everything else: the journal, models, files, what tools start
 GRACE: Final = 1.0  # seconds that answers under way have at shutdown
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+_log = Log("repertory.service")
 
 
 def connection_limit(most: int = MAX_CONNECTIONS) -> int:
@@ -79,6 +83,8 @@ async def serve_http(
         counted(+1)
         try:
             await connection.run()
+        except Exception as error:  # noqa: BLE001 - supervises: one connection's error must not end the runs
+            _log(logging.ERROR, "connection.failed", exc_info=error)
         finally:
             counted(-1)
             if connection in connections:
