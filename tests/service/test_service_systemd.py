@@ -157,6 +157,32 @@ def test_a_log_that_was_moved_is_begun_anew(short: Path) -> None:
         pass
 
 
+FULL_DISK = """
+import os, signal, sys
+from pathlib import Path
+import repertory as rp
+from repertory.service import Options, run_service
+
+def start(control):
+    control.on_reload = reload
+    os.kill(os.getpid(), signal.SIGHUP)
+
+def reload():
+    os.kill(os.getpid(), signal.SIGTERM)
+    return ["a line"]
+
+rp.run(run_service, Options(database="a.db", socket=Path("s"), log=Path("/dev/full"), on_start=start))
+"""
+
+
+def test_a_log_on_a_full_disk_ends_nothing(short: Path) -> None:
+    """The service starts, reopens its log and ends as usual; only the lines are lost."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK], cwd=short, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_sockets_for_another_process_are_not_taken() -> None:
     """A tool that is started by a service inherits the variables, but not what they mean."""
     environment = {"LISTEN_PID": "1", "LISTEN_FDS": "3", "LISTEN_FDNAMES": "a:b:c", "HOME": "/"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from repertory.errors import ConfigurationError
@@ -37,7 +37,7 @@ class LogFile:
             descriptor = os.open(self.path, flags, 0o600)
         except OSError as error:
             raise ConfigurationError(f"cannot write the log {self.path}: {error.strerror}") from error
-        sys.stderr.flush()
+        _flush()
         os.dup2(descriptor, _STDERR)  # atomic: what another thread writes meanwhile is in one of the two files
         os.close(descriptor)
 
@@ -54,7 +54,14 @@ class LogFile:
             try:
                 self.reopen()
             except ConfigurationError as error:
-                sys.stderr.write(f"repertory: {error}\n")
+                with suppress(OSError):
+                    sys.stderr.write(f"repertory: {error}\n")
+
+
+def _flush() -> None:
+    """Write what is buffered for standard error; on a full disk it stays in the buffer, which ends nothing."""
+    with suppress(OSError):
+        sys.stderr.flush()
 
 
 @contextmanager
@@ -63,11 +70,11 @@ def logging_to(path: Path | None) -> Generator[LogFile | None]:
     if path is None:
         yield None
         return
-    sys.stderr.flush()
+    _flush()
     before = os.dup(_STDERR)
     try:
         yield LogFile(path)
     finally:
-        sys.stderr.flush()
+        _flush()
         os.dup2(before, _STDERR)
         os.close(before)

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -98,8 +98,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _to_stderr(line: str) -> None:
-    sys.stderr.write(f"repertory: {line}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # the disk is full, or nobody reads any more: no reason to end
+        sys.stderr.write(f"repertory: {line}\n")
+        sys.stderr.flush()
 
 
 async def run_service(options: Options, *, report: Callable[[str], None] = _to_stderr) -> None:
