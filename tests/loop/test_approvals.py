@@ -284,6 +284,34 @@ def test_a_call_that_nobody_decides_in_time_is_denied(run_async: RunAsync) -> No
     assert till.paid == []
 
 
+def test_arguments_can_be_changed_as_soon_as_a_run_is_resumed(run_async: RunAsync, tmp_path: Path) -> None:
+    """Changing them waits until the loop has reached the calls again; of a paused run they cannot be changed."""
+    till = Till(approval="always")
+    agent = rp.Agent("clerk", tools=[till.tool])
+    path = tmp_path / "journal.db"
+
+    async def main() -> str:
+        calls = [call("pay", call_id=name, to="ann") for name in ("c1", "c2")]
+        async with open_with([calls], path=path) as supervisor:
+            run = await supervisor.spawn(agent, "pay ann")
+            await waiting(run, 2)
+        async with open_with([told], path=path) as supervisor:
+            run = await supervisor.resume(run.id, agent=agent)
+            run.pause()
+            with pytest.raises(
+                RunError, match="is paused; the arguments of its calls can be changed once it continues"
+            ):
+                await run.approve("c1", arguments={"to": "ann", "amount": 2})
+            run.resume()
+            for amount, name in enumerate(["c1", "c2"], 2):
+                await run.approve(name, arguments={"to": "ann", "amount": amount})
+            return str(await run.wait_result())
+
+    answer = run_async(main)
+    assert sorted(till.paid) == [("ann", 2), ("ann", 3)]
+    assert answer.count("changed the arguments of this call") == 2
+
+
 def test_the_time_to_decide_goes_on_while_nobody_runs_the_run(run_async: RunAsync, tmp_path: Path) -> None:
     """What was asked long ago is denied when the run is taken up again."""
     till = Till(approval="always")

@@ -133,6 +133,8 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
         ConfigurationError: The changed arguments do not fit the tool.
     """
     await anyio.lowlevel.checkpoint()
+    if arguments is not None:
+        await _wait_until_checkable(live, call_id)
     request, known = live.waits.requested.get(call_id), live.waits.decided.get(call_id)
     if request is None:
         raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for an approval; run.waiting() lists those")
@@ -150,10 +152,7 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
         return
     _check_still_waits(live, call_id)
     if arguments is not None and digest != request.digest:
-        permit = live.waits.permit_edit.get(call_id)
-        if permit is None:
-            raise RunError(f"call {call_id} of run {live.run_id} is about to be taken up again; try once more")
-        permit(arguments)
+        live.waits.permit_edit[call_id](arguments)
     decided = _decide(live, request, allowed=allowed, arguments=arguments, reason=reason, by=by)
     await live.waits.durable(decided)
 
@@ -214,6 +213,21 @@ def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBloc
         format="json",
         at=live.shared.clock(),
     )
+
+
+async def _wait_until_checkable(live: LiveRun, call_id: str) -> None:
+    """Wait until the loop of a resumed run has reached a waiting call again: its tool checks changed arguments.
+
+    Raises:
+        RunError: The run is queued or paused, or ended first.
+    """
+    waits = live.waits
+    while call_id in waits.requested and call_id not in waits.decided and call_id not in waits.permit_edit:
+        _check_still_waits(live, call_id)
+        if live.state == "queued" or live.desired_state != "go":
+            state = "queued" if live.state == "queued" else "paused"
+            raise RunError(f"run {live.run_id} is {state}; the arguments of its calls can be changed once it continues")
+        await live.wait_for_change()
 
 
 def _check_still_waits(live: LiveRun, call_id: str) -> None:

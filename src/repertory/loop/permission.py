@@ -88,6 +88,7 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
         request = event
     if decided is None:
         waits.permit_edit[call_id] = partial(_check_edit, live, tool)
+        live.wake()
         decided = await wait_for_decision(live, request)
     if not decided.allowed:
         by = f" by {decided.by}" if decided.by else ""

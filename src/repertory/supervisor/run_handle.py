@@ -102,8 +102,8 @@ class Run(Generic[ResultT]):
             by: Who allows it, for the record.
 
         Raises:
-            RunError: No such call waits, it was already denied or allowed with other arguments, or a rule forbids the
-                changed arguments.
+            RunError: No such call waits, it was already denied or allowed with other arguments, a rule forbids the
+                changed arguments, or they are given while the run is paused or queued.
             ConfigurationError: The changed arguments do not fit the tool.
         """
         check_value("Run.approve", (call_id, by), tuple[str, str])
