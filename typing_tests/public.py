@@ -9,6 +9,7 @@ import msgspec
 import pydantic
 
 import repertory as rp
+from repertory import llm, testing
 from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
 from repertory.llm import ModelRequest, ModelResponse, StreamEvent, Usage
 from repertory.memory import Item, ItemInfo
@@ -202,3 +203,8 @@ async def typed(supervisor: rp.Supervisor) -> Finding:
 
 assert_type(rp.run_sync(agent, "task", path="runs.db", model="offline"), str)
 assert_type(rp.load_agent("module:name"), rp.Agent[Any])
+
+# A misspelt name is an error, although rooms import their names late.
+rp.Agnet  # type: ignore[attr-defined]
+llm.RetryPolcy  # type: ignore[attr-defined]
+testing.cal  # type: ignore[attr-defined]

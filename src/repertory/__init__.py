@@ -143,18 +143,15 @@ __all__ = [
     "tool",
 ]
 
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
-if TYPE_CHECKING:
-    from typing import Any
-
-
-def __getattr__(name: str) -> Any:
-    room = _HOME_OF.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{room}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        room = _HOME_OF.get(name)
+        if room is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{room}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
