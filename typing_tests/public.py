@@ -181,6 +181,8 @@ class Verdict(pydantic.BaseModel):
 
 checker = rp.Agent("checker", output=Finding, input=Question, team=[agent])
 assert_type(checker, rp.Agent[Finding])
+members = [checker, agent]  # of different results, without an annotation
+rp.Agent("lead", team=members)
 assert_type(rp.run_sync(checker, {"topic": "tides"}), Finding)
 assert_type(rp.run_sync(rp.Agent("agent", output=list[Finding]), "task"), list[Finding])
 assert_type(rp.run_sync(rp.Agent("agent", output=Verdict), "task"), Verdict)
@@ -197,6 +199,10 @@ async def typed(supervisor: rp.Supervisor) -> Finding:
     assert_type(await run.ask("And the moon?"), Finding)
     assert_type(run.agent, rp.Agent[Finding])
     assert_type(await supervisor.resume(run.id), rp.Run[Any])
+    assert_type(await supervisor.retry(run.id, agent=checker), rp.Run[Finding])
+    assert_type(await supervisor.fork(run.id), rp.Run[Any])
+    assert_type(await supervisor.fork(run.id, agent=checker), rp.Run[Finding])
+    assert_type(await supervisor.rewind(run.id, 1, agent=checker), rp.Run[Finding])
     resumed = await supervisor.resume(run.id, agent=checker)
     return await resumed.wait_result()
 

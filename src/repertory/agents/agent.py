@@ -34,7 +34,8 @@ else:
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-ResultT = TypeVar("ResultT", default=str)
+ResultT = TypeVar("ResultT", default=str, covariant=True)  # noqa: PLC0105 - help texts show the name
+AnyResultT = TypeVar("AnyResultT", default=Any)  # of an agent that may be left out
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from repertory._choices import check_choice, check_fields, check_labels, check_number, check_text, check_type, show
 from repertory._ids import new_id, root_of, unit_of
-from repertory.agents.agent import Agent, ResultT, check_agent, check_listener
+from repertory.agents.agent import Agent, AnyResultT, ResultT, check_agent, check_listener
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id, read_task
 from repertory.context import MessageEvent
@@ -204,13 +204,9 @@ class Supervisor:
         """
         return {} if self._machines is None else await self._machines.owned_elsewhere()
 
-    @overload
-    async def resume(self, run_id: str, *, agent: Agent[ResultT], context: Any = None) -> Run[ResultT]: ...
-
-    @overload
-    async def resume(self, run_id: str, *, agent: None = None, context: Any = None) -> Run[Any]: ...
-
-    async def resume(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
+    async def resume(
+        self, run_id: str, *, agent: Agent[AnyResultT] | None = None, context: Any = None
+    ) -> Run[AnyResultT]:
         """Continue a run that another process began, or that failed or was stopped.
 
         Its sub-agents continue too, including those that were stopped together with it. A tool call that was under way
@@ -259,7 +255,9 @@ class Supervisor:
             runtime.check(agent, started)
         return await runtime.continue_run(row, agent, ended=("done",), context=context)
 
-    async def retry(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
+    async def retry(
+        self, run_id: str, *, agent: Agent[AnyResultT] | None = None, context: Any = None
+    ) -> Run[AnyResultT]:
         """Continue a run that failed or was stopped from where it ended: ``resume``, but only for such runs.
 
         Its limits keep counting, so a run that reached a limit fails with it again unless ``agent`` has a higher one.
@@ -283,9 +281,9 @@ class Supervisor:
         iteration: int | None = None,
         text: str | None = None,
         new_id: str | None = None,
-        agent: Agent[Any] | None = None,
+        agent: Agent[AnyResultT] | None = None,
         context: Any = None,
-    ) -> Run[Any]:
+    ) -> Run[AnyResultT]:
         """Start a new run that copies another one up to an iteration and continues from there. The other is unchanged.
 
         The two share nothing that either could change: the record, the payload and the tree's stored contents are
@@ -318,9 +316,9 @@ class Supervisor:
         *,
         text: str | None = None,
         new_id: str | None = None,
-        agent: Agent[Any] | None = None,
+        agent: Agent[AnyResultT] | None = None,
         context: Any = None,
-    ) -> Run[Any]:
+    ) -> Run[AnyResultT]:
         """End a run, and continue in a new run from one of its earlier iterations. Nothing is deleted.
 
         This is a fork that also ends the original. What the original has under way is cancelled; its record keeps what
