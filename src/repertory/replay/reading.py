@@ -20,6 +20,7 @@ from repertory.replay.sessions import Session, is_session
 
 MAX_FILE = 2**30  # bytes, packed and unpacked: files are held in memory
 _GZIP = b"\x1f\x8b"
+_SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")  # the beginning of the escape of half a surrogate pair
 _NO_ANSWER = "expected at least one message of the assistant, got none"
@@ -43,7 +44,9 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
         return
     if not whole:
         data = _without_partial_line(data)
-    if data.strip():
+    if data.startswith(_SQLITE):
+        yield RecordingError(f"{path}: expected JSON or JSONL, got an SQLite database")
+    elif data.strip():
         yield from _runs(data.removeprefix(_BOM), path)
     elif whole:
         yield RecordingError(f"{path}: expected recorded runs, got an empty file")
@@ -95,7 +98,7 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
         except ValueError as error:
             document = RecordingError(f"{where}: expected JSON, got: {error}")
         else:
-            readable = True
+            readable = readable or isinstance(document, list | dict)
         pending.append((where, number, document))
         if readable:
             yield from pending
