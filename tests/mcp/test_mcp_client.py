@@ -363,7 +363,7 @@ def test_an_answer_over_http_without_an_end_is_not_read_to_its_end(run_async: Ru
 def test_what_a_process_says_without_an_end_is_kept_in_pieces() -> None:
     """The newest ones, while it goes on."""
     kept: deque[str] = deque(maxlen=20)
-    with keep_last_lines(kept) as stream:
+    with keep_last_lines(kept) as (stream, _):
         stream.write("x" * 100_000)
         stream.flush()
         until = time.monotonic() + PATIENCE
@@ -371,6 +371,16 @@ def test_what_a_process_says_without_an_end_is_kept_in_pieces() -> None:
             assert time.monotonic() < until
             time.sleep(0.01)
         assert {len(each) for each in kept} == {500}
+
+
+def test_the_last_words_of_a_process_are_read_to_their_end() -> None:
+    """However much of them is unread when the process has ended."""
+    kept: deque[str] = deque(maxlen=20)
+    with keep_last_lines(kept) as (stream, reader):
+        stream.write("\n" * 60_000 + "and that is why")
+        stream.close()
+        reader.join(PATIENCE)
+    assert kept[-1] == "and that is why"
 
 
 def test_a_list_that_changed_is_there_for_the_next_run(run_async: RunAsync) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_SAID: Final = 500  # characters of one line of a server's log or progress
 _LAST_LINES = 20  # last lines of a server process's output that are reported if it does not start
+_READING_ON = 1.0  # seconds to read that output to its end: a process that the server has started may hold it open
 # Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
 # nothing longer could be shown to a model.
 _LONGEST_ANSWER: Final = 32_000_000
@@ -83,7 +84,7 @@ async def open_client(
             transport = streamable_http_client(target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
         else:
             command, *arguments = target
-            errlog = stack.enter_context(keep_last_lines(words))
+            errlog, reader = stack.enter_context(keep_last_lines(words))
             parameters = StdioServerParameters(
                 command=command,
                 args=arguments,
@@ -98,6 +99,9 @@ async def open_client(
                 Client(transport, message_handler=on_message, elicitation_callback=answer)
             )
         except Exception as error:
+            if not isinstance(target, str):
+                errlog.close()  # the process has ended too, so the reader comes to the end of what it said
+                await anyio.to_thread.run_sync(reader.join, _READING_ON, abandon_on_cancel=True)
             said = "\n".join(words)
             raise (ConnectionError(f"{reason(error)}; it said last:\n{said}") if said else error) from error
         yield client
@@ -179,8 +183,11 @@ async def _bound_reading(response: Any) -> None:
 
 
 @contextmanager
-def keep_last_lines(lines: deque[str]) -> Generator[TextIO]:
-    """A file whose last lines are kept. A process's error output may be the only explanation of a failure."""
+def keep_last_lines(lines: deque[str]) -> Generator[tuple[TextIO, threading.Thread]]:
+    """A file whose last lines are kept, and the thread that reads it until all who write to it have closed it.
+
+    A process's error output may be the only explanation of a failure.
+    """
     reading, writing = os.pipe()
 
     def read() -> None:
@@ -188,9 +195,10 @@ def keep_last_lines(lines: deque[str]) -> Generator[TextIO]:
             while line := stream.readline(MOST_SAID):  # a line without an end must not fill the memory
                 lines.append(line.rstrip())
 
-    threading.Thread(target=read, name="mcp stderr", daemon=True).start()
+    reader = threading.Thread(target=read, name="mcp stderr", daemon=True)
+    reader.start()
     with os.fdopen(writing, "w") as stream:
-        yield stream
+        yield stream, reader
 
 
 def reason(error: BaseException) -> str:
