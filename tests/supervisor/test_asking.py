@@ -196,6 +196,25 @@ async def test_a_question_to_a_killed_run_ends_with_it() -> None:
                 run.kill()
 
 
+async def test_messages_that_come_together_as_a_run_is_killed_all_return_at_once() -> None:
+    """The first continues the run; the others are delivered to it and do not wait for its next end."""
+    asked, never = anyio.Event(), anyio.Event()
+
+    async def hang(request: ModelRequest) -> object:
+        asked.set()
+        await never.wait()
+
+    async with rp.open_supervisor(model=FunctionModel(hang), drain_timeout=0.0) as supervisor:
+        run = await supervisor.spawn(clerk(), "First?")
+        with anyio.fail_after(PATIENCE):
+            await asked.wait()
+            run.kill()
+            async with anyio.create_task_group() as tasks:
+                for number in range(4):
+                    tasks.start_soon(run.send, f"Message {number}.")
+            assert run.state == "running"
+
+
 async def test_iterations_count_from_the_question_and_the_other_limits_count_on() -> None:
     """A talk may have any number of turns, and not any number of dollars, tokens or tool calls."""
 

@@ -29,7 +29,8 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
         live.deliver(message_id, said)
         return
     async with runtime.runs.lock(live.run_id):
-        await live.newest.ended.wait()
+        if live.newest.is_ending:
+            await live.newest.ended.wait()
         live = live.newest
         if live.lost is not None:
             raise live.lost
