@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -16,8 +17,11 @@ import pytest
 
 import journal_kit as kit
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import JournalDamaged, JournalError, JournalUnreadable, RunNotFound
 from repertory.record import Journal, ModelCallRow, RunRow, SearchHit, SqliteJournal, ToolCallRow, open_journal
+from repertory.record.backup import back_up, vacuum_file
+from repertory.record.items import ItemQuery
 from repertory.record.records import ContentStored
 from repertory.record.rows import TABLES
 from repertory.record.sqlite_damage import find_damage
@@ -249,6 +253,75 @@ def test_a_search_goes_on_beside_a_damaged_entry(
     run_async(main)
 
 
+async def use(path: Path) -> list[JournalError]:
+    """Own a damaged file: write, search, remove and check; what is refused."""
+    uses: list[Callable[[SqliteJournal], Awaitable[object]]] = [
+        lambda journal: journal.write([kit.started("run-3"), kit.appended("run-3", 0, "hello")]),
+        lambda journal: journal.search_entries("run-3", "hello"),
+        lambda journal: journal.find_items([("s", 9)], ItemQuery(text="hello")),
+        lambda journal: journal.last_item_position(),
+        lambda journal: journal.remove_run("run-2", at=1.0),
+        lambda journal: journal.give_back(10),
+        lambda journal: journal.check(deep=True),
+    ]
+    refused: list[JournalError] = []
+    try:
+        with anyio.fail_after(PATIENCE):
+            async with open_journal(path, durability="memory") as journal:
+                assert isinstance(journal, SqliteJournal)
+                for each in uses:
+                    try:
+                        await each(journal)
+                    except JournalError as error:
+                        refused.append(error)
+    except JournalError as error:
+        refused.append(error)
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("damage", "fact"),
+    [
+        ("UPDATE sqlite_master SET sql = CAST(x'435245415445c8' AS TEXT) WHERE name = 'run_states'", "malformed"),
+        ("DROP TABLE search_progress", "cannot index in .* no such table: search_progress"),
+        ("UPDATE items SET position = 9e999", "cannot read items .*infinity"),
+        ("UPDATE search_progress SET items = 'x', entries = 'y'", "cannot index in "),
+    ],
+)
+def test_damage_to_what_has_no_checksum_is_a_typed_error_too(
+    damage: str, fact: str, sound: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The schema, what was removed, places in the log and in the index: for readers, for the owner, for copies."""
+    path = copy(sound[0], tmp_path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute(damage)
+    anyio.run(look, path, sound[1])
+    with contextlib.suppress(JournalError):
+        back_up(path, tmp_path / "copy")
+    refused = [str(error) for error in anyio.run(use, path)]
+    assert any(re.search(fact, each) for each in refused), refused
+    with contextlib.suppress(JournalError):
+        vacuum_file(path)
+
+
+def test_an_index_that_names_records_that_are_gone_does_not_hold_up_their_removal(
+    sound: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """They would be found, and deleted in vain, for ever."""
+    path = copy(sound[0], tmp_path)
+    index = "FROM sqlite_master WHERE name = 'entries_by_position'"
+    with closing(sqlite3.connect(path)) as database, database:
+        (row,) = database.execute(f"SELECT * {index}").fetchall()
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute(f"DELETE {index}")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM entries WHERE run_id = 'run-2'")
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", row)
+    assert any("entries names 12 records that are not there" in str(error) for error in anyio.run(use, path))
+
+
 def damaged(path: Path, chance: random.Random) -> str:
     """Damage some place of the file's bytes."""
     size, page = path.stat().st_size, 4096
@@ -284,6 +357,7 @@ def fuzz(sound: tuple[Path, dict[str, Any]], folder: Path, seed: int, rounds: in
         errors, short, found = anyio.run(look, path, sound[1])
         noticed += bool(errors or found)
         assert not short or errors or found, f"seed {seed}, {what}: something is missing and nobody says so"
+        anyio.run(use, path)
         path.unlink()
         (folder / path.name).touch()
     return noticed

@@ -21,6 +21,7 @@ from repertory.errors import ConfigurationError, JournalDamaged, JournalUnreadab
 from repertory.record.rows import TABLES
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
+    ERRORS,
     FileLock,
     check_readable,
     explain,
@@ -106,7 +107,7 @@ def _copy(source: Path, target: Path, progress: Progress) -> Copied:
     with _temporary_file(target) as part:
         try:
             _copy_pages(os.path.realpath(source), str(part), progress)
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise explain(error, str(part), "write") from error
         records, seq = _read_back(part, source)
         size = part.stat().st_size
@@ -203,7 +204,7 @@ def vacuum_file(path: Path) -> tuple[int, int]:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 return before, file_space(connection)[0]
-            except sqlite3.Error as error:
+            except ERRORS as error:
                 raise explain(error, real, "write") from error
     finally:
         lock.release()

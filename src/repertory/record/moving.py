@@ -20,7 +20,7 @@ import msgspec
 from repertory._postgres_address import Place, PostgresAddress, postgres_address
 from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked
 from repertory.record import sqlite_file
-from repertory.record.rows import TABLES, Row, Table
+from repertory.record.rows import TABLES, UNREADABLE, Row, Table
 from repertory.record.tables import Tables
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -146,8 +146,13 @@ class _Checked:
             self.digest.update(_encode(row))
             if table is None:
                 facts = dict(zip(self._part.columns, row, strict=True))
-                self.newest = max(self.newest, int(facts["newest"] or 0))
-                self.records += int(facts["records"] or 0)
+                try:
+                    self.newest = max(self.newest, int(facts["newest"] or 0))
+                    self.records += int(facts["records"] or 0)
+                except UNREADABLE as error:
+                    raise JournalDamaged(
+                        f"{name} of {self._where} cannot be read: {error}; nothing was moved"
+                    ) from error
             elif name == table.name:
                 self.newest = int(row[0] or 0)
                 self.records += 1
@@ -187,7 +192,7 @@ def _in_file(path: str, *, to_write: bool) -> Generator[Tables]:
                 connection.execute("BEGIN IMMEDIATE" if to_write else "BEGIN")
                 yield Tables(connection)
                 connection.execute("COMMIT")
-            except sqlite3.Error as error:
+            except sqlite_file.ERRORS as error:
                 raise sqlite_file.explain(error, path, "write" if to_write else "read") from error
     finally:
         lock.release()

@@ -115,9 +115,9 @@ class PostgresTables(Tables):
                 for row in restore(rows):
                     yield tuple(row)
 
-    def execute(self, sql: str, *values: Value) -> None:
-        """Change rows."""
-        self._connection.execute(translate(sql), values)
+    def execute(self, sql: str, *values: Value) -> int:
+        """Change rows; return how many."""
+        return int(self._connection.execute(translate(sql), values).rowcount)
 
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Write rows into a table."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from repertory._ids import root_of
+from repertory.errors import JournalDamaged
 from repertory.record.contents import OF_TREE
 from repertory.record.items import ITEMS
 from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
@@ -37,6 +38,7 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
 
     Raises:
         RunError: Another machine is continuing the run.
+        JournalDamaged: An index of the journal does not fit its table.
     """
     tables.lock_run(run_id)
     tree = (run_id, run_id, run_id)
@@ -71,7 +73,12 @@ def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -
         if index.table is table:
             tables.unindex(index, numbers)
     for name in table.layout:  # the side table too
-        tables.execute(f"DELETE FROM {name} WHERE {_THESE}", encode_json(numbers))
+        deleted = tables.execute(f"DELETE FROM {name} WHERE {_THESE}", encode_json(numbers))
+        if name == table.name and deleted != len(numbers):  # otherwise they would be found again, without end
+            raise JournalDamaged(
+                f"an index of {name} names {len(numbers) - deleted} records that are not there; restore the journal "
+                "from a backup, and see repertory doctor --deep for all that is damaged"
+            )
     tables.execute(
         """UPDATE removals SET records = records + ?, newest = CASE WHEN newest < ? THEN ? ELSE newest END
            WHERE run_id = ?""",

@@ -171,7 +171,15 @@ def lenient_text(raw: bytes) -> str:
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 # What decoding a damaged value may raise.
-UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+UNREADABLE: Final = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 def _sum(row: Sequence[Value], seed: int) -> int:

@@ -313,10 +313,7 @@ def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = V
     """
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    try:
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except UnicodeDecodeError as error:  # SQLite's own message quotes the damaged schema
-        raise sqlite3.DatabaseError("malformed database schema") from error
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application_id == 0 and version == 0 and tables == 0:
         return 0
     if application_id != APPLICATION_ID:

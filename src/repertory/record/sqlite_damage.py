@@ -11,7 +11,7 @@ from typing import Final
 from repertory.errors import JournalDamaged
 from repertory.record.rows import TABLES, Table, lenient_text
 from repertory.record.schema import CURRENT_STATES
-from repertory.record.sqlite_file import explain, read_uri
+from repertory.record.sqlite_file import ERRORS, explain, read_uri
 
 _MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
 
@@ -33,7 +33,7 @@ def find_damage(path: str, deep: bool) -> list[str]:
 def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[str]:
     try:
         found = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}")]
-    except sqlite3.Error as error:  # so damaged that SQLite cannot even list the damage
+    except ERRORS as error:  # so damaged that SQLite cannot even list the damage
         return [str(explain(error, path, "read"))]
     return [] if found == ["ok"] else found
 
@@ -46,7 +46,7 @@ def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterat
                 table.read(row)
             except JournalDamaged as error:
                 yield str(error)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         yield str(explain(error, path, f"read {table.name} in"))
 
 
@@ -57,7 +57,7 @@ def _misplaced(connection: sqlite3.Connection, path: str) -> list[str]:
     sql = f"SELECT count(*) FROM ({lacking} UNION ALL SELECT * FROM ({kept} EXCEPT {CURRENT_STATES}))"
     try:
         (wrong,) = connection.execute(sql).fetchone()
-    except sqlite3.Error as error:
+    except ERRORS as error:
         return [str(explain(error, path, "compare the states of runs in"))]
     return [f"{wrong} rows of current_states are not what the records say"] if wrong else []
 
@@ -76,7 +76,7 @@ def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
         counts.append(connection.execute(removed).fetchone())
         moved = "SELECT coalesce(sum(CAST(records - upto AS INTEGER)), 0) FROM moved"  # numbers that have gaps
         (gaps,) = connection.execute(moved).fetchone()
-    except sqlite3.Error as error:
+    except ERRORS as error:
         return [str(explain(error, path, "count what is in"))]
     there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # removed records included
     written = newest + gaps

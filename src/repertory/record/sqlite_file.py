@@ -41,6 +41,8 @@ _DISK_ERRORS: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
+ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises; the second if its message quotes a damaged schema, which need not be text."""
 _READERS_TIMEOUT: Final = 1000  # milliseconds to wait for readers when opening
 _MOST_WORDS: Final = 10_000  # bytes of a lock file: two paths of the greatest length, and some room
 _PIECE: Final = 2**20  # bytes of the log that are copied at a time
@@ -68,10 +70,11 @@ def is_disk_error(error: BaseException) -> bool:
     return _primary_code(error) in _DISK_ERRORS
 
 
-def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
-    """Map an SQLite error to the journal's error; the only place where this is done."""
-    fact = f"cannot {doing} {path}: {error}"
-    match _primary_code(error):
+def explain(error: Exception, path: str, doing: str) -> JournalError:
+    """Map one of ``ERRORS`` to the journal's error; the only place where this is done."""
+    malformed = isinstance(error, UnicodeDecodeError)
+    fact = f"cannot {doing} {path}: {'malformed database schema' if malformed else error}"
+    match sqlite3.SQLITE_CORRUPT if malformed else _primary_code(error):
         case sqlite3.SQLITE_NOTADB:
             return JournalUnreadable(f"{fact}; choose another file")
         case sqlite3.SQLITE_CORRUPT:
@@ -135,7 +138,7 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
             migrate(connection, path)
             _sync_file(connection, path)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-    except sqlite3.Error as error:
+    except ERRORS as error:
         _close_without_checkpoint(connection, path)
         raise explain(error, path, "open") from error
     except OSError as error:
@@ -214,7 +217,7 @@ def _close_without_checkpoint(connection: sqlite3.Connection | None, path: str) 
     with contextlib.ExitStack() as stack:
         # The last connection to close makes a checkpoint, which must not come before _sync_log. So another one,
         # which is read-only, is closed after it.
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*ERRORS):
             guard = stack.enter_context(contextlib.closing(sqlite3.connect(read_uri(path), uri=True)))
             guard.execute("SELECT count(*) FROM sqlite_master").fetchone()
         connection.close()
@@ -234,7 +237,7 @@ def check_readable(path: str) -> None:
         connection = sqlite3.connect(read_uri(path), uri=True, timeout=_BUSY_TIMEOUT)
         connection.execute("PRAGMA query_only = 1")
         check_current(schema_version(connection, path), path)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explain(error, path, "read") from error
     finally:
         if connection is not None:

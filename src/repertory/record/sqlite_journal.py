@@ -15,16 +15,17 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from repertory.errors import JournalClosed, JournalReadOnly, JournalUnreadable
+from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly, JournalUnreadable
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal
 from repertory.record.reads import Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
-from repertory.record.rows import AFTER_REFUSED, Value
+from repertory.record.rows import AFTER_REFUSED, UNREADABLE, Value
 from repertory.record.schema import migrate
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
+    ERRORS,
     FileLock,
     check_readable,
     explain,
@@ -59,7 +60,7 @@ def open_file(
         connection = open_to_write(path, durability)
         try:
             writer = SqliteWriter(connection, path)
-        except sqlite3.Error as error:
+        except ERRORS as error:
             connection.close()
             raise explain(error, path, "open") from error
     except BaseException:
@@ -240,9 +241,17 @@ class SqliteJournal(OwnedJournal):
         return JournalReadOnly(f"{self.path} was opened with readonly=True; open it without to write")
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
+        return await self._in_writer(f"{doing} in", lambda connection: work(Tables(connection)))
+
+    async def _in_writer(self, doing: str, work: Callable[[sqlite3.Connection], T]) -> T:
         if not isinstance(self._writer, SqliteWriter):
             raise self._not_writable()
-        return await self._writer.start_job(lambda connection: work(Tables(connection))).result()
+        try:
+            return await self._writer.start_job(work).result()
+        except ERRORS as error:
+            raise explain(error, self.path, doing) from error
+        except UNREADABLE as error:
+            raise JournalDamaged(f"cannot {doing} {self.path}: {error}") from error
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)
@@ -258,9 +267,7 @@ class SqliteJournal(OwnedJournal):
             connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
             return file_space(connection)
 
-        if not isinstance(self._writer, SqliteWriter):
-            raise self._not_writable()
-        return await self._writer.start_job(step).result()
+        return await self._in_writer("return unused space of", step)
 
     async def check(self, *, deep: bool = False) -> list[str]:
         """Look for damage in the file.

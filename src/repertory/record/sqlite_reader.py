@@ -21,7 +21,7 @@ from repertory.errors import JournalClosed, JournalDamaged
 from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.reads import Rows
 from repertory.record.rows import UNREADABLE, Value, lenient_text
-from repertory.record.sqlite_file import explain, read_uri
+from repertory.record.sqlite_file import ERRORS, explain, read_uri
 from repertory.record.waiting import Answer, wake_all
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class SqliteReader:
                     connection.text_factory = lenient_text
                     rows = await connection.execute_fetchall(sql, values)
                 return decode(rows)
-            except sqlite3.Error as error:
+            except ERRORS as error:
                 raise explain(error, self._path, f"read {what} in") from error
             except UNREADABLE as error:
                 raise JournalDamaged(f"cannot read {what} in {self._path}: {error}") from error

@@ -32,9 +32,9 @@ class Tables:
         while rows := cursor.fetchmany(at_once):
             yield from rows
 
-    def execute(self, sql: str, *values: Value) -> None:
-        """Change rows."""
-        self._connection.execute(sql, values)
+    def execute(self, sql: str, *values: Value) -> int:
+        """Change rows; return how many."""
+        return int(self._connection.execute(sql, values).rowcount)
 
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Write rows into a table."""
@@ -93,6 +93,7 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
     found: list[IndexRow] = []
     characters = 0
     rows = tables.stream(sql, indexed, below, at_once=_AT_ONCE)
+    start = indexed
     for row in rows:
         indexed = int(row[0] or 0)
         if (made := _index_row(index, row)) is not None:
@@ -101,6 +102,8 @@ def index_slice(tables: Tables, index: SearchIndex) -> tuple[int, int]:
             if characters > _SLICE_CHARACTERS:
                 break
     rows.close()
+    if indexed == start:  # also if a damaged table has a last record that is not found
+        indexed = max(indexed, int(last))
     tables.index(index, found)
     tables.execute(f"UPDATE search_progress SET {index.progress} = ?", indexed)
     return indexed, int(last)
