@@ -23,7 +23,10 @@ _show.maxstring = _show.maxother = 200
 
 def show(value: object) -> str:
     """A short representation of a value, for an error message; the value may be huge or contain itself."""
-    return _show.repr(value)
+    try:
+        return _show.repr(value)
+    except ValueError:  # Python does not write whole numbers of thousands of digits
+        return f"<{type(value).__name__}>"
 
 
 def choices(literal: Any) -> str:

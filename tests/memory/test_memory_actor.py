@@ -425,6 +425,34 @@ async def test_what_cannot_be_kept_exactly_is_refused_and_named() -> None:
         assert (await memory.store("x", item_id="/a/b.md")).position == 1
 
 
+async def test_no_value_that_a_caller_passes_crashes_the_actor(tmp_path: Path) -> None:
+    """It serves everybody: what is too large, or not as it seems, is stored as it is, or refused to its caller."""
+
+    class Word(str):
+        """A text of a subclass, as libraries return them."""
+
+    huge = 10**5_000  # more digits than Python writes
+    parts = memoryview(b"a-b-c")[::2]  # bytes that are not beside each other
+    refused: list[Callable[[Memory], Awaitable[object]]] = [
+        lambda memory: memory.store("x", metadata={"part": parts}),
+        lambda memory: memory.store(huge),
+        lambda memory: memory.store("x", metadata={"huge": huge}),
+        lambda memory: memory.store("x", item_id="new", if_position=huge),
+        lambda memory: memory.restore(huge),
+        lambda memory: memory.fork("run-1.a", mode="snapshot", position=huge),
+        lambda memory: memory.merge(prefer=cast("Any", huge)),
+        lambda memory: memory.delete(Word("missing")),
+    ]
+    async with open_journal(tmp_path / "journal.db") as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        for each in refused:
+            with pytest.raises((ConfigurationError, RecordRefused, ItemNotFound, ItemChanged)):
+                await each(memory)
+        await memory.store(parts, item_id=Word("parts"))
+        assert (await memory.retrieve(Word("parts"))).content == b"abc"
+        await memory.delete(Word("parts"))
+
+
 async def test_what_is_nested_deep_is_kept_or_refused_and_costs_nobody_else_the_memory() -> None:
     """What is kept can be read again on a stack that has grown; its limit leaves the writers of JSON room for that."""
 

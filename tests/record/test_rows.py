@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 import sqlite3
@@ -65,6 +66,16 @@ def test_any_text_and_any_json_survive_exactly(
     assert back == record
     # But for the sign of zero, which SQLite's columns do not keep.
     assert math.copysign(1, back.entry.created_at) == math.copysign(1, at or 0.0)  # type: ignore[union-attr]
+
+
+def test_a_text_of_a_subclass_is_kept_as_its_text() -> None:
+    """Not as what ``str()`` says of it, which for an enumeration is the name of the member."""
+
+    class Step(str, enum.Enum):  # noqa: UP042 - a StrEnum has another str()
+        FIRST = "one é"
+
+    back = there_and_back(kit.appended("r", 0, step_id=Step.FIRST))
+    assert back.entry.step_id == "one é"  # type: ignore[union-attr]
 
 
 @given(st.one_of(kit.json_values, kit.texts))

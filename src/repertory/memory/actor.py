@@ -221,7 +221,9 @@ class MemoryActor:
         if position is None:
             return self._position
         if not 0 <= position <= self._position:
-            raise ConfigurationError(f"position {position} is not within the item log, which is at {self._position}")
+            raise ConfigurationError(
+                f"position {show(position)} is not within the item log, which is at {self._position}"
+            )
         return position
 
     # --- items --------------------------------------------------------------------------------------------
@@ -476,8 +478,8 @@ def _require_item(found: Sequence[ItemWritten], scope_id: str, item_id: str) -> 
 def _check_unchanged(item_id: str, actual: int, expected: int) -> None:
     if actual != expected:
         raise ItemChanged(
-            f"item {item_id!r} is at position {actual}, not {expected}: somebody else has written it; read it again "
-            "and decide anew"
+            f"item {item_id!r} is at position {actual}, not {show(expected)}: somebody else has written it; read it "
+            "again and decide anew"
         )
 
 

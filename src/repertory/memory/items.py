@@ -17,7 +17,7 @@ from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, RecordRefused
 from repertory.llm.messages import Json
 from repertory.record.records import ItemFormat, ItemWritten
-from repertory.record.rows import decode_json, encode_json
+from repertory.record.rows import NOT_KEPT, decode_json, encode_json
 from repertory.record.search import stems_of
 
 Content: TypeAlias = str | bytes | bool | int | float | list[Any] | dict[str, Any] | None
@@ -118,10 +118,10 @@ def encode_content(content: object) -> tuple[ItemFormat, str]:
     if isinstance(content, str):
         return "text", content
     if isinstance(content, bytes | bytearray | memoryview):
-        return "bytes", base64.b64encode(content).decode()
+        return "bytes", base64.b64encode(bytes(content)).decode()
     try:
         return "json", encode_json(content)
-    except (TypeError, ValueError, RecursionError) as error:
+    except NOT_KEPT as error:
         raise RecordRefused(
             f"an item's content must be str, bytes or a value that JSON has, got {type(content).__name__}: {error}; "
             "nothing was written"

@@ -10,7 +10,7 @@ from repertory._choices import check_number
 from repertory._frozen import thaw
 from repertory.errors import QuotaExceeded
 from repertory.record.records import ItemWritten
-from repertory.record.rows import encode_json
+from repertory.record.rows import NOT_KEPT, encode_json
 
 
 class MemoryQuota(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ def _label_bytes(item: ItemWritten) -> int:
     try:
         labels = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
         return len(encode_json(labels).encode())
-    except (TypeError, ValueError, RecursionError):
+    except NOT_KEPT:
         return 0  # metadata that is not JSON: the journal refuses it and says where it is wrong
 
 

@@ -14,6 +14,7 @@ from repertory.memory.items import Item, ItemInfo
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import Change, OpenScope, ScopeMessage
 from repertory.record.records import ScopeOpened
+from repertory.record.rows import NOT_KEPT
 
 _REQUESTS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(ScopeMessage)}
 _ANSWERS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Item, ItemInfo, ScopeOpened, MergeReport)}
@@ -83,7 +84,7 @@ def _conflict(fields: dict[str, Any]) -> Conflict:
 def _encode(value: Any) -> str:
     try:
         return base64.b64encode(msgspec.msgpack.encode(value)).decode()
-    except (TypeError, ValueError, RecursionError) as error:
+    except NOT_KEPT as error:
         raise RecordRefused(
             f"memory takes text, bytes or a value that JSON has: {error}; nothing was written"
         ) from error

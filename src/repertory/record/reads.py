@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text
+from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text, plain_text
 from repertory.record.search import FullText, SearchIndex
 from repertory.record.tables import Tables, index_slice
 
@@ -65,7 +65,7 @@ class Reads:
 
     def _list(self, values: Iterable[object]) -> str:
         """Values for ``IN (SELECT value FROM json_each(?))``."""
-        return encode_json(list(values))
+        return encode_json([plain_text(value) if isinstance(value, str) else value for value in values])
 
     async def _read(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> Numbered:
         """Read records of one kind with their numbers.

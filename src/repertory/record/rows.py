@@ -98,11 +98,16 @@ def decode_json(text: Value) -> Any:
         return json.loads(text)  # the standard library's reader accepts escaped lone surrogates
 
 
+def plain_text(text: str) -> str:
+    """The same text as a ``str``; it may be of a subclass, such as an enumeration, whose ``str()`` says its name."""
+    return str.__str__(text)
+
+
 def encode_text(text: str) -> Value:
     """Encode text for SQLite. Text that is not valid UTF-8 becomes a blob, by which it is recognised when read."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"a text of {len(text)} characters is longer than {MAX_TEXT}")
-    text = str(text)  # it may be of a subclass, such as an enumeration
+    text = plain_text(text)
     if text.isascii():
         return text
     try:
@@ -170,6 +175,8 @@ def lenient_text(raw: bytes) -> str:
 # --- checksums ---------------------------------------------------------------------------------------------
 
 _pack: Final = msgspec.msgpack.Encoder().encode
+# What encoding a value that cannot be kept may raise.
+NOT_KEPT: Final = (TypeError, ValueError, AttributeError, ArithmeticError, BufferError, RecursionError)
 # What decoding a damaged value may raise.
 UNREADABLE: Final = (
     msgspec.MsgspecError,
@@ -438,6 +445,6 @@ def encode_records(records: Sequence[Record]) -> list[EncodedRecord]:
             out.append(TABLES[type(record)].encode(record))
         except KeyError:
             raise RecordRefused(f"cannot keep a {type(record).__name__}: it is not a record") from None
-        except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
+        except NOT_KEPT as error:
             raise RecordRefused(f"cannot keep this {type(record).__name__}: {error}; nothing was written") from error
     return out
