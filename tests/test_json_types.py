@@ -55,6 +55,32 @@ class Part(pydantic.BaseModel):
     number: int = pydantic.Field(gt=1)
 
 
+class Paper(msgspec.Struct, tag=True):
+    """Told from ``Film`` by its tag."""
+
+    kind: Literal["essay", "letter"]
+
+
+class Film(msgspec.Struct, tag=True):
+    """Told from ``Paper`` by its tag."""
+
+    kind: Literal["feature", "short"]
+
+
+class Dog(pydantic.BaseModel):
+    """Told from ``Cat`` by a field with one choice."""
+
+    kind: Literal["dog"]
+    mood: Literal["calm", "cross"]
+
+
+class Cat(pydantic.BaseModel):
+    """Told from ``Dog`` by a field with one choice."""
+
+    kind: Literal["cat"]
+    mood: Literal["calm", "cross"]
+
+
 class Whole(pydantic.BaseModel):
     """A model with another one in it."""
 
@@ -111,6 +137,8 @@ def test_a_value_is_read_and_written_and_read_again(kind: Any, given_: Any, valu
         (Claim, {"text": "x", "places": '[{"path": "a", "line": "2"}]'}, Claim("x", [Place("a", 2)])),
         (Claim, {"text": "x", "places": [], "weight": "HIGH"}, Claim("x", [], "high")),
         (list[Place], '[{"path": "a"}]', [Place("a")]),
+        (list[Paper | Film], [{"type": "Film", "kind": "FEATURE"}], [Film("feature")]),
+        (Dog | Cat, {"kind": "cat", "mood": "Cross"}, Cat(kind="cat", mood="cross")),
     ],
 )
 def test_what_was_meant_is_taken(kind: Any, given_: Any, value: Any) -> None:

@@ -186,7 +186,7 @@ def decode_text(text: str) -> Any:
         try:
             return json.loads(text, parse_constant=_refuse_constant)  # takes lone surrogates
         except (ValueError, RecursionError):
-            raise ValueError(f"it is no JSON: {error}") from None
+            raise ValueError(f"it is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
@@ -214,6 +214,8 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
             return value  # then it is reported as a text
     wanted = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "string"
     options = [each for each in _alternatives(schema, root) if wanted in kinds_of(each, root)]
+    if isinstance(value, dict):
+        options = [each for each in options if _has_tag(cast("Json", value), each)]
     if len(options) != 1:
         return value
     schema = options[0]
@@ -231,6 +233,15 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
         same = [word for word in schema["enum"] if isinstance(word, str) and word.lower() == value.strip().lower()]
         return same[0] if len(same) == 1 else value
     return value
+
+
+def _has_tag(value: Json, schema: Json) -> bool:
+    """Whether an object has the fixed words that a schema asks for, such as the tag of a struct in a union."""
+    for name, inner in schema.get("properties", {}).items():
+        words = inner.get("enum", [inner["const"]] if "const" in inner else [])
+        if len(words) == 1 and name in value and value[name] not in words:
+            return False
+    return True
 
 
 def _needless(schema: Json, root: Json) -> bool:
@@ -371,7 +382,7 @@ def _describe_other(kind: Any) -> Json:
     if _is_path(kind):
         return {"type": "string", "format": "path"}
     if not is_pydantic_model(kind):
-        raise TypeError(f"type {kind!r} is none that JSON has")
+        raise TypeError(f"type {kind!r} has no form in JSON")
     if (secret := _find_secret(kind, set())) is not None:
         raise TypeError(
             f"field {secret} is a secret, which JSON shows as stars, so that it would be lost, while what a model says "

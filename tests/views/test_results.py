@@ -344,7 +344,7 @@ async def test_a_text_on_record_is_no_value(tmp_path: Path) -> None:
         run = await supervisor.spawn(rp.Agent("a"), "Go.")
         await run.wait_result()
         typed = await supervisor.resume(run.id, agent=rp.Agent("a", output=Report))
-        with pytest.raises(ResultInvalid, match="does not fit Report: it is no JSON"):
+        with pytest.raises(ResultInvalid, match="does not fit Report: it is not JSON"):
             await typed.wait_result()
 
 
@@ -370,7 +370,7 @@ async def test_a_typed_task_is_kept_and_shown_as_json(task: Any) -> None:
     ("task", "words"),
     [
         ({"name": 3}, "Expected `str`, got `int` - at `$.name`"),
-        ("tides", "it is no JSON"),
+        ("tides", "it is not JSON"),
         (Topic(name=3), "at `$.name`"),  # type: ignore[arg-type]
         (object(), "object"),
     ],
