@@ -128,9 +128,10 @@ def test_an_agent_is_loaded_by_module_and_name() -> None:
         ("no_such_module:clerk", "no module named 'no_such_module'.*PYTHONPATH"),
         ("made_for_a_test:boss", "has no 'boss'; it has the agents clerk"),
         ("made_for_a_test:number", "is of the type int, not an Agent"),
+        (rp.Agent("clerk"), "reference must be module:name, or the path of an agent file or of a folder, got Agent"),
     ],
 )
-def test_a_reference_that_leads_nowhere_says_what_is_wrong(reference: str, words: str) -> None:
+def test_a_reference_that_leads_nowhere_says_what_is_wrong(reference: Any, words: str) -> None:
     """The message says what to do about it."""
     with pytest.raises(ConfigurationError, match=words):
         rp.load_agent(reference)

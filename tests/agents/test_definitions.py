@@ -256,7 +256,7 @@ def test_a_file_that_defines_no_agent_is_refused(text: str, words: str, tmp_path
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name = ", "is no TOML"),
+        ("name = ", "is not TOML"),
         ('name = "a"\ndescription = "b"\n\ntools = ["x"]', "a.toml, line 4: tools: nobody defines 'x'"),
         (
             'name = "a"\ndescription = "b"\n[limits]\nturns = 3',

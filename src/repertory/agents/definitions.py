@@ -261,7 +261,7 @@ def _read_toml(path: Path) -> Definition:
     try:
         fields = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
-        raise DefinitionError(str(path), f"is no TOML: {error}") from error
+        raise DefinitionError(str(path), f"is not TOML: {error}") from error
     keys = re.finditer(r"^[ \t]*\[?([A-Za-z_][\w-]*)[ \t]*[=\].]", text, re.MULTILINE)
     lines: dict[str, int] = {}
     for key in keys:

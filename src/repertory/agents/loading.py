@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from repertory._choices import check_type
 from repertory.agents.agent import Agent, Limits, check_agent
 from repertory.agents.definitions import is_definition, load_definition
 from repertory.errors import ConfigurationError, RepertoryError
@@ -32,6 +33,7 @@ def load_agent(reference: str, /, *, limits: Mapping[str, Any] | None = None, **
         ConfigurationError: The reference is malformed, there is nothing there, or it is not an agent; or a limit does
             not exist or has a bad value. ``DefinitionError`` if a file is wrong.
     """
+    check_type("load_agent: reference", reference, str, "module:name, or the path of an agent file or of a folder")
     return with_limits(_load(reference, arguments), limits or {})
 
 
