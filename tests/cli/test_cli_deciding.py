@@ -83,7 +83,8 @@ def test_a_call_that_waits_is_listed_whole(tmp_path: Path) -> None:
     async def main() -> None:
         model = FunctionModel(lambda _: call("pay", to=payee))
         async with rp.open_supervisor(path, model=model) as supervisor:
-            run = await supervisor.spawn(rp.Agent("a", tools=[pay]), "task")
+            agent = rp.Agent("a", tools=[pay], approvals=rp.Approvals(approval_timeout=36 * 3600))
+            run = await supervisor.spawn(agent, "task")
             async for event in run.events():
                 if isinstance(event, ApprovalRequested):
                     return
@@ -91,6 +92,7 @@ def test_a_call_that_waits_is_listed_whole(tmp_path: Path) -> None:
     rp.run(main)
     listed = invoke("approvals", "--db", path, home=tmp_path, env={"COLUMNS": "20"})
     assert f'payto="{payee}"' in "".join(listed.out.split())
+    assert "forapproval,1dleft:" in "".join(listed.out.split())
     assert max(map(len, listed.out.splitlines())) <= 20
 
 

@@ -326,7 +326,7 @@ def test_a_company_file_is_looked_at_without_a_start(tmp_path: Path) -> None:
     assert "line 6: [webhooks] secret_env" in refused.out
     found = invoke(*words, home=tmp_path, env={"HOOK": "whsec_" + "A" * 32}).json
     facts = [check["fact"] for check in found["checks"] if check["name"] in ("company", "schedule")]
-    assert "1 agent: clerk; it has the secrets of 1 webhooks" in facts[0]
+    assert "1 agent: clerk; it has the secrets of its webhooks" in facts[0]
     assert facts[1].startswith("morning is due next at 20")
     assert facts[1].endswith(" 07:00 Europe/Berlin")
     assert not (tmp_path / "company.db").exists()

@@ -123,6 +123,13 @@ def test_lines_and_picture_are_free_of_escape_sequences() -> None:
     assert any("already called, the earlier result is used again" in line for line in lines)
 
 
+def test_one_call_that_was_interrupted_is_one_call() -> None:
+    """A resumed run says how many calls have an unknown effect, in grammar too."""
+    lines: list[str] = []
+    Progress(lines.append).add(RunResumed(**about(), entries=2, interrupted_calls=1))
+    assert lines[0].endswith("continues from its record of 2 entries, 1 call was interrupted")
+
+
 def test_a_tree_is_drawn_with_its_branches() -> None:
     """Children follow their parents, and the lines go on past the younger ones."""
 

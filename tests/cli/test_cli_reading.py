@@ -191,6 +191,18 @@ def test_any_part_of_an_id_that_fits_one_tree_will_do(part: str, made: Path, hom
     assert invoke("ledger", part, "--json", "--db", made, home=home).json["run_id"] == RUN
 
 
+def test_a_database_without_runs_has_no_newest_one(home: Path, tmp_path: Path) -> None:
+    """That is said, and no list is offered that would be empty."""
+
+    async def main() -> None:
+        async with rp.open_journal(tmp_path / "empty.db"):
+            pass
+
+    rp.run(main)
+    result = invoke("inspect", "--db", tmp_path / "empty.db", home=home)
+    assert (result.code, result.err) == (4, f"repertory: there is no run in {tmp_path / 'empty.db'} yet\n")
+
+
 def test_no_id_means_the_newest_run(made: Path, home: Path) -> None:
     """What one looks at most often needs no id."""
     assert invoke("ledger", "--json", "--db", made, home=home).json["run_id"] == OTHER

@@ -143,8 +143,10 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
             repertory("approve", "c0", "--arguments", changed, "--by", "eve", *at),
             repertory("deny", "c1", "not him", *at),
             repertory("approve", "c2", "--run", run_id, *at),
+            repertory("approve", "c2", "--run", run_id, *at),
         ]
-        assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 3
+        assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 4
+        assert "--run RUN finds one that was decided" in repertory("approve", "c2", *at).stderr
         detail = until(lambda: (found := served.ask("GET", f"/runs/{run_id}"))["run"]["state"] == "done" and found)
         assert "paid ann 50\n[eve changed the arguments" in detail["result"]
         assert "not him | paid cyn 2" in detail["result"]

@@ -395,8 +395,9 @@ async def find_in_service(client: ServiceClient, run_id: str | None) -> str | No
 
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:
     """The error for a run that does not exist; ``db`` is the named database, if any."""
-    what = "no run" if run_id is None else f"no run {run_id!r}"
-    return NothingThere(f"there is {what} in {where}; repertory ps -a{db_option(db)} lists the runs there")
+    if run_id is None:
+        return NothingThere(f"there is no run in {where} yet")
+    return NothingThere(f"there is no run {run_id!r} in {where}; repertory ps -a{db_option(db)} lists the runs there")
 
 
 def db_option(database: Database | str | None) -> str:

@@ -208,7 +208,8 @@ class Progress:
                 return f"starts: {one_line(event.task, 160)}"
             case events.RunResumed():
                 agent.iteration = event.iteration
-                interrupted = f", {event.interrupted_calls} calls were interrupted" if event.interrupted_calls else ""
+                count = event.interrupted_calls
+                interrupted = f", {count} {'call was' if count == 1 else 'calls were'} interrupted" if count else ""
                 return f"continues from its record of {event.entries} entries{interrupted}"
             case events.IterationStarted():
                 agent.iteration, agent.now = event.iteration, "thinking"

@@ -133,8 +133,10 @@ async def approvals(*, at: At) -> Answer:
             output.write("No call waits.")
             return
         for call in waiting:
-            age = output.duration(time.time() - call.since)
-            facts = one_line(f"has waited {age} for {call.kind}: {call.agent}, {call.run_id}")
+            now = time.time()
+            age = output.duration(now - call.since)
+            left = "" if call.expires_at is None else f", {output.duration(max(call.expires_at - now, 0))} left"
+            facts = one_line(f"has waited {age} for {call.kind}{left}: {call.agent}, {call.run_id}")
             # Shown whole: nobody should have to allow what they cannot see.
             what = Text(call_line(call.tool, dict(call.arguments)), overflow="fold")
             output.show(screen, Text.assemble((one_line(call.call_id), "bold"), (f"  {facts}", "dim")), what, "")
@@ -201,4 +203,6 @@ def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> 
         raise RunError(f"several calls fit {call_id!r}: {listed}; give more of the id, or name the run with --run")
     if run_id is not None:
         return run_id, call_id
-    raise RunError(f"no call {call_id!r} waits; repertory approvals lists those that do")
+    raise RunError(
+        f"no call {call_id!r} waits; repertory approvals lists those that do, --run RUN finds one that was decided"
+    )
