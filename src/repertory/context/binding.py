@@ -83,7 +83,7 @@ def wanted_compaction(now: Inputs, account: Account, *, log: int, limit: int, co
     elif now.size > comfort and gain * factor >= (1 - HEADROOM) * comfort and gain >= summary:
         why = "a longer view costs the model's attention"
     elif gain >= _MIN_CLEARED and account.owed + saves >= cost and account.pays_for(cost):
-        why = "what is old has cost as much, and what was saved so far pays for it"
+        why = "reading the past has cost as much as this edit, and earlier savings pay for it"
     else:
         return None
     return Compaction(

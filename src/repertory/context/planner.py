@@ -215,11 +215,11 @@ class Planner:
             return Candidate(candidate.kind, candidate.reason, merge_edits(candidate.edits, due))
         stubs = [edit for edit in due if isinstance(edit, StubResult) and edit.why == "shown once"]
         if len(stubs) < len(due):
-            return Candidate("expired", "the time of results is up", due)
+            return Candidate("expired", "results have expired", due)
         held = self._shown_once.hold_back(now, stubs, fold)
         if not (due or held):
             return None
-        return Candidate("once", "it is not written to the prompt cache in full", [*due, *held])
+        return Candidate("once", "a bulky result is shown whole only once", [*due, *held])
 
     def _fold_candidate(self, now: Inputs, fold: Fold, *, over_cliff: bool) -> Candidate | None:
         course, view = self._course, now.view
@@ -235,11 +235,11 @@ class Planner:
             return None
         kind, reason = "forced", "a longer prompt costs more for every token"
         if not self._has_cache:
-            kind, reason = "uncached", "nothing is read from a cache"
+            kind, reason = "uncached", "the model has no prompt cache"
         elif costless:
             kind, reason = "cold", "the prompt cache has expired anyway"
         elif pays:
-            kind, reason = "pays", "what is old has cost as much, and what was saved so far pays for it"
+            kind, reason = "pays", "reading the past has cost as much as this edit, and earlier savings pay for it"
         edits = self._summary_edits(now, costless=costless, remaining_bank=account.bank - cost)
         edits += course.editor.fold(view, upto)
         # A fold rewrites everything after it anyway, so edits there cost nothing extra.
