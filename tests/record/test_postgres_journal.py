@@ -23,6 +23,7 @@ from postgres_server import PostgresServer
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import (
     ConfigurationError,
+    JournalDamaged,
     JournalReadOnly,
     JournalSchemaTooNew,
     JournalUnreadable,
@@ -290,6 +291,24 @@ def test_who_looks_changes_nothing(run_async: RunAsync, postgres: PostgresServer
                 await looking.write([event(2)])
             with postgres.connect(uri) as connection:
                 assert connection.execute("SELECT entries FROM search_progress").fetchone() == (0,)
+
+    run_async(main)
+
+
+def test_damage_to_what_has_no_checksum_is_a_typed_error(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """For a read, and for what is done in a transaction of its own, such as indexing."""
+    uri = postgres.new_journal()
+
+    async def main() -> None:
+        async with open_journal(uri) as journal:
+            await journal.write([kit.appended("r", 0, "the needle"), kit.started("r")])
+            with postgres.connect(uri) as connection:
+                connection.execute("UPDATE search_progress SET entries = NULL")
+                connection.execute("UPDATE runs SET options = '['")
+            with pytest.raises(JournalDamaged, match=r"cannot index in postgresql"):
+                await journal.search_entries("r", "needle")
+            with pytest.raises(JournalDamaged, match=r"record \d+ in runs"):
+                await journal.read_run("r")
 
     run_async(main)
 

@@ -11,6 +11,7 @@ import pytest
 
 import journal_kit as kit
 from patience import PATIENCE
+from repertory.record import MemoryJournal, open_journal
 from repertory.record.items import ItemQuery
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, EventLogged, ItemWritten, RunStarted, RunStateChanged, ScopeOpened
@@ -90,6 +91,54 @@ async def test_the_log_of_items_never_goes_back(kind: str, tmp_path: Path) -> No
         await journal.remove_run("one", at=5.0)
         assert await journal.last_item_position() >= 9
         assert await journal.item_position_at(10**12) == 0
+
+
+@KINDS
+async def test_memory_that_another_tree_sees_goes_with_the_last_tree_that_sees_it(kind: str, tmp_path: Path) -> None:
+    """A fork's memory is a snapshot of the memory of the run that it was forked from, and so on."""
+    async with kit.opened(kind, tmp_path) as journal:
+        parent = None
+        for number, run_id in enumerate(("one", "two", "three")):
+            scopes = [
+                ScopeOpened(scope_id=f"s-{run_id}", owner=run_id, mode="snapshot", at=1.0, parent_id=parent),
+                ScopeOpened(
+                    scope_id=f"shared-{run_id}", owner=f"{run_id}.a", mode="shared", at=1.0, parent_id=f"s-{run_id}"
+                ),
+            ]
+            await journal.write([kit.started(run_id), *scopes, kit.item(number + 1, f"s-{run_id}")])
+            parent = f"shared-{run_id}"
+
+        async def left() -> list[str]:
+            return [scope.scope_id for scope in await journal.read_scopes()]
+
+        everything = await left()
+        await journal.remove_run("one", at=1.0)
+        await journal.remove_run("two", at=1.0)
+        assert await left() == everything
+        assert len(await journal.read_items(["s-one", "s-two", "s-three"])) == 3
+        await journal.remove_run("three", at=1.0)
+        assert await left() == []
+        assert await journal.read_items(["s-one", "s-two", "s-three"]) == []
+
+
+async def test_removing_takes_as_long_among_many_scopes_as_among_few() -> None:
+    """Writers wait for each slice: SQLite takes as many steps beside the memory of 500 other runs as of 50."""
+    steps: list[int] = []
+    for count in (50, 500):
+        async with open_journal() as journal:
+            assert isinstance(journal, MemoryJournal)
+            for number in range(count):
+                scope = ScopeOpened(scope_id=f"s{number}", owner=f"r{number}", mode="root", at=1.0)
+                await journal.write([kit.started(f"r{number}"), scope])
+            taken = [0]
+
+            def step(taken: list[int] = taken) -> None:
+                taken[0] += 1
+
+            journal._connection.set_progress_handler(step, 1)  # pyright: ignore[reportPrivateUsage]
+            await journal.remove_run("r20", at=1.0)
+            steps.append(taken[0])
+    assert steps[1] < 1.1 * steps[0]
 
 
 async def test_a_search_ends_although_what_it_waits_for_is_removed_meanwhile() -> None:

@@ -15,13 +15,16 @@ from repertory.llm.messages import text_of
 from repertory.record.entries import Entry
 from repertory.record.records import FINAL_STATES, ContentStored
 
-OF_TREE: Final = "(run_id = ? OR (run_id > ? || '.' AND run_id < ? || '/'))"
-"""Matches a run and all runs below it, whose ids begin with its own and a dot; '/' comes right after '.'."""
+
+def of_tree(column: str) -> str:
+    """SQL that matches a run and all runs below it; its three values are the run's id.
+
+    The ids below it begin with its own and a dot; '/' comes right after '.'.
+    """
+    return f"({column} = ? OR ({column} > ? || '.' AND {column} < ? || '/'))"
 
 
-def of_tree(table: str) -> str:
-    """``OF_TREE`` for a query in which several tables have a ``run_id``."""
-    return OF_TREE.replace("run_id", f"{table}.run_id")
+OF_TREE: Final = of_tree("run_id")
 
 
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import msgspec
 from repertory._choices import check_struct
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
+from repertory.record.contents import of_tree
 from repertory.record.reads import Reads
 from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
 from repertory.record.rows import NO_LIMIT, TABLES, Value
@@ -152,8 +153,7 @@ class ItemReads(Reads):
         """Every memory scope, or those that were opened for a run and for those below it."""
         if owner is None:
             return await self._records(ScopeOpened, "ORDER BY t.seq")
-        below = "t.owner = ? OR (t.owner > ? || '.' AND t.owner < ? || '/')"  # '/' comes right after '.'
-        return await self._records(ScopeOpened, f"WHERE {below} ORDER BY t.seq", owner, owner, owner)
+        return await self._records(ScopeOpened, f"WHERE {of_tree('t.owner')} ORDER BY t.seq", owner, owner, owner)
 
     async def read_scope(self, scope_id: str) -> list[ScopeOpened]:
         """A scope and then its ancestors, nearest first; [] if there is no scope with this id."""

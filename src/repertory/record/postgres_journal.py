@@ -123,11 +123,7 @@ class PostgresJournal(OwnedJournal):
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         def fetch(connection: Connection) -> T:
-            rows = restore(connection.execute(translate(sql), values).fetchall())
-            try:
-                return decode(rows)
-            except UNREADABLE as error:
-                raise JournalDamaged(f"cannot read {what} in {self.address}: {error}") from error
+            return decode(restore(connection.execute(translate(sql), values).fetchall()))
 
         return await self._reader.use(f"read {what} in", fetch)
 
@@ -140,7 +136,7 @@ class PostgresJournal(OwnedJournal):
                 return work(PostgresTables(connection))
 
         await self._settle()
-        return await self._reader.use(doing, change)
+        return await self._reader.use(f"{doing} in", change)
 
     async def _complete_below(self) -> int:
         await self._settle()
@@ -204,6 +200,7 @@ class PostgresReader:
         Raises:
             JournalClosed: After ``aclose``.
             JournalUnreadable: The server refuses the query, or stays away.
+            JournalDamaged: Something there is not what was written.
         """
         self._check()
         limiter = _limiter.get(None)
@@ -234,6 +231,8 @@ class PostgresReader:
             except error_of_driver as error:
                 if not is_away(error) or self._closed or time.monotonic() - since > self._patience:
                     raise explain(error, self._address, doing) from None
+            except UNREADABLE as error:
+                raise JournalDamaged(f"cannot {doing} {self._address}: {error}") from error
             self._drop_idle()  # the idle connections were lost with it
             time.sleep(_RETRY)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from repertory._excerpts import fold
 from repertory.errors import RunError
+from repertory.record.contents import OF_TREE
 from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import driver, restore, to_column, translate
 from repertory.record.rows import Row, Value, encode_json
@@ -131,10 +132,8 @@ class PostgresTables(Tables):
         self._connection.execute(_REMOVING, [run_id])
         # A machine that continues a run that has ended locks this row too.
         self._connection.execute("SELECT 1 FROM runs WHERE run_id = $1 FOR UPDATE", [run_id])
-        # '/' comes right after '.', so this matches every run of the tree that has its own owner.
-        tree = "SELECT run_id FROM ownership WHERE run_id = $1 OR (run_id > $1 || '.' AND run_id < $1 || '/')"
-        if (found := self._connection.execute(tree, [run_id]).fetchone()) is not None:
-            raise RunError(f"run {found[0]} goes on at another machine; stop it before run {run_id} is removed")
+        for (owned,) in self.query(f"SELECT run_id FROM ownership WHERE {OF_TREE}", run_id, run_id, run_id):
+            raise RunError(f"run {owned} goes on at another machine; stop it before run {run_id} is removed")
 
     def complete_below(self) -> int:
         """The number below which nothing can be written any more."""

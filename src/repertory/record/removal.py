@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from repertory._ids import root_of
 from repertory.errors import JournalDamaged
-from repertory.record.contents import OF_TREE
+from repertory.record.contents import OF_TREE, of_tree
 from repertory.record.items import ITEMS
 from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
 from repertory.record.rows import TABLES, Table, Value, encode_json
@@ -22,6 +21,9 @@ _SLICE: Final = 500  # records that one transaction deletes; some 10 ms
 _OF_RUNS: Final = [
     table for table in TABLES.values() if "run_id" in table.columns and table.record is not ScheduleSettled
 ]
+# A scope of a tree that was removed.
+_REMOVED_SCOPE: Final = """SELECT s.scope_id, s.parent_id FROM scopes s
+    JOIN removals r ON r.run_id = substr(s.owner, 1, instr(s.owner || '.', '.') - 1) WHERE s.scope_id = ?"""
 _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 
 
@@ -55,7 +57,7 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
         if _take(tables, table, run_id, f"SELECT seq FROM {table.name} WHERE {OF_TREE} LIMIT {_SLICE}", *tree):
             return False
     # A snapshot of this tree's memory in another tree, such as a fork's, needs the scopes that it is based on.
-    for scope_id in _scopes_of_nobody(tables):
+    for scope_id in _scopes_of_nobody(tables, run_id):
         for table in (ITEMS.table, TABLES[ScopeMerged], TABLES[ScopeOpened]):
             sql = f"SELECT seq FROM {table.name} WHERE scope_id = ? LIMIT {_SLICE}"
             if _take(tables, table, run_id, sql, scope_id):
@@ -90,18 +92,19 @@ def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -
     return True
 
 
-def _scopes_of_nobody(tables: Tables) -> list[str]:
-    """The memory scopes of removed trees, except those that a scope of another tree is based on."""
-    removed = {run_id for (run_id,) in tables.query("SELECT run_id FROM removals")}
-    above: dict[str, str | None] = {}
-    needed: set[str] = set()
-    for scope_id, owner, parent_id in tables.query("SELECT scope_id, owner, parent_id FROM scopes ORDER BY seq"):
-        above[scope_id] = parent_id
-        if root_of(owner) not in removed:
-            needed.add(scope_id)
-    for scope_id in [*needed]:
-        parent = above.get(scope_id)
-        while parent is not None and parent not in needed:
-            needed.add(parent)
-            parent = above.get(parent)
-    return [scope_id for scope_id in above if scope_id not in needed]
+def _scopes_of_nobody(tables: Tables, run_id: str) -> list[str]:
+    """The memory scopes of a removed tree that no scope of another tree is based on, each before those based on it.
+
+    With them go scopes of trees that were removed earlier, if only this tree's scopes are based on them.
+    """
+    nobodys: dict[str, None] = {}
+    todo = tables.query(
+        f"SELECT scope_id, parent_id FROM scopes WHERE {of_tree('owner')} ORDER BY seq DESC", run_id, run_id, run_id
+    )
+    while todo:
+        scope_id, parent_id = todo.pop(0)
+        based_on_it = tables.query("SELECT scope_id FROM scopes WHERE parent_id = ?", scope_id)
+        if scope_id not in nobodys and all(other in nobodys for (other,) in based_on_it):
+            nobodys[scope_id] = None
+            todo += tables.query(_REMOVED_SCOPE, parent_id)
+    return [*reversed(nobodys)]

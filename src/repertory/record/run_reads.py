@@ -163,7 +163,7 @@ class RunReads(Reads):
         """
         conditions, values = list[str](), list[Value]()
         if below is not None:
-            conditions.append(of_tree("r"))
+            conditions.append(of_tree("r.run_id"))
             values += [below] * 3
         if states is not None:
             conditions.append(f"r.seq IN (SELECT seq FROM current_states WHERE state IN ({marks(states)}))")
@@ -261,9 +261,8 @@ class RunReads(Reads):
 
         The figures are added up in SQL, which is fast, while ``read_model_calls`` would read every answer.
         """
-        # '/' comes right after '.', so this matches every id that begins with the run's own id and a dot.
-        where = "" if run_id is None else "(run_id = ? OR (run_id > ? AND run_id < ?))"
-        values: tuple[Value, ...] = (run_id or "", f"{run_id}.", f"{run_id}/")
+        values: tuple[Value, ...]
+        where, values = ("", ()) if run_id is None else (OF_TREE, (run_id,) * 3)
         if of is not None:
             where, values = "run_id IN (SELECT value FROM json_each(?))", (self._list(of),)
         sql = statistics_sql(where)
@@ -406,7 +405,7 @@ class RunReads(Reads):
         content with neither is due if its tree ended between ``ended_after`` and ``ended_by`` and its run has retrieved
         anything; if it has not, nothing else can hold the content. ``root`` restricts this to one tree; None means all.
         """
-        whose, values = ("", ()) if root is None else (f"{of_tree('t')} AND", (root, root, root))
+        whose, values = ("", ()) if root is None else (f"{of_tree('t.run_id')} AND", (root, root, root))
         return await self._read_bodies(due(whose), *values, now, now, ended_after, ended_by)
 
     async def read_bodies(self, run_id: str) -> list[StoredBody]:
