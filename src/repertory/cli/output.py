@@ -59,7 +59,6 @@ _EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first class that 
     errors.QueueFull: BUSY,
     errors.JournalSchemaTooNew: STORE,
     errors.JournalUnreadable: STORE,
-    errors.JournalWriteFailed: STORE,
 }
 
 
