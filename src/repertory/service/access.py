@@ -88,7 +88,8 @@ class Access:
         first = {name: found[0] for name, found in values.items()}
         host = first.get("host", "").lower()
         if not self._is_our_host(host):
-            return Refusal(421, f"this is not {host[:100]!r}; ask for localhost")
+            ours = "localhost" if self._port is None else f"localhost:{self._port}"
+            return Refusal(421, f"this is not {host[:100]!r}; ask for {ours}")
         origin = first.get("origin")
         if origin is not None and origin.lower() != f"http://{host}":
             return Refusal(403, "the request comes from another site's page")

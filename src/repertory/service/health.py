@@ -147,14 +147,15 @@ class Monitor:
             yield sqlite_check()
 
     def _of_journal(self) -> Check:
+        server = "look whether the database server runs and can be reached" if self._journal.is_shared else ""
         if self._failure:
-            advice = "nothing is recorded any more: make room or repair the disk, then start again"
+            advice = server or "nothing is recorded any more: make room or repair the disk, then start again"
             return _check("journal", self._failure, advice, fail=True)
         waited = 0.0 if self._begun is None else anyio.current_time() - self._begun
         if waited > (_READS_STUCK if self._reading else STUCK):
             fact = f"its {'reader' if self._reading else 'writer'} has not answered for {waited:.0f} s"
             advice = "end a program that holds the database (fuser shows which), or look whether the disk hangs"
-            return _check("journal", fact, advice, fail=True)
+            return _check("journal", fact, server or advice, fail=True)
         return _check("journal", f"answered in {self._took * 1000:.0f} ms, event {self.seq}")
 
     def _of_queue(self) -> Check:

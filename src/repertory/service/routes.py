@@ -220,9 +220,17 @@ async def _explain(request: Request, error: Exception) -> Response:
     return as_json({"error": str(error)}, status, headers)
 
 
+# Starlette's own texts say neither what is wrong nor what to do.
+_BETTER_TEXTS: Final = {
+    "Not Found": "there is nothing at this address; GET /openapi.json lists what there is",
+    "Method Not Allowed": "this address does not take this method; the header Allow lists those that it takes",
+}
+
+
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return as_json({"error": error.detail}, error.status_code, error.headers)
+    text = _BETTER_TEXTS.get(error.detail, error.detail)
+    return as_json({"error": text}, error.status_code, error.headers)
 
 
 REFUSALS: Final = {RepertoryError: _explain, HTTPException: _refuse}
