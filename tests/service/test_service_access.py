@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import anyio
 import pytest
 from service_parts import JSON, TOKEN, open_client
 
+from patience import PATIENCE
 from repertory.errors import ConfigurationError
 from repertory.service import Access
 from repertory.service.tokens import read_or_make_token
@@ -225,3 +228,18 @@ def test_a_token_that_others_may_know_is_refused(tmp_path: Path) -> None:
         read_or_make_token(path)
     with pytest.raises(ConfigurationError, match="cannot keep"):
         read_or_make_token(tmp_path / ("x" * 300))
+
+
+def test_a_token_that_cannot_be_written_leaves_no_empty_file(tmp_path: Path) -> None:
+    """On a full disk the error names the file, and the next start can make a token."""
+    code = (
+        "import resource, sys; from pathlib import Path; from repertory.service.tokens import read_or_make_token\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+        "read_or_make_token(Path(sys.argv[1]))"
+    )
+    path = tmp_path / "token"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert f"ConfigurationError: cannot keep the token in {path}: File too large" in done.stderr
+    assert len(read_or_make_token(path)) >= 43

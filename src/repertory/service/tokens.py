@@ -21,7 +21,8 @@ def read_or_make_token(path: Path) -> str:
     """Read the token from a file; if there is none, make one of 256 random bits in a new file of mode 0600.
 
     Raises:
-        ConfigurationError: The file belongs to another user, others may read it, or it holds no token.
+        ConfigurationError: The file cannot be written, belongs to another user, others may read it, or it holds no
+            token.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,8 +32,12 @@ def read_or_make_token(path: Path) -> str:
     except OSError as error:
         raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
     token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    except OSError as error:  # the disk is full; an empty file would be refused at every further start
+        path.unlink()
+        raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
     return token
 
 
