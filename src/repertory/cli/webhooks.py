@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,13 @@ def _print(screen: Console, found: list[tuple[int, WebhookTried]]) -> None:
             tried.outcome,
             str(tried.attempt),
             str(tried.status or ""),
-            output.timestamp(tried.at),
-            output.one_line(f"{tried.url} {tried.error}", 300),
+            output.duration(time.time() - tried.at),
+            output.one_line(f"{tried.error} {tried.url}", 300),
         )
         for _, tried in found
     ]
-    headers = ("CHANGE", "RUN", "OUTCOME", "ATTEMPT", "STATUS", "AT", "WEBHOOK")
-    output.print_table(screen, headers, rows, gap=False)
+    headers = ("CHANGE", "RUN", "OUTCOME", "ATTEMPT", "STATUS", "AGE", "WEBHOOK")
+    output.print_table(screen, headers, rows, right="AGE", gap=False)
     if not found:
         output.write("No deliveries to webhooks yet.")
 
