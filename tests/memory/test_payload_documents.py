@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
+from repertory._choices import show
 from repertory._json_values import ValueType
 from repertory.errors import ConfigurationError, PayloadInvalid
 from repertory.memory.documents import changed, changes_between, collide, document_of, is_same, parts_of, resolve
@@ -30,6 +31,7 @@ def test_the_changes_between_two_documents_make_one_of_the_other(old: Any, new: 
     before = msgspec.json.encode(old)
     changes = [*changes_between(old, new)]
     assert is_same(reduce(changed, changes, old), new)
+    assert is_same(changed(old, *changes), new)
     assert (changes == []) == is_same(old, new)
     assert msgspec.json.encode(old) == before
 
@@ -85,7 +87,7 @@ def state_has(state: PayloadState, change: PayloadChange) -> bool:
     return is_same(found, change.value)
 
 
-@pytest.mark.parametrize("path", ["a..b", ".", ("a", ""), 3, None, ("a", 1.5), {"a"}])
+@pytest.mark.parametrize("path", ["a..b", ".", ("a", ""), 3, None, ("a", 1.5), {"a"}, ("a", 10**5_000)], ids=show)
 def test_what_is_no_path_is_refused(path: Any) -> None:
     """With what one looks like."""
     with pytest.raises(PayloadInvalid, match=r"a path in a payload is 'author\.name'"):

@@ -6,7 +6,6 @@ A document is never changed in place: a change makes a new one, which shares the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from repertory._choices import show
@@ -30,9 +29,13 @@ def parts_of(path: Path) -> PathParts:
         PayloadInvalid: It is not a path.
     """
     given: Any = (path.split(".") if path else ()) if isinstance(path, str) else path
-    if not isinstance(given, list | tuple) or not all(isinstance(part, str | int) and part != "" for part in given):
+    if not isinstance(given, list | tuple) or not all(map(_is_part, given)):
         raise PayloadInvalid(f"a path in a payload is 'author.name' or ('author', 'name'), got {show(path)}")
     return tuple(given)
+
+
+def _is_part(part: object) -> bool:
+    return part != "" if isinstance(part, str) else isinstance(part, int) and abs(part) < 10**_MOST_DIGITS
 
 
 def show_path(path: Sequence[str | int]) -> str:
@@ -85,43 +88,54 @@ def find(document: Any, parts: PathParts) -> Any:
     return document
 
 
-def changed(document: Any, change: PayloadChange) -> Any:
-    """The document with a change applied. Missing fields and lists on the path are created.
+def changed(document: Any, *changes: PayloadChange) -> Any:
+    """The document with changes applied, in order. Missing fields and lists on a path are created.
 
     Raises:
-        Misfit: A value at the place, or on the path to it, cannot hold what is to be there.
+        Misfit: A value at a change's place, or on the path to it, cannot hold what is to be there.
     """
-    return _changed(document, change.path, change)
+    made: dict[int, Any] = {}  # copies of dicts and lists, by id: each is made once, however many changes are in it
+    for change in changes:
+        document = _changed(document, change.path, change, made)
+    return document
 
 
-def _changed(document: Any, path: PathParts, change: PayloadChange) -> Any:
+def _changed(document: Any, path: PathParts, change: PayloadChange, made: dict[int, Any]) -> Any:
     if not path and change.op == "set":
         return change.value
     if not path:
-        return [*_need(list, [] if document is None else document, change), *change.value]
+        grown = _copy(list, [] if document is None else document, change, made)
+        grown.extend(change.value)
+        return grown
     part, rest = path[0], path[1:]
     if isinstance(part, int):
-        items: list[Any] = [*_need(list, document, change)]
+        items: list[Any] = _copy(list, document, change, made)
         if part >= len(items):
             raise Misfit(f"there is no item {part} for {show_path(change.path)}, but a list of {len(items)}")
-        items[part] = _changed(items[part], rest, change)
+        items[part] = _changed(items[part], rest, change, made)
         return items
-    fields: dict[str, Any] = _need(dict, {} if document is None else document, change)
+    fields: dict[str, Any] = _copy(dict, {} if document is None else document, change, made)
     if not rest and change.op == "remove":
-        return {name: value for name, value in fields.items() if name != part}
-    return {**fields, part: _changed(fields.get(part), rest, change)}
+        fields.pop(part, None)
+    else:
+        fields[part] = _changed(fields.get(part), rest, change, made)
+    return fields
 
 
-def _need(kind: type[T], document: Any, change: PayloadChange) -> T:
-    """Check that the value a change applies to is of this type."""
+def _copy(kind: type[T], document: Any, change: PayloadChange, made: dict[int, Any]) -> T:
+    """A copy of what a change applies to, which must be of this type; the same one if it is such a copy already."""
     if not isinstance(document, kind):
         raise Misfit(f"{show_path(change.path)} cannot be changed where there is {document!r:.60}")
-    return document
+    if id(document) in made:
+        return document
+    fresh: T = kind(document)  # type: ignore[call-arg]
+    made[id(fresh)] = fresh
+    return fresh
 
 
 def document_of(records: Iterable[PayloadChanged]) -> Any:
     """The document that results from the versions of a payload, beginning with the first."""
-    return reduce(changed, (change for record in records for change in record.changes), None)
+    return changed(None, *(change for record in records for change in record.changes))
 
 
 def changes_between(old: Any, new: Any, path: PathParts = ()) -> Iterator[PayloadChange]:

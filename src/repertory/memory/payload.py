@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
 from hashlib import blake2b
 from itertools import takewhile
 from types import UnionType
@@ -319,9 +318,8 @@ class PayloadState:
 
     def adopt(self, record: PayloadChanged) -> None:
         """Apply a record to the payload; the record has been submitted to the journal, or was read from it."""
-        for change in record.changes:
-            self.document = changed(self.document, change)
-            self._changes.append((record.version, change))
+        self.document = changed(self.document, *record.changes)
+        self._changes += [(record.version, change) for change in record.changes]
         if record.version == 1:
             self.first, self.base = self.document, record.base
         self.version = record.version
@@ -395,7 +393,7 @@ class PayloadState:
             elif not self._has(wanted):
                 conflicts.append(PayloadConflict(change=wanted, version=other))
         try:
-            self.type.from_json(reduce(changed, made, self.document))
+            self.type.from_json(changed(self.document, *made))
         except Misfit as error:  # each change fits, but not together with what others have changed meanwhile
             conflicts += [PayloadConflict(change=change, reason=str(error)) for change in made]
             made = []
