@@ -55,8 +55,12 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
             *([("> ", "Pay all.\r")] if words == ["chat"] else []),
             ("change the arguments", "what?\r"),
             ("change the arguments", "y\r"),
-            ("change the arguments", "n\r"),
-            ("why not?", "not him\r"),
+            ("change the arguments", "yes, but less\r"),
+            *(
+                [("change the arguments", "n not him\r")]
+                if "--plain" in words
+                else [("change the arguments", "n\r"), ("why not?", "not him\r")]
+            ),
             ("change the arguments", "e\r"),
             ("JSON object", "[1]\r"),
             ("change the arguments", "e\r"),

@@ -20,7 +20,7 @@ from repertory.runs.events import ApprovalRequested
 if TYPE_CHECKING:
     from repertory.supervisor import Run
 
-_KEYS = "y: allow, n: deny, e: change the arguments"
+_KEYS = "y: allow, n REASON: deny, e: change the arguments"
 
 
 def who_decides() -> str:
@@ -67,14 +67,15 @@ async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
         answer = await _typed(f"{_KEYS} ")
         if answer is None:
             return False
+        word, _, reason = answer.strip().partition(" ")
         try:
-            match answer.strip().lower():
-                case "y" | "yes":
+            match word.lower():
+                case "y" | "yes" if not reason:
                     await run.approve(event.call_id, by=by)
                 case "n" | "no":
-                    reason = await _typed("why not? ") or ""
+                    reason = reason or await _typed("why not? ") or ""
                     await run.deny(event.call_id, reason.strip() or "denied at the terminal", by=by)
-                case "e" | "edit":
+                case "e" | "edit" if not reason:
                     written = json.loads(await _typed("all arguments, as one JSON object: ") or "null")
                     if not isinstance(written, dict):
                         raise ConfigurationError("that is not a JSON object")
