@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import shutil
@@ -231,6 +232,25 @@ def test_numbers_that_rotted_into_text_do_not_end_the_check(sound: tuple[Path, d
     database.close()
     _, _, found = anyio.run(look, path, sound[1])
     assert [each for each in found if "records were written" in each]
+
+
+async def test_a_check_finds_no_damage_in_what_its_owner_goes_on_writing(tmp_path: Path) -> None:
+    """Records are counted at one moment: one that is written meanwhile does not look as if another were missing."""
+    async with (
+        open_journal(tmp_path / "journal.db", durability="memory") as journal,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def write() -> None:
+            for number in itertools.count():
+                run_id = f"run-{number}"
+                await journal.write([kit.started(run_id), kit.appended(run_id, 0), kit.content(f"c-{number}", run_id)])
+
+        tasks.start_soon(write)
+        assert isinstance(journal, SqliteJournal)
+        for _ in range(10):
+            assert await journal.check(deep=True) == []
+        tasks.cancel_scope.cancel()
 
 
 def test_a_search_goes_on_beside_a_damaged_entry(
