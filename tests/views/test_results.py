@@ -376,11 +376,14 @@ async def test_a_typed_task_is_kept_and_shown_as_json(task: Any) -> None:
     ],
 )
 async def test_a_task_that_does_not_fit_is_refused(task: Any, words: str) -> None:
-    """Before anything begins, with the field."""
+    """Before anything begins, with the field, and with the fields that there are."""
     async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
         with pytest.raises(ConfigurationError, match="a task of agent a must be Topic") as refused:
             await supervisor.spawn(rp.Agent("a", input=Topic), task)
         assert words in str(refused.value)
+        assert "must be Topic(name: string, depth: integer = 1), or JSON of it" in str(refused.value)
+        with pytest.raises(ConfigurationError, match=r"must be list\[.*Topic\], or JSON of it"):
+            await supervisor.spawn(rp.Agent("a", input=list[Topic]), {})
         with pytest.raises(ConfigurationError, match="a task with some text"):
             await supervisor.spawn(rp.Agent("a"), Topic("tides"))
         assert await supervisor.runs() == []

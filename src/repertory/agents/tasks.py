@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from repertory._choices import check_pattern, check_text, show
-from repertory._json_types import decode_text, inlined
+from repertory._json_types import JsonType, decode_text, inlined, resolve
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
+from repertory.tools.schema import render_signature
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -41,8 +42,16 @@ def read_task(agent: Agent[Any], task: object) -> str:
         return kind.write(kind.read(given))
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
-            f"a task of agent {agent.name} must be {kind.name}, or JSON of it: {error}; got {show(task)}"
+            f"a task of agent {agent.name} must be {_shape(kind)}, or JSON of it: {error}; got {show(task)}"
         ) from None
+
+
+def _shape(kind: JsonType) -> str:
+    """The name of a type, with its fields if it has some: whoever gives a task may not have read its definition."""
+    fields = resolve(kind.schema, kind.schema)
+    if "properties" not in fields:
+        return kind.name
+    return render_signature(kind.name, {"required": [], **fields, "$defs": kind.schema.get("$defs", {})})
 
 
 def check_run_id(run_id: str) -> None:
