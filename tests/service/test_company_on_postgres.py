@@ -30,7 +30,7 @@ from postgres_server import PostgresServer
 from repertory.cli.app import app
 from repertory.record import open_journal
 from repertory.record.records import ScheduleSettled
-from repertory.service.cleaning import remove_for_ever
+from repertory.service.cleaning import run_retention
 from repertory.service.duties import Duties
 from repertory.service.schedules import Schedule, Scheduler
 from repertory.testing import FunctionModel
@@ -390,7 +390,7 @@ def test_one_machine_at_a_time_removes_what_is_old(postgres: PostgresServer, run
             duties = {name: Duties(supervisor) for name, supervisor in supervisors.items()}
             for name, supervisor in supervisors.items():
                 clean = partial(
-                    remove_for_ever,
+                    run_retention,
                     days=7,
                     clock=lambda: time.time() + 8 * 86_400,
                     report=said[name].append,

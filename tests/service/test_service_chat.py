@@ -15,7 +15,7 @@ from patience import PATIENCE
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.service import Control
-from repertory.service.feed import Along
+from repertory.service.feed import ModelStream
 from repertory.testing import FunctionModel
 
 
@@ -89,7 +89,7 @@ async def test_who_is_still_reading_when_a_run_is_asked_again_reads_on() -> None
         gate.hold = True
         await run.send("And?")
         await gate.held.wait()
-        behind = Along(control.feed, partial(control.stream, run_id))
+        behind = ModelStream(control.feed, partial(control.stream, run_id))
         assert await anext(behind) == b"retry: 2000\n\n"
         gate.hold = False
         gate.go.set()

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 import repertory as rp
-from repertory.service.cleaning import remove_finished, remove_for_ever
+from repertory.service.cleaning import remove_finished, run_retention
 from repertory.service.duties import Duties
 from repertory.testing import ScriptedModel
 
@@ -49,7 +49,7 @@ async def test_it_looks_at_once_and_says_what_it_did(tmp_path: Path, autojump_cl
         await (await supervisor.spawn(clerk, "Say something.")).wait_result()
         now[0] += 8 * DAY
         async with anyio.create_task_group() as tasks:
-            clean = partial(remove_for_ever, days=7, clock=lambda: now[0], report=said.append, tell=len)
+            clean = partial(run_retention, days=7, clock=lambda: now[0], report=said.append, tell=len)
             tasks.start_soon(clean, supervisor, Duties(supervisor))
             await anyio.sleep(1)
             assert said == ["removed 1 runs that ended more than 7 days ago"]

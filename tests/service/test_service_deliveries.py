@@ -98,10 +98,10 @@ async def receiving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receiver]:
             tasks.cancel_scope.cancel()
 
 
-async def ring(supervisor: rp.Supervisor, deliveries: Deliveries) -> None:
+async def notify(supervisor: rp.Supervisor, deliveries: Deliveries) -> None:
     """Say that something has happened, as a service does."""
     async for _ in supervisor.events():
-        deliveries.ring()
+        deliveries.notify()
 
 
 @asynccontextmanager
@@ -111,11 +111,11 @@ async def telling(path: Path | None, *hooks: Webhook, backoff: Backoff = SOON) -
         path, model=FunctionModel(lambda request: "Done."), durability="process"
     ) as supervisor:
         deliveries = Deliveries(supervisor.journal, Duties(supervisor), backoff=backoff)
-        deliveries.offer(hooks)
+        deliveries.set_webhooks(hooks)
         supervisor.deliveries = deliveries  # type: ignore[attr-defined]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(deliveries.run)
-            tasks.start_soon(ring, supervisor, deliveries)
+            tasks.start_soon(notify, supervisor, deliveries)
             while hooks and len(await supervisor.journal.read_webhooks()) < len(hooks):
                 await anyio.sleep(0.005)
             yield supervisor
@@ -140,7 +140,7 @@ def test_a_change_of_state_is_told_once_and_signed(run_async: Any, monkeypatch: 
     async def main() -> None:
         async with receiving(monkeypatch) as receiver, telling(None) as supervisor:
             await finish(supervisor, "before")
-            supervisor.deliveries.offer([Webhook(url=receiver.url, secret_env="HOOK", on=["done"])])  # type: ignore[attr-defined]
+            supervisor.deliveries.set_webhooks([Webhook(url=receiver.url, secret_env="HOOK", on=["done"])])  # type: ignore[attr-defined]
             while not await supervisor.journal.read_webhooks():
                 await anyio.sleep(0.005)
             await finish(supervisor, "one")
@@ -213,7 +213,7 @@ async def test_a_dead_address_costs_a_run_nothing_and_is_disabled_at_last(
         assert ("run-0", "disabled", 4) in await outcomes(supervisor)
         assert "webhook.disabled" in caplog.text
         before = len(await outcomes(supervisor))
-        supervisor.deliveries.offer([hook])  # type: ignore[attr-defined]
+        supervisor.deliveries.set_webhooks([hook])  # type: ignore[attr-defined]
         with anyio.fail_after(PATIENCE):
             while len(await outcomes(supervisor)) == before:
                 await anyio.sleep(0.005)
@@ -231,9 +231,9 @@ async def test_what_failed_is_tried_again_after_the_clock_was_set_back(monkeypat
         deliveries = Deliveries(
             supervisor.journal, Duties(supervisor), backoff=Backoff(first=100.0, most=100.0), clock=lambda: now[0]
         )
-        deliveries.offer([Webhook(url=receiver.url, secret_env="HOOK")])
+        deliveries.set_webhooks([Webhook(url=receiver.url, secret_env="HOOK")])
         tasks.start_soon(deliveries.run)
-        tasks.start_soon(ring, supervisor, deliveries)
+        tasks.start_soon(notify, supervisor, deliveries)
         while not await supervisor.journal.read_webhooks():
             await anyio.sleep(0.005)
         await finish(supervisor, "one")
@@ -288,10 +288,10 @@ async def test_wrong_webhooks_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     async with rp.open_supervisor(model=FunctionModel(lambda request: "x")) as supervisor:
         monkeypatch.delenv("HOOK", raising=False)
         with pytest.raises(ConfigurationError, match="no HOOK"):
-            Deliveries(supervisor.journal, Duties(supervisor)).offer([hook])
+            Deliveries(supervisor.journal, Duties(supervisor)).set_webhooks([hook])
         monkeypatch.setenv("HOOK", SECRET)
         with pytest.raises(ConfigurationError, match="the same url"):
-            Deliveries(supervisor.journal, Duties(supervisor)).offer(
+            Deliveries(supervisor.journal, Duties(supervisor)).set_webhooks(
                 [hook, msgspec.structs.replace(hook, on=("done",))]
             )
 
@@ -307,14 +307,14 @@ async def main(path, url, first):
     async with rp.open_supervisor(path, model=FunctionModel(lambda r: "Done."), durability="process") as supervisor:
         soon = Backoff(first=0.01, factor=1.2, most=0.05)
         deliveries = Deliveries(supervisor.journal, Duties(supervisor), backoff=soon)
-        deliveries.offer([Webhook(url=url, secret_env="HOOK")])
+        deliveries.set_webhooks([Webhook(url=url, secret_env="HOOK")])
         async with anyio.create_task_group() as tasks:
-            async def ring():
+            async def notify():
                 async for _ in supervisor.events():
-                    deliveries.ring()
+                    deliveries.notify()
 
             tasks.start_soon(deliveries.run)
-            tasks.start_soon(ring)
+            tasks.start_soon(notify)
             while not await supervisor.journal.read_webhooks():
                 await anyio.sleep(0.005)
             for number in range(int(first), int(first) + 10):

@@ -466,7 +466,7 @@ def test_looking_is_all_that_a_read_only_service_allows(short: Path, browser: Br
         assert browser.run("document.querySelectorAll('#actions button').length") == 0
         assert browser.run("document.querySelector('#say').hidden && document.querySelector('#new').hidden")
         for path in ("/runs", f"/runs/{LONG}/stop", f"/runs/{LONG}/messages", "/runs/x/calls/c/approve"):
-            assert "for looking only" in post(browser, path, {})["error"]
+            assert "is read-only" in post(browser, path, {})["error"]
         assert browser.run(f"fetch('/runs/{LONG}', {{ method: 'DELETE' }}).then((answer) => answer.status)") == 403
 
 

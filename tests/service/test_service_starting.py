@@ -193,7 +193,7 @@ async def test_who_waits_for_a_run_of_an_earlier_process_sees_it_go_on(short: Pa
             assert (now.status_code, now.json()["state"]) == (202, "interrupted")
             told = {tool.name: tool for tool in run_tools(client.control)}["wait_result"].function
             assert (await told(run_id=run_id, timeout=3600.0))["state"] == "interrupted"
-        client.control.has_taken_up = False  # as while a service goes on with what another one left
+        client.control.has_resumed = False  # as while a service goes on with what another one left
         results: list[Any] = []
 
         async def wait(path: str) -> None:
@@ -222,7 +222,7 @@ async def test_who_waits_for_a_run_that_is_removed_is_told_so(short: Path) -> No
     async with open_client(short, Gate().model, database=database, drain_timeout=0.1) as client:
         run_id = await client.start()
     async with open_client(short, Gate(answer_after=0).model, database=database) as client:
-        client.control.has_taken_up = False
+        client.control.has_resumed = False
         errors: list[str] = []
 
         async def wait() -> None:

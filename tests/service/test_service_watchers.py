@@ -106,7 +106,7 @@ async def test_nothing_is_kept_for_nobody(short: Path) -> None:
             await follow_to_the_end(client, "/events", first, seen, anyio.Event())
             while client.control.feed.size or client.control.feed.followers:
                 await client.get("/healthz")
-                client.control.feed.ring()
+                client.control.feed.notify()
                 await anyio.sleep(0.01)
 
 

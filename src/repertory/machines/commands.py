@@ -109,7 +109,7 @@ class Commands:
                 )
             name, result = answer
             if name:
-                raise _heard(name, result)
+                raise _decode_error(name, result)
             return result
         raise MachineSilent(
             f"no machine has answered within {within:g} s about run {command.run_id}; {command.verb} is written down "
@@ -127,7 +127,7 @@ class Commands:
         """The unanswered commands for runs of this machine, oldest first."""
 
         def read(connection: Connection) -> list[Command]:
-            connection.execute(_LATE, [_told(RunError("the run has ended meanwhile"))[1]])
+            connection.execute(_LATE, [_encode_error(RunError("the run has ended meanwhile"))[1]])
             rows = connection.execute(_OPEN, [self.machines.machine_id]).fetchall()
             connection.execute(
                 _TAKE, [self.machines.machine_id]
@@ -141,7 +141,7 @@ class Commands:
 
     async def answer(self, command: Command, error: RepertoryError | None, result: str = "") -> None:
         """Record the result of a command that was carried out, or why it was not."""
-        values = [command.command_id, *((None, result) if error is None else _told(error))]
+        values = [command.command_id, *((None, result) if error is None else _encode_error(error))]
 
         def write(connection: Connection) -> None:
             with connection.transaction():
@@ -152,15 +152,15 @@ class Commands:
         await self.machines.use("answer another machine through", write)
 
 
-def _told(error: RepertoryError) -> tuple[str, str]:
+def _encode_error(error: RepertoryError) -> tuple[str, str]:
     """Encode an error for a row: the nearest type that every machine knows, its message and its attributes."""
     kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
     return kind.__name__, encode_json([str(error), plain])
 
 
-def _heard(name: str, text: str) -> RepertoryError:
-    """Decode what ``_told`` encoded. A type that only a newer version knows becomes a ``RepertoryError``."""
+def _decode_error(name: str, text: str) -> RepertoryError:
+    """Decode what ``_encode_error`` encoded. A type that only a newer version knows becomes a ``RepertoryError``."""
     message, attributes = decode_json(text)
     error = remade(getattr(errors, name, RepertoryError), message)
     vars(error).update(attributes)

@@ -98,7 +98,7 @@ class Access:
         if not is_open(method, path) and not self._is_known(first, values.get("cookie", [])):
             return Refusal(401, "no valid token; see docs/service.md for where it is kept")
         if self.read_only and method not in ("GET", "HEAD") and not is_open(method, path):
-            return Refusal(403, "this service is for looking only; start it without --read-only to change something")
+            return Refusal(403, "this service is read-only; start it without --read-only to change something")
         return None
 
     def _is_our_host(self, host: str) -> bool:
@@ -143,7 +143,7 @@ class Guard:
         refusal = self._access.refusal(scope["method"], scope["path"], scope["headers"])
         if refusal is None:
             if not is_open(scope["method"], scope["path"]):
-                scope.get("extensions", {}).get("repertory.admit", _nobody_asks)()
+                scope.get("extensions", {}).get("repertory.authenticated", _ignore)()
             await self._app(scope, receive, send_guarded)
             return
         asked = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
@@ -157,7 +157,7 @@ def is_open(method: str, path: str) -> bool:
     return (method, path) in OPEN or (method in ("GET", "HEAD") and path.startswith(STATIC))
 
 
-def _nobody_asks() -> None:
+def _ignore() -> None:
     """Used with a server other than ours, which does not ask whether a request was allowed."""
 
 

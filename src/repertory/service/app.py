@@ -1,7 +1,7 @@
 """The HTTP interface: a small Starlette app over ``Control``, behind ``Guard``.
 
-Operations that change nothing are in ``looking.py``, those that change something in ``steering.py``; here is what a
-browser and an MCP client need besides.
+Operations that change nothing are in ``read_operations.py``, those that change something in ``write_operations.py``.
+This module has what a browser and an MCP client need besides.
 """
 
 from __future__ import annotations
@@ -21,16 +21,25 @@ from repertory.mcp.server import answer_http, serve_tools
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
 from repertory.service.feed import PING
-from repertory.service.looking import LOOKING, Looking
 from repertory.service.openapi import document
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE, STATIC_FILES
-from repertory.service.routes import REFUSALS, Lasting, LastingAnswer, Operation, get, make_routes, post, read_bytes
+from repertory.service.read_operations import READ_OPERATIONS, ReadOperations
+from repertory.service.routes import (
+    ERROR_HANDLERS,
+    LongRequests,
+    LongResponse,
+    Operation,
+    get,
+    make_routes,
+    post,
+    read_bytes,
+)
 from repertory.service.run_tools import ABOUT, run_tools
 from repertory.service.server import MAX_CONNECTIONS
-from repertory.service.steering import STEERING, Steering
 from repertory.service.views import AgentView
+from repertory.service.write_operations import WRITE_OPERATIONS, WriteOperations
 
-RESERVED: Final = 32  # connections that long-lasting answers must leave free for everything else
+RESERVED: Final = 32  # connections that long requests must leave free for everything else
 
 
 def create_app(
@@ -44,16 +53,16 @@ def create_app(
         ping: Seconds of silence after which an event stream sends a sign of life.
         max_followers: Largest number of event streams, calls of MCP clients and waits for results at once.
     """
-    lasting = Lasting(max_followers)
-    service = _Service(control, access, lasting)
-    looking = Looking(control, lasting, ping=ping, read_only=access.read_only)
+    long_requests = LongRequests(max_followers)
+    service = _Service(control, access, long_requests)
+    reads = ReadOperations(control, long_requests, ping=ping, read_only=access.read_only)
     app = Starlette(
         routes=[
-            *make_routes((_OWN, service), (LOOKING, looking), (STEERING, Steering(control))),
+            *make_routes((_OWN, service), (READ_OPERATIONS, reads), (WRITE_OPERATIONS, WriteOperations(control))),
             Route("/mcp", service.mcp, methods=["POST"]),
             Route("/static/{path:path}", service.static, methods=["GET"]),
         ],
-        exception_handlers=REFUSALS,
+        exception_handlers=ERROR_HANDLERS,
     )
     app.router.redirect_slashes = False
     return Guard(app, access)
@@ -62,10 +71,10 @@ def create_app(
 class _Service:
     """Operations on the service itself."""
 
-    def __init__(self, control: Control, access: Access, lasting: Lasting) -> None:
+    def __init__(self, control: Control, access: Access, long_requests: LongRequests) -> None:
         self._control = control
         self._access = access
-        self._lasting = lasting
+        self._long_requests = long_requests
         self._mcp: tuple[list[AgentView], Any] | None = None  # the server, and the agents that it offers
 
     async def page(self) -> Response:
@@ -112,7 +121,7 @@ class _Service:
 
             await answer_http(server, scope, receive_again, send)
 
-        return LastingAnswer(self._lasting, answer)
+        return LongResponse(self._long_requests, answer)
 
 
 _OWN: Final[tuple[Operation, ...]] = (
@@ -120,4 +129,4 @@ _OWN: Final[tuple[Operation, ...]] = (
     get("/openapi.json", _Service.openapi),
     post("/session", _Service.open_session, status=204),
 )
-OPERATIONS: Final = (*_OWN, *LOOKING, *STEERING)
+OPERATIONS: Final = (*_OWN, *READ_OPERATIONS, *WRITE_OPERATIONS)

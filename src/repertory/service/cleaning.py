@@ -34,7 +34,7 @@ async def remove_finished(
     return removed
 
 
-async def remove_for_ever(
+async def run_retention(
     supervisor: Supervisor,
     duties: Duties,
     *,

@@ -89,7 +89,7 @@ class ServiceClient:
         """The absolute path of the database that it serves."""
         return self.service.database
 
-    # --- looking ------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------
 
     async def list_ids(self) -> list[tuple[str, str | None]]:
         """The ids of the runs of the newest 1,000 trees, each with its parent's, oldest first."""
@@ -153,7 +153,7 @@ class ServiceClient:
             async for block in blocks:
                 yield self._decode(block, Piece)
 
-    # --- steering -----------------------------------------------------------------------------------------
+    # --- changing -----------------------------------------------------------------------------------------
 
     async def start(self, agent: str, task: str, *, root: str | None = None) -> str:
         """Start a run; returns its id once it is durable."""

@@ -160,7 +160,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
     def apply(self, control: Control) -> None:
         """Configure a service from this company. Runs under way continue as they began."""
-        control.deliveries.offer(self.webhooks)  # first, because it may refuse; then nothing has changed
+        control.deliveries.set_webhooks(self.webhooks)  # first, because it may refuse; then nothing has changed
         control.offers.replace(self.offers)
         control.scheduler.plan(self.schedules, company=self.name)
         control.supervisor.change_bounds(max_runs=self.service.max_runs, quotas=self.quotas)

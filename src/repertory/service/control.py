@@ -38,7 +38,7 @@ from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
 from repertory.tools.repeats import arguments_digest
 
-_LOOK: Final = 1.0  # seconds between two looks at what other machines do
+_POLL: Final = 1.0  # seconds between two looks at what other machines do
 _UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused", "queued")
 
 
@@ -78,50 +78,50 @@ class Control:
         self._context = context
         self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time, duties=self.duties)
         self.on_reload: Callable[[], Sequence[str]] | None = None
-        self.has_taken_up = True  # False while the runs that an earlier process left are being resumed
+        self.has_resumed = True  # False while the runs that an earlier process left are being resumed
         self._started_at = time.time()
-        self._beginning: set[str] = set()
-        self._elsewhere: dict[str, str] = {}  # runs of other machines, at the last look
-        self._taken_up = anyio.Event()  # set when a run is taken up after the last look
+        self._starting_ids: set[str] = set()
+        self._remote_runs: dict[str, str] = {}  # runs of other machines, at the last look
+        self._run_started = anyio.Event()  # set when a run begins or continues after the last look
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
 
     async def run(self) -> None:
         """Do the background work, until ``close``."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.monitor.run)
-            tasks.start_soon(self._watch)
+            tasks.start_soon(self._forward_events)
             if self.journal.is_shared:
-                tasks.start_soon(self._look_elsewhere)
+                tasks.start_soon(self._poll_machines)
             tasks.start_soon(self.scheduler.run)
             tasks.start_soon(self.deliveries.run)
             await self.feed.run()
             tasks.cancel_scope.cancel()
 
-    async def _watch(self) -> None:
+    async def _forward_events(self) -> None:
         """Let the feed and the webhooks look into the journal when something happens here."""
         async for event in self.supervisor.events():
-            self.feed.ring()
+            self.feed.notify()
             if isinstance(event, StateChanged):
-                self.deliveries.ring()
+                self.deliveries.notify()
 
-    async def _look_elsewhere(self) -> None:
+    async def _poll_machines(self) -> None:
         """Look at other machines: which runs they own, what they have written, and which duties they leave."""
         while True:
             try:
-                self._elsewhere = await self.supervisor.elsewhere()
+                self._remote_runs = await self.supervisor.elsewhere()
                 await self.duties.look()
             except JournalError as error:  # the server is away; /healthz says so
                 log(logging.WARNING, "machines.not.seen", exc_info=error)
-            self.feed.ring()
-            self.deliveries.ring()
-            self._look_again()
-            await anyio.sleep(_LOOK)
+            self.feed.notify()
+            self.deliveries.notify()
+            self._wake_waiters()
+            await anyio.sleep(_POLL)
 
     def close(self) -> None:
         """End ``run``, and each follower once it has received what there is."""
         self.feed.close()
 
-    # --- looking ------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------
 
     async def describe(self) -> ServiceView:
         """Describe the service."""
@@ -131,7 +131,7 @@ class Control:
             pid=os.getpid(),
             started_at=self._started_at,
             seq=await self.journal.last_event(),
-            resuming=self.journal.is_shared or not self.has_taken_up,
+            resuming=self.journal.is_shared or not self.has_resumed,
             going=self.supervisor.going(),
         )
 
@@ -177,7 +177,7 @@ class Control:
     async def _wait_ended(self, run_id: str) -> None:
         """Wait until a run has ended, or no process runs it."""
         while True:
-            taken_up = self._taken_up  # before looking, so that nothing is missed
+            run_started = self._run_started  # before looking, so that nothing is missed
             if (await self.journal.read_run(run_id)).state in FINAL_STATES:
                 return
             run = self.find(run_id)
@@ -185,12 +185,12 @@ class Control:
                 if await run.wait_ended() not in FINAL_STATES:
                     return  # the supervisor is closing
                 continue
-            if self.has_taken_up and not self.is_live(root_of(run_id)):
-                self._elsewhere = await self.supervisor.elsewhere()
+            if self.has_resumed and not self.is_live(root_of(run_id)):
+                self._remote_runs = await self.supervisor.elsewhere()
                 if not self.is_live(root_of(run_id)):
                     return
-            with anyio.move_on_after(_LOOK):
-                await taken_up.wait()
+            with anyio.move_on_after(_POLL):
+                await run_started.wait()
 
     async def newest(self) -> RunRow:
         """The root run that was started last. Raises ``RunNotFound``."""
@@ -202,7 +202,7 @@ class Control:
     async def unfinished(self) -> list[RunRow]:
         """The root runs that have not ended according to the journal but that no process runs."""
         rows = await self.journal.read_runs(states=_UNFINISHED)
-        self._elsewhere = await self.supervisor.elsewhere()
+        self._remote_runs = await self.supervisor.elsewhere()
         rows.sort(key=lambda row: row.state == "queued")  # last, since they had not begun
         return [row for row in rows if row.started.parent_id is None and not self.is_live(row.started.run_id)]
 
@@ -210,7 +210,7 @@ class Control:
         """The whole id for an unambiguous beginning of it. Raises ``RunNotFound``."""
         return (await self.journal.read_run(run_id)).started.run_id
 
-    # --- steering -----------------------------------------------------------------------------------------
+    # --- changing -----------------------------------------------------------------------------------------
 
     async def start(
         self,
@@ -248,7 +248,7 @@ class Control:
         request = "" if run_id is None else _digest(self.journal.redact([agent, task, root, payload]))
         offer = self.offers.find(agent, root)
         run_id = run_id or _new_id("run")
-        with self._begin(run_id):
+        with self._starting(run_id):
             await self.supervisor.spawn(
                 offer.agent,
                 task,
@@ -287,9 +287,9 @@ class Control:
             RunError: No process runs it, and it belongs to another run.
             ConfigurationError: The journal does not say where its agent is defined, or it is no longer there.
         """
-        run = await self._reach(run_id, self._take_up)
+        run = await self._reach(run_id, self._continue)
         await run.send(text, message_id=message_id)
-        self.feed.ring()
+        self.feed.notify()
 
     def stream(self, run_id: str) -> StreamReader | None:
         """What a run is saying, from the beginning of its turn; None if it is not under way in this process."""
@@ -303,7 +303,7 @@ class Control:
             RunError: The run is not under way, or the method raises it.
         """
         await carry_out(await self._reach(run_id, self._refuse), verb, body)
-        self.feed.ring()
+        self.feed.notify()
 
     async def resume(self, run_id: str) -> None:
         """Continue a run that is paused, was begun by an earlier process, failed or was stopped.
@@ -321,14 +321,14 @@ class Control:
             row = await self.journal.read_run(run_id)
             if row.state == "done":
                 raise RunError(f"run {run_id} is done; start another")
-            with self._begin(run_id):
+            with self._starting(run_id):
                 await self.supervisor.resume(run_id, context=self._context)
 
     async def retry(self, run_id: str) -> None:
         """Continue a run that failed or was stopped. Raises the errors of ``Supervisor.retry``."""
         async with self._resuming:
             run_id = await self.find_id(run_id)
-            with self._begin(run_id):
+            with self._starting(run_id):
                 await self.supervisor.retry(run_id, context=self._context)
 
     async def fork(
@@ -348,7 +348,7 @@ class Control:
         run_id, new = await self.find_id(run_id), new_id or _new_id("run")
         is_new = new_id is None or await find_row(self.journal, new_id) is None
         again: dict[str, Any] = {"text": text, "new_id": new, "context": self._context}
-        with self._begin(new):
+        with self._starting(new):
             if rewind and iteration is not None:
                 await self.supervisor.rewind(run_id, iteration, **again)
             else:
@@ -404,8 +404,8 @@ class Control:
             raise RunError(f"run {run_id} is done, and not under way any more")
         raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
 
-    async def _take_up(self, run_id: str) -> Run[Any]:
-        """Take up a run that no process runs: if it has ended, as it is; if it was interrupted, resume it."""
+    async def _continue(self, run_id: str) -> Run[Any]:
+        """Load a run that no process runs; one that was interrupted continues."""
         async with self._resuming:
             row = await self.journal.read_run(run_id)
             if (run := self.find(run_id)) is not None:  # another task was faster
@@ -418,22 +418,22 @@ class Control:
             if not started.agent_ref:
                 await self._refuse(run_id)
             agent = load_agent(started.agent_ref, **started.options)
-            with self._begin(run_id):
+            with self._starting(run_id):
                 return await self.supervisor.spawn(agent, started.task, context=self._context, run_id=run_id)
 
     @contextmanager
-    def _begin(self, run_id: str) -> Generator[None]:
-        """Count a run as one of this process from its first record on; then wake those who wait for it."""
-        self._beginning.add(run_id)
+    def _starting(self, run_id: str) -> Generator[None]:
+        """Treat a run as live while it is being started; then wake those who wait for it."""
+        self._starting_ids.add(run_id)
         try:
             yield
         finally:
-            self._beginning.discard(run_id)
-            self._look_again()
+            self._starting_ids.discard(run_id)
+            self._wake_waiters()
 
-    def _look_again(self) -> None:
-        taken_up, self._taken_up = self._taken_up, anyio.Event()
-        taken_up.set()
+    def _wake_waiters(self) -> None:
+        run_started, self._run_started = self._run_started, anyio.Event()
+        run_started.set()
 
     def find(self, run_id: str) -> Run[Any] | None:
         """A run that is under way in this process."""
@@ -444,12 +444,12 @@ class Control:
 
     def is_live(self, root_id: str) -> bool:
         """Whether this process or another machine runs the tree of a root, or is about to."""
-        return root_id in self._beginning or root_id in self._elsewhere or self.find(root_id) is not None
+        return root_id in self._starting_ids or root_id in self._remote_runs or self.find(root_id) is not None
 
     def machine_of(self, run_id: str) -> str:
         """The name of the machine that runs a run; "" if none does, or there is only one process."""
         here = self.supervisor.machine if self.find(run_id) is not None else ""
-        return here or self._elsewhere.get(unit_of(run_id), "")
+        return here or self._remote_runs.get(unit_of(run_id), "")
 
 
 async def _cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = 15.0  # seconds for an answer; the specification recommends 15 to 30
 _PAGE: Final = 50  # changes that are read at once
-_HELD: Final = 1000  # runs that wait for another attempt; with more of them nothing new is sent
+_MAX_FAILED: Final = 1000  # runs that wait for another attempt; with more of them nothing new is sent
 _DOWN: Final = 3  # failures in a row after which the address itself is assumed to be down
 _GONE: Final = 410  # the status with which an address unsubscribes
 
@@ -82,7 +82,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Deliveries:
-    """Serves the webhooks of one service; ``ring`` wakes it when there is something to send.
+    """Serves the webhooks of one service; ``notify`` wakes it when there is something to send.
 
     Args:
         journal: The journal with the changes of state.
@@ -101,23 +101,23 @@ class Deliveries:
     ) -> None:
         self.duties = duties
         self.journal = journal
-        self.bell = anyio.Event()  # set when a state changes after the last look
+        self.new_changes = anyio.Event()  # set when a state changes after the last look
         self.backoff = backoff or Backoff()
         self.clock = clock
-        self._lines: dict[str, Line] = {}
+        self._senders: dict[str, WebhookSender] = {}
         self._changed = anyio.Event()
 
-    def offer(self, hooks: Sequence[Webhook]) -> None:
+    def set_webhooks(self, hooks: Sequence[Webhook]) -> None:
         """Replace the webhooks by these. A new one is told of what happens from now on.
 
         Raises:
             ConfigurationError: A secret is not in the environment, or an address is listed twice.
         """
-        lines = {hook.url: Line(self, hook) for hook in hooks}
-        if len(lines) < len(hooks):
+        senders = {hook.url: WebhookSender(self, hook) for hook in hooks}
+        if len(senders) < len(hooks):
             raise ConfigurationError("two webhooks have the same url")
-        self._lines = lines
-        self.duties.want("webhook", lines)
+        self._senders = senders
+        self.duties.want("webhook", senders)
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
@@ -126,15 +126,15 @@ class Deliveries:
         while True:
             changed = self._changed
             async with anyio.create_task_group() as tasks:
-                for line in self._lines.values():
-                    tasks.start_soon(line.run)
+                for sender in self._senders.values():
+                    tasks.start_soon(sender.run)
                 await changed.wait()
                 tasks.cancel_scope.cancel()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Make the webhooks look for changes of state."""
-        bell, self.bell = self.bell, anyio.Event()
-        bell.set()
+        new_changes, self.new_changes = self.new_changes, anyio.Event()
+        new_changes.set()
 
     async def redeliver(self, number: int, url: str | None = None) -> WebhookTried:
         """Send a change again, whatever its outcome was; the attempt is recorded.
@@ -146,20 +146,20 @@ class Deliveries:
         Raises:
             RunNotFound: There is no such change, or no such webhook.
         """
-        lines = [line for line in self._lines.values() if url in (None, line.hook.url)]
-        if len(lines) != 1:
-            raise RunNotFound(f"there is no such webhook, or several; there are: {', '.join(self._lines) or 'none'}")
+        senders = [sender for sender in self._senders.values() if url in (None, sender.hook.url)]
+        if len(senders) != 1:
+            raise RunNotFound(f"there is no such webhook, or several; there are: {', '.join(self._senders) or 'none'}")
         found = await self.journal.read_state_changes(after=number - 1, limit=1) if number else []
-        if not found or found[0][0] != number or number > await lines[0].reached():
+        if not found or found[0][0] != number or number > await senders[0].reached():
             raise RunNotFound(f"change {number} is not on record, or its turn has not come yet")
-        return await lines[0].send_again(_change(*found[0]))
+        return await senders[0].send_again(_change(*found[0]))
 
 
 def _change(number: int, record: RunStateChanged) -> Change:
     return Change(number, record.run_id, record.state, record.at, record.iteration, record.error)
 
 
-class Line:
+class WebhookSender:
     """What was sent to one webhook, and what is still to be sent.
 
     Attributes:
@@ -171,7 +171,7 @@ class Line:
         self._all = deliveries
         self._secret = hook.read_secret()
         self.cursor = 0
-        self._held: dict[str, WebhookTried] = {}  # the failure that each run waits behind
+        self._failed: dict[str, WebhookTried] = {}  # the failure that each run waits behind
         self._failures = 0  # in a row, of any run
         self._down_until = 0.0
         self._turn = anyio.Lock()
@@ -192,14 +192,14 @@ class Line:
         # Nothing in the configuration allows redirects or the environment's proxies.
         async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
             while self._all.duties.held("webhook", self.hook.url):
-                bell = self._all.bell  # before looking, so that nothing is missed
+                new_changes = self._all.new_changes  # before looking, so that nothing is missed
                 async with self._turn:
                     going = await self._round(http)
                 if going is None:
                     return False
                 if not going:
                     with anyio.move_on_after(self._pause()):
-                        await bell.wait()
+                        await new_changes.wait()
         return True
 
     async def reached(self) -> int:
@@ -225,13 +225,13 @@ class Line:
             await journal.write([begun])
         self.cursor = found
         # Retry at once, not when it was due: whoever starts a service wants to see whether it works now.
-        self._held = {
+        self._failed = {
             tried.run_id: msgspec.structs.replace(tried, next_at=0.0)
             for tried in await journal.read_failed_webhooks(url)
         }
 
     def _pause(self) -> float:
-        due = min((self._left_until(tried.next_at) for tried in self._held.values()), default=float("inf"))
+        due = min((self._left_until(tried.next_at) for tried in self._failed.values()), default=float("inf"))
         return max(due, self._left_until(self._down_until))
 
     def _left_until(self, time: float) -> float:
@@ -248,7 +248,7 @@ class Line:
         if self._left_until(self._down_until):
             return False
         more = await self._try_new(http)
-        for run_id, tried in [*self._held.items()]:
+        for run_id, tried in [*self._failed.items()]:
             if more is None or self._left_until(self._down_until):
                 break
             if not self._left_until(tried.next_at) and not await self._catch_up(http, run_id, tried):
@@ -256,14 +256,14 @@ class Line:
         return more
 
     async def _try_new(self, http: httpx2.AsyncClient) -> bool | None:
-        if len(self._held) >= _HELD:
+        if len(self._failed) >= _MAX_FAILED:
             return False
         found = await self._all.journal.read_state_changes(after=self.cursor, limit=_PAGE)
         for number, record in found:
-            if record.run_id not in self._held and self._wants(record):
+            if record.run_id not in self._failed and self._wants(record):
                 tried = await self._try(http, _change(number, record), 1)
                 if tried.outcome != "delivered":
-                    self._held[record.run_id] = tried
+                    self._failed[record.run_id] = tried
             self.cursor = number
             if self._is_disabled(record.run_id):
                 return None
@@ -275,7 +275,7 @@ class Line:
         return not self.hook.on or record.state in self.hook.on
 
     def _is_disabled(self, run_id: str) -> bool:
-        tried = self._held.get(run_id)
+        tried = self._failed.get(run_id)
         return tried is not None and tried.outcome == "disabled"
 
     async def _catch_up(self, http: httpx2.AsyncClient, run_id: str, failed: WebhookTried) -> bool:
@@ -285,9 +285,9 @@ class Line:
                 attempt = failed.attempt + 1 if number == failed.change else 1
                 tried = await self._try(http, _change(number, record), attempt)
                 if tried.outcome != "delivered":
-                    self._held[run_id] = tried
+                    self._failed[run_id] = tried
                     return False
-        del self._held[run_id]  # also if the run was removed meanwhile
+        del self._failed[run_id]  # also if the run was removed meanwhile
         return True
 
     async def _try(self, http: httpx2.AsyncClient, change: Change, attempt: int) -> WebhookTried:

@@ -38,7 +38,7 @@ class _Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """Reads new events once for all followers, when ``ring`` is called, and wakes the followers of their runs.
+    """Reads new events once for all followers, when ``notify`` is called, and wakes the followers of their runs.
 
     Attributes:
         ending: Set once no more events will come.
@@ -80,7 +80,7 @@ class Feed:
         self.ending.set()
         await self._wake(self._followers)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Make it look for new events."""
         self._happened.set()
 
@@ -117,11 +117,11 @@ class Feed:
             return
         while events := await self._journal.read_events(None, after=self._seq, limit=_READ):
             for sequence, event in events:
-                self._keep(_Frame(sequence, event.run_id, frame(sequence, event)))
+                self._append_frame(_Frame(sequence, event.run_id, frame(sequence, event)))
             self._seq = events[-1][0]
             await self._wake({None, *(event.run_id for _, event in events)})
 
-    def _keep(self, new: _Frame) -> None:
+    def _append_frame(self, new: _Frame) -> None:
         self._tail.append(new)
         self.size += len(new.text)
         while self.size > _TAIL:
@@ -131,12 +131,12 @@ class Feed:
 
     async def _wake(self, run_ids: Iterable[str | None]) -> None:
         """Wake the followers of these runs, a few at a time, so that other tasks can run in between."""
-        for number, follower in enumerate(self._who(run_ids), start=1):
+        for number, follower in enumerate(self._followers_of(run_ids), start=1):
             follower.wake()
             if number % _SLICE == 0:
                 await anyio.lowlevel.checkpoint()
 
-    def _who(self, run_ids: Iterable[str | None]) -> list[Follower]:
+    def _followers_of(self, run_ids: Iterable[str | None]) -> list[Follower]:
         return [follower for run_id in run_ids for follower in self._followers.get(run_id, ())]
 
     def after(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int] | None:
@@ -251,7 +251,7 @@ def frame(sequence: int, event: EventLogged) -> bytes:
     return b"id: %d\ndata: %b\n\n" % (sequence, msgspec.json.encode(event_view(sequence, event)))
 
 
-class Along(_Stream):
+class ModelStream(_Stream):
     """The stream of what a run says, until the end of its turn, or of a further turn that it has begun meanwhile.
 
     Args:

@@ -35,13 +35,14 @@ class Connection:
 
     Args:
         stream: The client.
-        app: The ASGI app that answers. It calls ``scope["extensions"]["repertory.admit"]`` for an authorized request.
+        app: The ASGI app that answers. For an authorized request it calls
+            ``scope["extensions"]["repertory.authenticated"]``.
         report: Called with one line when the client is dropped, or the app fails.
         header_timeout: Seconds until the head of a request must have arrived.
         send_timeout: Seconds until the client must have taken one piece of an answer.
 
     Attributes:
-        admitted: Whether the client has made an authorized request.
+        authenticated: Whether the client has made an authorized request.
         busy: Whether a request is being answered.
         closing: Set to end the connection after the answer under way.
     """
@@ -67,7 +68,7 @@ class Connection:
         self._answering = anyio.CancelScope()  # the app, while it answers
         self._ahead = 0
         self._scope = anyio.CancelScope()
-        self.admitted = False
+        self.authenticated = False
         self.busy = False
         self.closing = False
 
@@ -138,11 +139,11 @@ class Connection:
             "headers": headers,
             "client": None,
             "server": None,
-            "extensions": {"repertory.admit": self._admit},
+            "extensions": {"repertory.authenticated": self._set_authenticated},
         }
 
-    def _admit(self) -> None:
-        self.admitted = True
+    def _set_authenticated(self) -> None:
+        self.authenticated = True
 
     # --- reading ------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from repertory.llm.model import Model
 from repertory.record.records import RunRow
 from repertory.service.access import Access
 from repertory.service.app import RESERVED, create_app
-from repertory.service.cleaning import remove_for_ever
+from repertory.service.cleaning import run_retention
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
 from repertory.service.places import anchor_of, announce_service, file_announced, holding, place_of_listener
@@ -36,7 +36,9 @@ from repertory.service.webhooks import Webhook
 from repertory.supervisor import open_supervisor
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
-_CARE: Final = 10.0  # seconds between two looks at the log file, and between two lines of status for systemd
+_MAINTENANCE_INTERVAL: Final = (
+    10.0  # seconds between two looks at the log file, and between two lines of status for systemd
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +133,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
         else:
             server, anchor = None, Path(database)
         passed = [sockets.enter_context(each) for each in passed_sockets()]
-        asked_to_end, reload = anyio.Event(), _Bell()
+        asked_to_end, reload = anyio.Event(), _AutoResetEvent()
         async with anyio.create_task_group() as process:
             await process.start(_listen_for_signals, asked_to_end, reload)
             async with open_supervisor(
@@ -149,8 +151,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                     supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
                 )
                 control.monitor.on_round.append(systemd.alive)
-                control.deliveries.offer(options.webhooks)
-                control.has_taken_up = False
+                control.deliveries.set_webhooks(options.webhooks)
+                control.has_resumed = False
                 if options.on_start is not None:
                     options.on_start(control)
                 stopping = anyio.Event()
@@ -158,7 +160,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                     places = _places(options, passed, stack)
                     for listener, _, _ in places:
                         stack.enter_context(file_announced(listener, database))
-                    async with anyio.create_task_group() as tasks, anyio.create_task_group() as caring:
+                    async with anyio.create_task_group() as tasks, anyio.create_task_group() as maintenance:
                         tasks.start_soon(control.run)
                         control.monitor.most_connections = connection_limit()
                         most = control.monitor.most_connections // len(places)
@@ -182,17 +184,19 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         # All objects loaded by now stay. To scan them again took the collector 130 ms each time.
                         gc.collect()
                         gc.freeze()
-                        caring.start_soon(_care, control, systemd, log)
+                        maintenance.start_soon(_maintain, control, systemd, log)
                         if options.keep_finished is not None:
                             clean = partial(
-                                remove_for_ever, clock=time.time, report=report, tell=control.feed.tell_removed
+                                run_retention, clock=time.time, report=report, tell=control.feed.tell_removed
                             )
-                            caring.start_soon(partial(clean, supervisor, control.duties, days=options.keep_finished))
-                        caring.start_soon(partial(_reload, control, systemd, log, reload, report=report))
-                        caring.start_soon(partial(_take_up, control, resume=options.resume, report=report))
+                            maintenance.start_soon(
+                                partial(clean, supervisor, control.duties, days=options.keep_finished)
+                            )
+                        maintenance.start_soon(partial(_reload, control, systemd, log, reload, report=report))
+                        maintenance.start_soon(partial(_resume_runs, control, resume=options.resume, report=report))
                         await asked_to_end.wait()
                         systemd.stopping("ending")
-                        caring.cancel_scope.cancel()
+                        maintenance.cancel_scope.cancel()
                         control.close()
                         stopping.set()
                 going = supervisor.going()
@@ -206,13 +210,13 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
             process.cancel_scope.cancel()
 
 
-class _Bell:
-    """Wakes one listener; rings that come while it is busy count as one."""
+class _AutoResetEvent:
+    """Wakes one waiting task; setting it while that task is busy counts once."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         self._event.set()
 
     async def wait(self) -> None:
@@ -221,7 +225,10 @@ class _Bell:
 
 
 async def _listen_for_signals(
-    asked_to_end: anyio.Event, reload: _Bell, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    asked_to_end: anyio.Event,
+    reload: _AutoResetEvent,
+    *,
+    task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     at_terminal = sys.stderr.isatty()  # then SIGHUP means that the terminal is gone, with everybody who reads it
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
@@ -229,7 +236,7 @@ async def _listen_for_signals(
         async for number in signals:
             if number != signal.SIGHUP or at_terminal:
                 break
-            reload.ring()
+            reload.set()
     # The second signal must work even if the loop hangs. The journal survives it as it survives kill -9.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -237,10 +244,10 @@ async def _listen_for_signals(
     asked_to_end.set()
 
 
-async def _care(control: Control, systemd: Notifier, log: LogFile | None) -> None:
+async def _maintain(control: Control, systemd: Notifier, log: LogFile | None) -> None:
     """Do the regular maintenance."""
     while True:
-        await anyio.sleep(_CARE)
+        await anyio.sleep(_MAINTENANCE_INTERVAL)
         systemd.status(_status(control))
         if log is not None:
             log.follow()
@@ -250,7 +257,7 @@ async def _reload(
     control: Control,
     systemd: Notifier,
     log: LogFile | None,
-    asked: _Bell,
+    asked: _AutoResetEvent,
     *,
     report: Callable[[str], None],
 ) -> None:
@@ -298,7 +305,7 @@ def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Ac
     return listener, access, f"{link} (opens once; the token is in {token_file})"
 
 
-async def _take_up(control: Control, *, resume: bool, report: Callable[[str], None]) -> None:
+async def _resume_runs(control: Control, *, resume: bool, report: Callable[[str], None]) -> None:
     """Resume the runs that an earlier process left, or report them. Runs that had not begun wait in the queue again.
 
     If several machines share the journal, any of them may take those runs, and nothing is reported here.
@@ -317,7 +324,7 @@ async def _take_up(control: Control, *, resume: bool, report: Callable[[str], No
                     report(f"not resumed: {name}: {error}")
                 else:
                     report(f"resumed: {name}")
-    control.has_taken_up = True
+    control.has_resumed = True
 
 
 def _describe(row: RunRow) -> str:

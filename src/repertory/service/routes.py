@@ -65,7 +65,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         also: Other such statuses.
         errors: Its specific error statuses; those that any request may get are in ``ANY_ERRORS``.
         media: The media types of its answers.
-        most: Most bytes that its body may have.
+        max_body: Most bytes that its body may have.
     """
 
     method: Method
@@ -75,7 +75,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[int, ...] = ()
     errors: tuple[int, ...] = ()
     media: tuple[str, ...] = ("application/json",)
-    most: int = MAX_BODY
+    max_body: int = MAX_BODY
 
     def takes(self, part: Literal["request", "query", "headers", "body"]) -> Any:
         """The type of a part of the request; None if it has no such part."""
@@ -140,7 +140,7 @@ def _endpoint(operation: Operation, service: object) -> Callable[[Request], Awai
             given = [(name, text) for name in names for text in request.headers.getlist(name)]
             parts["headers"] = _read_texts(given, headers, "a header")
         if body is not None:
-            read = await _read_body(request, body, most=operation.most)
+            read = await _read_body(request, body, max_body=operation.max_body)
             parts |= {} if body is Nothing else {"body": read}
         answer = await handle(**parts)
         if isinstance(answer, Response):
@@ -155,10 +155,10 @@ def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None 
     return Response(msgspec.json.encode(value), status, headers=headers, media_type="application/json")
 
 
-# --- answers that last ------------------------------------------------------------------------------------
+# --- long requests ----------------------------------------------------------------------------------------
 
 
-class Lasting:
+class LongRequests:
     """Limits the answers that keep their connections for long, so that connections are left for everything else.
 
     Args:
@@ -170,10 +170,12 @@ class Lasting:
         self._open = 0
 
     @contextmanager
-    def taken(self) -> Generator[None]:
-        """Count one more until the end of the block. Raises ``HTTPException`` if there are too many."""
+    def slot(self) -> Generator[None]:
+        """Occupy a slot until the end of the block. Raises ``HTTPException`` if all are taken."""
         if self._open >= self._most:
-            raise HTTPException(503, f"{self._most} answers that last are open already", {"retry-after": "5"})
+            raise HTTPException(
+                503, f"{self._most} long requests (streams, waits, MCP calls) are open already", {"retry-after": "5"}
+            )
         self._open += 1
         try:
             yield
@@ -181,17 +183,17 @@ class Lasting:
             self._open -= 1
 
 
-class LastingAnswer(Response):
-    """An answer that is counted while it lasts."""
+class LongResponse(Response):
+    """A response that occupies a slot of ``LongRequests`` while it is sent."""
 
-    def __init__(self, lasting: Lasting, answer: ASGIApp) -> None:
+    def __init__(self, long_requests: LongRequests, answer: ASGIApp) -> None:
         super().__init__()
-        self._lasting = lasting
+        self._long_requests = long_requests
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse because there are too many."""
-        with self._lasting.taken():
+        with self._long_requests.slot():
             await self._answer(scope, receive, send)
 
 
@@ -214,7 +216,7 @@ _STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
 )
 
 
-async def _explain(request: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     headers = {"retry-after": f"{math.ceil(error.retry_after)}"} if isinstance(error, QueueFull) else None
     return as_json({"error": str(error)}, status, headers)
@@ -227,13 +229,13 @@ _BETTER_TEXTS: Final = {
 }
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = _BETTER_TEXTS.get(error.detail, error.detail)
     return as_json({"error": text}, error.status_code, error.headers)
 
 
-REFUSALS: Final = {RepertoryError: _explain, HTTPException: _refuse}
+ERROR_HANDLERS: Final = {RepertoryError: _answer_error, HTTPException: _answer_http_error}
 """Answers each kind of error that a handler may raise."""
 
 
@@ -253,10 +255,10 @@ def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise HTTPException(400, f"{what} is not what was expected: {_said(error)}") from error
+        raise HTTPException(400, f"{what} is not what was expected: {_message_of(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """The error message, shortened, as it may quote the whole request."""
     return clip(str(error), 300)
 
@@ -271,8 +273,8 @@ def _number(text: str, name: str) -> int:
     return int(text)
 
 
-async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
-    """Read the body. Raises ``HTTPException`` if it is longer than ``most`` bytes, too slow, or not declared as JSON.
+async def read_bytes(request: Request, *, max_body: int = MAX_BODY) -> bytes:
+    """Read the body. Raises ``HTTPException`` if it has over ``max_body`` bytes, is too slow, or not declared as JSON.
 
     A page of another site cannot send JSON without a preflight request, so a form that it submits is refused here.
     """
@@ -284,8 +286,8 @@ async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
             async with aclosing(request.stream()) as pieces:
                 async for piece in pieces:
                     body += piece
-                    if len(body) > most:
-                        raise HTTPException(413, f"the body is larger than {most} bytes")
+                    if len(body) > max_body:
+                        raise HTTPException(413, f"the body is larger than {max_body} bytes")
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {BODY_TIMEOUT:g} s") from None
     except ClientDisconnect:
@@ -302,10 +304,10 @@ def _read_float(text: str) -> int | float:
 _DECODER: Final = msgspec.json.Decoder(float_hook=_read_float)
 
 
-async def _read_body(request: Request, kind: type[T], *, most: int) -> T:
+async def _read_body(request: Request, kind: type[T], *, max_body: int) -> T:
     """Read the body as a struct. Raises ``HTTPException`` as ``read_bytes``, and if the body does not fit it."""
-    body = await read_bytes(request, most=most)
+    body = await read_bytes(request, max_body=max_body)
     try:
         return msgspec.convert(_DECODER.decode(body or b"{}"), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not what was expected: {_said(error)}") from error
+        raise HTTPException(400, f"the body is not what was expected: {_message_of(error)}") from error

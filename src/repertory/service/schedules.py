@@ -33,11 +33,11 @@ Overlap: TypeAlias = Literal["skip", "allow"]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 PLACEHOLDERS: Final = ("date", "time", "weekday", "due")
 _GRACE: Final = 60.0  # seconds; cron has no finer unit than minutes, so a run that is later by less is on time
-_LOOK: Final = 30.0  # seconds between two looks at the clock, which may be set
+_POLL: Final = 30.0  # seconds between two looks at the clock, which may be set
 _CORRECTION: Final = 3 * 3600.0  # seconds; cron(8) treats larger jumps as corrections of the clock, and starts over
-_BREATH: Final = 500  # due times that are computed without letting other tasks run
+_YIELD_EVERY: Final = 500  # due times that are computed without letting other tasks run
 _LONG_AGO: Final = 365 * 86_400.0  # seconds; older due times are ignored, as with Temporal's catchup window
-_MOST_MADE_UP: Final = 1_000  # due times; as many runs as one client may have in the queue by default
+_MAX_CATCH_UP: Final = 1_000  # due times; as many runs as one client may have in the queue by default
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,11 +235,11 @@ class Scheduler:
         self._latest = {name: last for name, last in settled.items() if alone or (own and last.company == own)}
         while True:
             changed = self._changed
-            wait = await self._look()
-            with anyio.move_on_after(min(wait, _LOOK)):
+            wait = await self._settle_all()
+            with anyio.move_on_after(min(wait, _POLL)):
                 await changed.wait()
 
-    async def _look(self) -> float:
+    async def _settle_all(self) -> float:
         """Settle what is due now; returns the seconds until the next due time."""
         planned = self._schedules or {}
         left = {name for name, last in self._latest.items() if name not in planned and last.outcome != "ended"}
@@ -251,7 +251,7 @@ class Scheduler:
             left.remove(name)
         mine = [schedule for name, schedule in planned.items() if self._duties.held("schedule", name)]
         await self._read_settled({schedule.name for schedule in mine} | left)
-        wait = _LOOK
+        wait = _POLL
         for schedule in mine:
             last = self._latest.get(schedule.name)
             now = self._clock()
@@ -287,15 +287,15 @@ class Scheduler:
             if coming > now:
                 break
             due.append(coming)
-            if len(due) % _BREATH == 0:
+            if len(due) % _YIELD_EVERY == 0:
                 await anyio.lowlevel.checkpoint()
         # An earlier process may have started the run but not recorded the outcome.
         if due and await self._state_of(schedule.run_id(due[0])) is not None:
             await self._settle(schedule.name, schedule.rule, due[0], "started", schedule.run_id(due.pop(0)))
         on_time = [each for each in due if each >= now - self._grace]
         missed = due[: len(due) - len(on_time)]
-        made_up = len(missed) if schedule.missed == "all" else int(schedule.missed == "once" and not on_time)
-        skipped = missed[: len(missed) - min(made_up, _MOST_MADE_UP)]
+        catch_up = len(missed) if schedule.missed == "all" else int(schedule.missed == "once" and not on_time)
+        skipped = missed[: len(missed) - min(catch_up, _MAX_CATCH_UP)]
         if skipped:
             words = "nobody was there when it was due"
             await self._settle(schedule.name, schedule.rule, skipped[-1], "skipped", reason=words, count=len(skipped))

@@ -25,7 +25,7 @@ from repertory.service.http1 import HEADER_TIMEOUT, SEND_TIMEOUT, Connection
 from repertory.service.sockets import peer_is_allowed
 
 MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 30 KiB of memory, see docs/operations.md
-MAX_STRANGERS: Final = 64  # connections to a port that are not authenticated yet
+MAX_UNAUTHENTICATED: Final = 64  # connections to a port that are not authenticated yet
 _SPARE: Final = 256  # file descriptors for everything else: the journal, models, files, what tools start
 GRACE: Final = 1.0  # seconds that answers under way have at shutdown
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -70,12 +70,12 @@ async def serve_http(
         grace: Seconds that answers under way have after ``stopping``.
     """
     connections: list[Connection] = []  # the oldest first
-    strangers = max_connections if listener.family == socket.AF_UNIX else MAX_STRANGERS
+    max_unauthenticated = max_connections if listener.family == socket.AF_UNIX else MAX_UNAUTHENTICATED
     make = partial(Connection, app=app, report=report, header_timeout=header_timeout, send_timeout=send_timeout)
 
     async def answer(stream: anyio.abc.SocketStream) -> None:
         peer = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-        if not peer_is_allowed(peer) or not _make_room(connections, max_connections, strangers):
+        if not peer_is_allowed(peer) or not _make_room(connections, max_connections, max_unauthenticated):
             await stream.aclose()
             return
         connection = make(stream)
@@ -92,10 +92,10 @@ async def serve_http(
 
     accepting = await anyio.abc.SocketListener.from_socket(listener)
     async with accepting, anyio.create_task_group() as serving:
-        async with anyio.create_task_group() as taking:
-            taking.start_soon(_take, accepting, answer, serving, report)
+        async with anyio.create_task_group() as acceptors:
+            acceptors.start_soon(_accept, accepting, answer, serving, report)
             await stopping.wait()
-            taking.cancel_scope.cancel()
+            acceptors.cancel_scope.cancel()
         serving.cancel_scope.deadline = anyio.current_time() + grace
         for connection in connections:
             connection.closing = True
@@ -103,16 +103,16 @@ async def serve_http(
                 connection.drop()
 
 
-def _make_room(connections: list[Connection], most: int, most_strangers: int) -> bool:
+def _make_room(connections: list[Connection], most: int, max_unauthenticated: int) -> bool:
     """Whether there is room for a new connection, if necessary by dropping another.
 
     Unauthenticated connections are dropped first, the oldest first, so a client that opens too many displaces its own.
     """
-    strangers = [connection for connection in connections if not connection.admitted]
-    if len(connections) < most and len(strangers) < most_strangers:
+    unauthenticated = [connection for connection in connections if not connection.authenticated]
+    if len(connections) < most and len(unauthenticated) < max_unauthenticated:
         return True
     idle = (connection for connection in connections if not connection.busy)
-    leaving = strangers[0] if strangers else next(idle, None)
+    leaving = unauthenticated[0] if unauthenticated else next(idle, None)
     if leaving is None:
         return False
     connections.remove(leaving)
@@ -120,7 +120,7 @@ def _make_room(connections: list[Connection], most: int, most_strangers: int) ->
     return True
 
 
-async def _take(
+async def _accept(
     accepting: anyio.abc.SocketListener,
     answer: Callable[[anyio.abc.SocketStream], Any],
     serving: anyio.abc.TaskGroup,

@@ -15,7 +15,7 @@ from repertory.errors import ScopeNotFound
 from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES, RunRow
 from repertory.service.control import Control
-from repertory.service.feed import Along, Follower
+from repertory.service.feed import Follower, ModelStream
 from repertory.service.memories import MemoryView, read_item, read_memory
 from repertory.service.metrics import CONTENT_TYPE, Metrics
 from repertory.service.reports import (
@@ -43,7 +43,7 @@ from repertory.service.requests import (
     VersionQuery,
     WindowQuery,
 )
-from repertory.service.routes import Lasting, LastingAnswer, Operation, as_json, get
+from repertory.service.routes import LongRequests, LongResponse, Operation, as_json, get
 from repertory.service.schedules import ScheduleView
 from repertory.service.views import (
     AgentView,
@@ -64,20 +64,20 @@ from repertory.supervisor import QueuedRun
 EVENTS: Final = 500  # in one answer that is not a stream
 
 
-class Looking:
+class ReadOperations:
     """The handlers.
 
     Args:
         control: Reads the runs.
-        lasting: Limits the number of long-lasting answers.
+        long_requests: Limits how many long requests are open.
         ping: Seconds of silence after which an event stream sends a sign of life.
         read_only: Whether the service refuses requests that change something.
     """
 
-    def __init__(self, control: Control, lasting: Lasting, *, ping: float, read_only: bool) -> None:
+    def __init__(self, control: Control, long_requests: LongRequests, *, ping: float, read_only: bool) -> None:
         self._control = control
         self._journal = control.journal
-        self._lasting = lasting
+        self._long_requests = long_requests
         self._ping = ping
         self._read_only = read_only
         self._metrics = Metrics(control.journal)
@@ -138,7 +138,7 @@ class Looking:
 
         202 means that it has not ended yet: ask again.
         """
-        with self._lasting.taken() if query.wait else nullcontext():
+        with self._long_requests.slot() if query.wait else nullcontext():
             ended = await self._control.wait_ended(run_id, query.wait, gone=partial(_wait_gone, request.receive))
         return as_json(ended) if ended.state in FINAL_STATES else as_json(ended, 202, {"retry-after": "1"})
 
@@ -158,11 +158,11 @@ class Looking:
     async def stream(self, run_id: str) -> Response:
         """What a run says, as it streams in, until the end of its turn."""
         read = partial(self._control.stream, await self._control.find_id(run_id))
-        return self._stream_of(Along(self._control.feed, read, ping=self._ping))
+        return self._stream_of(ModelStream(self._control.feed, read, ping=self._ping))
 
-    def _stream_of(self, follower: Follower | Along) -> Response:
+    def _stream_of(self, follower: Follower | ModelStream) -> Response:
         answer = StreamingResponse(follower, media_type=_STREAM, headers={"x-accel-buffering": "no"})
-        return LastingAnswer(self._lasting, answer)
+        return LongResponse(self._long_requests, answer)
 
     async def record(self, run_id: str, *, query: RecordQuery) -> Json:
         """The record of a run: up to ``limit`` of its entries from a position on."""
@@ -233,29 +233,29 @@ _STREAM: Final = "text/event-stream"
 _JSON: Final = "application/json"
 _RUN: Final = "/runs/{run_id}"
 
-LOOKING: Final[tuple[Operation, ...]] = (
-    get("/healthz", Looking.health, also=(503,)),
-    get("/metrics", Looking.metrics, media=("text/plain",)),
-    get("/service", Looking.service),
-    get("/agents", Looking.agents),
-    get("/events", Looking.events, media=(_STREAM, _JSON)),
-    get("/overview", Looking.overview),
-    get("/stats", Looking.stats, errors=(404,)),
-    get("/runs", Looking.list_runs, errors=(404,)),
-    get("/queue", Looking.queue),
-    get("/schedules", Looking.schedules),
-    get("/approvals", Looking.approvals),
-    get("/webhooks", Looking.webhooks),
-    get(_RUN, Looking.read_run, errors=(404,)),
-    get(f"{_RUN}/result", Looking.read_result, also=(202,), errors=(404,)),
-    get(f"{_RUN}/events", Looking.events, media=(_STREAM, _JSON), errors=(404,)),
-    get(f"{_RUN}/stream", Looking.stream, media=(_STREAM,), errors=(404,)),
-    get(f"{_RUN}/record", Looking.record, errors=(404,)),
-    get(f"{_RUN}/requests/{{call}}", Looking.inspect, errors=(404,)),
-    get(f"{_RUN}/memory", Looking.memory, errors=(404,)),
-    get(f"{_RUN}/memory/item", Looking.item, errors=(404,)),
-    get(f"{_RUN}/payload", Looking.payload, errors=(404,)),
-    get(f"{_RUN}/payload/history", Looking.payload_history, errors=(404,)),
-    get(f"{_RUN}/contents", Looking.contents, errors=(404,)),
-    get(f"{_RUN}/contents/{{content_id:path}}", Looking.content, errors=(404,)),
+READ_OPERATIONS: Final[tuple[Operation, ...]] = (
+    get("/healthz", ReadOperations.health, also=(503,)),
+    get("/metrics", ReadOperations.metrics, media=("text/plain",)),
+    get("/service", ReadOperations.service),
+    get("/agents", ReadOperations.agents),
+    get("/events", ReadOperations.events, media=(_STREAM, _JSON)),
+    get("/overview", ReadOperations.overview),
+    get("/stats", ReadOperations.stats, errors=(404,)),
+    get("/runs", ReadOperations.list_runs, errors=(404,)),
+    get("/queue", ReadOperations.queue),
+    get("/schedules", ReadOperations.schedules),
+    get("/approvals", ReadOperations.approvals),
+    get("/webhooks", ReadOperations.webhooks),
+    get(_RUN, ReadOperations.read_run, errors=(404,)),
+    get(f"{_RUN}/result", ReadOperations.read_result, also=(202,), errors=(404,)),
+    get(f"{_RUN}/events", ReadOperations.events, media=(_STREAM, _JSON), errors=(404,)),
+    get(f"{_RUN}/stream", ReadOperations.stream, media=(_STREAM,), errors=(404,)),
+    get(f"{_RUN}/record", ReadOperations.record, errors=(404,)),
+    get(f"{_RUN}/requests/{{call}}", ReadOperations.inspect, errors=(404,)),
+    get(f"{_RUN}/memory", ReadOperations.memory, errors=(404,)),
+    get(f"{_RUN}/memory/item", ReadOperations.item, errors=(404,)),
+    get(f"{_RUN}/payload", ReadOperations.payload, errors=(404,)),
+    get(f"{_RUN}/payload/history", ReadOperations.payload_history, errors=(404,)),
+    get(f"{_RUN}/contents", ReadOperations.contents, errors=(404,)),
+    get(f"{_RUN}/contents/{{content_id:path}}", ReadOperations.content, errors=(404,)),
 )

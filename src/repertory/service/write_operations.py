@@ -36,7 +36,7 @@ MAX_GIVEN: Final = 32 * 2**20  # bytes of a result with images or documents; a r
 _GIVEN_BACK: Final = 2048  # pages given back to the disk at once
 
 
-class Steering:
+class WriteOperations:
     """The handlers.
 
     Args:
@@ -163,21 +163,21 @@ def _blocks_of(content: Sequence[GivenText | GivenMedia]) -> list[Block]:
 _RUN: Final = "/runs/{run_id}"
 _CALL: Final = "/runs/{run_id}/calls/{call_id}"
 
-STEERING: Final[tuple[Operation, ...]] = (
-    post("/runs", Steering.start_run, status=201, errors=(409, 422, 429)),
-    post(f"{_RUN}/messages", Steering.send, status=202, errors=(404, 409, 422)),
-    post(f"{_RUN}/stop", Steering.stop, status=202, errors=(404, 409)),
-    post(f"{_RUN}/kill", Steering.kill, status=202, errors=(404, 409)),
-    post(f"{_RUN}/pause", Steering.pause, status=202, errors=(404, 409)),
-    post(f"{_RUN}/resume", Steering.resume, status=202, errors=(404, 409, 422, 429)),
-    post(f"{_RUN}/retry", Steering.retry, status=202, errors=(404, 409, 422, 429)),
-    post(f"{_RUN}/fork", Steering.fork, status=201, also=(200,), errors=(404, 409, 422, 429)),
-    post(f"{_RUN}/rewind", Steering.rewind, status=201, also=(200,), errors=(404, 409, 422, 429)),
-    delete(_RUN, Steering.remove, status=204, errors=(404, 409)),
-    post(f"{_CALL}/approve", Steering.approve, status=202, errors=(404, 409)),
-    post(f"{_CALL}/deny", Steering.deny, status=202, errors=(404, 409)),
-    post(f"{_CALL}/result", Steering.give_result, status=202, errors=(404, 409, 422), most=MAX_GIVEN),
-    post("/webhooks/redeliver", Steering.redeliver, errors=(404,)),
-    post("/reload", Steering.reload, errors=(422,)),
-    post("/vacuum", Steering.vacuum, errors=(409,)),
+WRITE_OPERATIONS: Final[tuple[Operation, ...]] = (
+    post("/runs", WriteOperations.start_run, status=201, errors=(409, 422, 429)),
+    post(f"{_RUN}/messages", WriteOperations.send, status=202, errors=(404, 409, 422)),
+    post(f"{_RUN}/stop", WriteOperations.stop, status=202, errors=(404, 409)),
+    post(f"{_RUN}/kill", WriteOperations.kill, status=202, errors=(404, 409)),
+    post(f"{_RUN}/pause", WriteOperations.pause, status=202, errors=(404, 409)),
+    post(f"{_RUN}/resume", WriteOperations.resume, status=202, errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/retry", WriteOperations.retry, status=202, errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/fork", WriteOperations.fork, status=201, also=(200,), errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/rewind", WriteOperations.rewind, status=201, also=(200,), errors=(404, 409, 422, 429)),
+    delete(_RUN, WriteOperations.remove, status=204, errors=(404, 409)),
+    post(f"{_CALL}/approve", WriteOperations.approve, status=202, errors=(404, 409)),
+    post(f"{_CALL}/deny", WriteOperations.deny, status=202, errors=(404, 409)),
+    post(f"{_CALL}/result", WriteOperations.give_result, status=202, errors=(404, 409, 422), max_body=MAX_GIVEN),
+    post("/webhooks/redeliver", WriteOperations.redeliver, errors=(404,)),
+    post("/reload", WriteOperations.reload, errors=(422,)),
+    post("/vacuum", WriteOperations.vacuum, errors=(409,)),
 )
