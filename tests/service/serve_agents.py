@@ -68,6 +68,14 @@ async def _pay_all(request: ModelRequest) -> object:
 payer = rp.Agent("payer", tools=[pay], model=FunctionModel(_pay_all), context=None)
 
 
+async def _pay_one(request: ModelRequest) -> object:
+    results = [block for message in request.messages for block in message.content if isinstance(block, ToolResult)]
+    return str(results[0].content) if results else call("pay", call_id="c0", to="ann", amount=1234567890123456789)
+
+
+exact_payer = rp.Agent("exact_payer", tools=[pay], model=FunctionModel(_pay_one), context=None)
+
+
 async def _echo(request: ModelRequest) -> object:
     return f"I heard: {text_of(request.messages[-1].content).splitlines()[-1]}"
 

@@ -397,6 +397,21 @@ def test_calls_that_wait_are_decided_with_other_arguments(short: Path, browser: 
         assert "not him | paid cyn 2" in answer
 
 
+def test_a_number_of_nineteen_digits_is_shown_and_allowed_as_it_is(short: Path, browser: Browser) -> None:
+    """JavaScript would round it: somebody would allow another number than is shown, or send back a changed one."""
+    with serving(short, browser, "--agent", "serve_agents:exact_payer"):
+        run_id = post(browser, "/runs", {"agent": "exact_payer", "task": "Pay."})["id"]
+        browser.wait_for("document.querySelector('#waiting-calls .card textarea') !== null")
+        box = "document.querySelector('#waiting-calls .card textarea')"
+        assert '"amount": 1234567890123456789' in browser.run(f"{box}.value")
+        change = f"{box}.value = {box}.value.replace('ann', 'bob'); {box}.dispatchEvent(new Event('input'));"
+        browser.run(change + "document.querySelector('#waiting-calls .card button.allow').click()")
+        browser.wait_for("document.querySelector('#needs').hidden")
+        go(browser, run_id)
+        state_is(browser, "done")
+        assert "paid bob 1234567890123456789" in browser.run("document.querySelector('#answer').textContent")
+
+
 def test_a_run_is_steered_and_spoken_to(short: Path, browser: Browser) -> None:
     """Pause, resume, a message, stop: what the page offers is what the run can do."""
     offered = "[...document.querySelectorAll('#actions button')].map((button) => button.textContent)"

@@ -10,7 +10,7 @@ export function onLocked(tell) { locked.tell = tell; }
 
 /**
  * @param {string} path @param {unknown} [body] what to POST; nothing for a GET
- * @param {{ method?: string, headers?: Record<string, string> }} [options]
+ * @param {{ method?: string, headers?: Record<string, string>, parse?: (text: string) => any }} [options]
  * @returns {Promise<any>}
  */
 export async function ask(path, body, options = {}) {
@@ -20,7 +20,7 @@ export async function ask(path, body, options = {}) {
     headers: { "content-type": "application/json", ...options.headers } });
   const answer = await fetch(path, request);
   const text = await answer.text();
-  const value = text ? JSON.parse(text) : null;
+  const value = text ? (options.parse ?? JSON.parse)(text) : null;
   if (answer.status === 401 && path !== "/session") {
     locked.tell();
     throw new Error(""); // the form that is shown now says it

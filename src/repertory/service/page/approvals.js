@@ -6,7 +6,7 @@ import { folded, longText } from "./blocks.js";
 import { command, copyable } from "./commands.js";
 import { button, keyed, make, show, write } from "./dom.js";
 import { formOf } from "./fields.js";
-import { exact, json, moment, one } from "./format.js";
+import { exact, json, moment, one, parseExact } from "./format.js";
 import { state } from "./state.js";
 
 /**
@@ -22,7 +22,7 @@ export function drawApprovals(list, calls, then) {
 /** What stands in a box as JSON, or the reason why it is none, shown below it. @param {any} box @param {any} wrong */
 function parsed(box, wrong) {
   try {
-    const value = JSON.parse(box.value);
+    const value = parseExact(box.value);
     write(wrong, "");
     box.removeAttribute("aria-invalid");
     return { value };
@@ -105,7 +105,7 @@ function freshCard(call, then) {
       return;
     }
     let result = box.value;
-    try { result = JSON.parse(box.value); } catch { /* then it is text */ }
+    try { result = parseExact(box.value); } catch { /* then it is text */ }
     send("result", { result, is_error: failed.checked });
   }, "act allow");
   box.onkeydown = keysIn(() => give.click());

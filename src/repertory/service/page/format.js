@@ -53,6 +53,13 @@ export function prose(text, length) {
 export const exact = (value, indent) => String(JSON.stringify(value, null, indent)).replace(/(?![\u200c\u200d])\p{Cf}/gu,
   (mark) => mark.split("").map((unit) => "\\u" + unit.charCodeAt(0).toString(16).padStart(4, "0")).join(""));
 
+const raw = /** @type {any} */ (JSON).rawJSON; // an older browser has none, and rounds
+
+/** Parse JSON whose whole numbers keep all their digits; `exact` writes them again. Only for what is shown and sent back.
+ * @type {(text: string) => any} */
+export const parseExact = (text) => JSON.parse(text, (/** @type {string} */ _, /** @type {any} */ value, /** @type {any} */ context) =>
+  raw && Number.isInteger(value) && !Number.isSafeInteger(value) ? raw(context.source) : value);
+
 /** @param {unknown} value */
 export const json = (value) => exact(value, 2);
 

@@ -2,6 +2,7 @@
 /** What the page knows: the runs with their figures, the calls that wait, and what of it is looked at. */
 
 import { ask } from "./api.js";
+import { parseExact } from "./format.js";
 
 /**
  * @typedef {{ runs: number, iterations: number, tool_calls: number, tokens_seen: number, output_tokens: number,
@@ -19,6 +20,13 @@ export const FINAL = ["done", "failed", "stopped"];
 export const GROUPS = /** @type {const} */ ([["needs", "Needs you"], ["working", "Working"], ["queued", "Queued"], ["done", "Done"]]);
 const DAY = 86400; // seconds for which a failure asks for somebody; then it is history
 
+/** The calls that wait, with arguments as exact as they are allowed: an id of 19 digits is not rounded. @param {string} text */
+function parseWaiting(text) {
+  const answer = JSON.parse(text), whole = parseExact(text);
+  for (const [at, call] of (answer.waiting ?? []).entries()) call.arguments = whole.waiting[at].arguments;
+  return answer;
+}
+
 /** @type {{ runs: Map<string, Run>, below: Map<string | null, Run[]>, waiting: WaitingCall[], machines: Machine[], today: any, more: number,
  *   at: number, readOnly: boolean, limit: number, chosen: string | null, tab: string, call: string }} */
 export const state = { runs: new Map(), below: new Map(), waiting: [], machines: [], today: null, more: 0, at: 0, readOnly: false,
@@ -27,7 +35,7 @@ export const state = { runs: new Map(), below: new Map(), waiting: [], machines:
 /** Read it anew. @returns {Promise<number>} the number of the newest event in it */
 export async function readState() {
   const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
-  const [overview, approvals] = await Promise.all([ask("/overview?since=" + Math.floor(midnight) + "&limit=" + state.limit), ask("/approvals")]);
+  const [overview, approvals] = await Promise.all([ask("/overview?since=" + Math.floor(midnight) + "&limit=" + state.limit), ask("/approvals", undefined, { parse: parseWaiting })]);
   state.runs = new Map(overview.runs.map((/** @type {Run} */ run) => [run.id, run]));
   state.below = new Map();
   for (const run of state.runs.values()) {
