@@ -55,6 +55,12 @@ class Part(pydantic.BaseModel):
     number: int = pydantic.Field(gt=1)
 
 
+class Note(msgspec.Struct):
+    """Has a field with one choice."""
+
+    kind: Literal["note"]
+
+
 class Paper(msgspec.Struct, tag=True):
     """Told from ``Film`` by its tag."""
 
@@ -139,6 +145,7 @@ def test_a_value_is_read_and_written_and_read_again(kind: Any, given_: Any, valu
         (list[Place], '[{"path": "a"}]', [Place("a")]),
         (list[Paper | Film], [{"type": "Film", "kind": "FEATURE"}], [Film("feature")]),
         (Dog | Cat, {"kind": "cat", "mood": "Cross"}, Cat(kind="cat", mood="cross")),
+        (Note, {"kind": "NOTE"}, Note("note")),
     ],
 )
 def test_what_was_meant_is_taken(kind: Any, given_: Any, value: Any) -> None:

@@ -214,7 +214,7 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
             return value  # then it is reported as a text
     wanted = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "string"
     options = [each for each in _alternatives(schema, root) if wanted in kinds_of(each, root)]
-    if isinstance(value, dict):
+    if isinstance(value, dict) and len(options) > 1:
         options = [each for each in options if _has_tag(cast("Json", value), each)]
     if len(options) != 1:
         return value
@@ -238,9 +238,10 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
 def _has_tag(value: Json, schema: Json) -> bool:
     """Whether an object has the fixed words that a schema asks for, such as the tag of a struct in a union."""
     for name, inner in schema.get("properties", {}).items():
-        words = inner.get("enum", [inner["const"]] if "const" in inner else [])
-        if len(words) == 1 and name in value and value[name] not in words:
-            return False
+        if isinstance(inner, dict) and name in value:  # True and False are schemas too
+            words = inner.get("enum", [inner["const"]] if "const" in inner else [])
+            if len(words) == 1 and value[name] not in words:
+                return False
     return True
 
 
