@@ -12,10 +12,8 @@ request comes in between.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -37,7 +35,7 @@ from repertory.errors import (
     ScopeReadOnly,
 )
 from repertory.memory.items import Item, ItemInfo, encode_content, item_info, shape_item
-from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id, same_content
+from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id, same_content, with_copies
 from repertory.memory.messages import (
     Change,
     ClearScope,
@@ -58,7 +56,7 @@ from repertory.memory.messages import (
     StoreItem,
 )
 from repertory.memory.quota import MemoryQuota, check_room
-from repertory.memory.scopes import Scope, resolve
+from repertory.memory.scopes import LONGEST_ID, Scope, read_lineage, resolve
 from repertory.memory.threads import off_loop
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
@@ -68,7 +66,6 @@ from repertory.record.waiting import Ticket
 T = TypeVar("T")
 
 _EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
-_LONGEST_ID: Final = 1_000  # characters; ids are in every listing and in an index
 _MOST_SCOPES: Final = 1_000  # kept in memory, some 500 bytes each; others are read again when they are used
 
 
@@ -156,17 +153,15 @@ class MemoryActor:
         """Read a scope and its ancestors into memory, if it exists."""
         if scope_id in self._scopes:
             return
-        parent: Scope | None = None
-        for opened in reversed(await self._journal.read_scope(scope_id)):
-            parent = self._remember(resolve(opened, parent))
+        for scope in await read_lineage(self._journal, scope_id):
+            self._remember(scope)
 
-    def _remember(self, scope: Scope) -> Scope:
+    def _remember(self, scope: Scope) -> None:
         while len(self._scopes) >= _MOST_SCOPES:
             del self._scopes[next(iter(self._scopes))]
         if len(self._sizes) >= _MOST_SCOPES:
             self._sizes.clear()
         self._scopes[scope.opened.scope_id] = scope
-        return scope
 
     def _scope(self, scope_id: str, by: str, *, read: bool) -> Scope:
         scope = self._scopes.get(scope_id)
@@ -382,7 +377,7 @@ class MemoryActor:
         plan = compared.plan
         wanted = [*plan.take, *plan.copy]
         whole = await journal.find_items([(opened.scope_id, now)], ids=wanted, bodies=True, ended=True)
-        versions = await self._with_copies(whole, {*plan.copy}, parent)
+        versions = await with_copies(journal, whole, plan.copy, parent.view(now))
         seen = await read_by_id(journal, parent.view(now), [version.item_id for version in versions])
 
         def finish(items: Sequence[ItemWritten]) -> tuple[MergeReport, list[Record]]:
@@ -401,36 +396,6 @@ class MemoryActor:
             return report, [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
 
         return await self._write_next(message, parent, versions, seen, finish)
-
-    async def _with_copies(
-        self, versions: Sequence[ItemWritten], copied: Collection[str], parent: Scope
-    ) -> Sequence[ItemWritten]:
-        """A child's versions; instead of those to be ``copied``, copies to be written beside the parent's own.
-
-        Each copy replaces an earlier copy of it. If the parent has changed that since, it stays, and the new copy gets
-        another id.
-        """
-        if not copied:
-            return versions
-        copies = {version.item_id: _copy(version) for version in versions if version.item_id in copied}
-        found = await read_by_id(self._journal, parent.view(self._position), [copy.item_id for copy in copies.values()])
-        earlier = await self._journal.read_items([versions[0].scope_id]) if found else []
-
-        def choose() -> list[ItemWritten]:
-            made = defaultdict[str, list[ItemWritten]](list)
-            for copy in map(_copy, earlier):
-                made[copy.item_id].append(copy)
-            chosen: list[ItemWritten] = []
-            for version in versions:
-                copy = copies.get(version.item_id, version)
-                own = found.get(copy.item_id) if copy is not version else None
-                if own is not None and not any(same_content(each, own) for each in made[own.item_id]):
-                    item_id = _id_beside(version.item_id, version.scope_id, str(version.position))
-                    copy = msgspec.structs.replace(copy, item_id=item_id)
-                chosen.append(copy)
-            return chosen
-
-        return await off_loop(choose, items=len(versions) + len(earlier))
 
 
 # --- run by the asker -----------------------------------------------------------------------------------------
@@ -454,10 +419,8 @@ async def _ask_again(ref: MemoryRef, message: ReadFirst) -> Any:
 
 
 def _check_id(name: str, value: str) -> None:
-    if len(value) > _LONGEST_ID:
-        raise RecordRefused(
-            f"{name} must be at most {_LONGEST_ID:,} characters, got {show(value)}; nothing was written"
-        )
+    if len(value) > LONGEST_ID:
+        raise RecordRefused(f"{name} must be at most {LONGEST_ID:,} characters, got {show(value)}; nothing was written")
 
 
 def _writable(scope: Scope) -> Scope:
@@ -485,18 +448,3 @@ def _check_unchanged(item_id: str, actual: int, expected: int) -> None:
 
 def _ended(version: ItemWritten) -> ItemWritten:
     return msgspec.structs.replace(version, deleted=True, content="", size=0, digest="")
-
-
-def _copy(version: ItemWritten) -> ItemWritten:
-    """A version to be kept beside the parent's own."""
-    related = (*version.related_to, version.item_id)
-    return msgspec.structs.replace(version, item_id=_id_beside(version.item_id, version.scope_id), related_to=related)
-
-
-def _id_beside(item_id: str, *marks: str) -> str:
-    """The id of a copy; if it would be too long, its end is replaced by a hash."""
-    mark = "".join(f"@{each}" for each in marks)
-    if len(item_id) + len(mark) <= _LONGEST_ID:
-        return item_id + mark
-    mark = f"~{hashlib.blake2b(item_id.encode(), digest_size=8).hexdigest()}{mark}"
-    return item_id[: _LONGEST_ID - len(mark)] + mark

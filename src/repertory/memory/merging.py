@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -10,7 +12,7 @@ import msgspec
 
 from repertory.errors import ScopeNotFound
 from repertory.memory.items import Item, shape_item
-from repertory.memory.scopes import Scope
+from repertory.memory.scopes import LONGEST_ID, Scope
 from repertory.memory.threads import off_loop
 from repertory.record.items import Layer
 from repertory.record.journal import Journal
@@ -205,3 +207,53 @@ async def read_by_id(
 ) -> dict[str, ItemWritten]:
     """The versions of some items that layers show, or of all, by item id."""
     return {item.item_id: item for item in await journal.find_items(layers, ids=ids, bodies=bodies)}
+
+
+# --- copies ---------------------------------------------------------------------------------------------
+
+
+async def with_copies(
+    journal: Journal, versions: Sequence[ItemWritten], copied: Collection[str], parent: Sequence[Layer]
+) -> Sequence[ItemWritten]:
+    """A child's versions; instead of those to be ``copied``, copies to be written beside the parent's own.
+
+    Each copy replaces an earlier copy of it. If the parent has changed that since, it stays, and the new copy gets
+    another id.
+    """
+    if not copied:
+        return versions
+    wanted = {*copied}
+    copies = {version.item_id: _copy(version) for version in versions if version.item_id in wanted}
+    found = await read_by_id(journal, parent, [copy.item_id for copy in copies.values()])
+    earlier = await journal.read_items([versions[0].scope_id]) if found else []
+
+    def choose() -> list[ItemWritten]:
+        made = defaultdict[str, list[ItemWritten]](list)
+        for copy in map(_copy, earlier):
+            made[copy.item_id].append(copy)
+        chosen: list[ItemWritten] = []
+        for version in versions:
+            copy = copies.get(version.item_id, version)
+            own = found.get(copy.item_id) if copy is not version else None
+            if own is not None and not any(same_content(each, own) for each in made[own.item_id]):
+                item_id = _id_beside(version.item_id, version.scope_id, str(version.position))
+                copy = msgspec.structs.replace(copy, item_id=item_id)
+            chosen.append(copy)
+        return chosen
+
+    return await off_loop(choose, items=len(versions) + len(earlier))
+
+
+def _copy(version: ItemWritten) -> ItemWritten:
+    """A version to be kept beside the parent's own."""
+    related = (*version.related_to, version.item_id)
+    return msgspec.structs.replace(version, item_id=_id_beside(version.item_id, version.scope_id), related_to=related)
+
+
+def _id_beside(item_id: str, *marks: str) -> str:
+    """The id of a copy; if it would be too long, its end is replaced by a hash."""
+    mark = "".join(f"@{each}" for each in marks)
+    if len(item_id) + len(mark) <= LONGEST_ID:
+        return item_id + mark
+    mark = f"~{hashlib.blake2b(item_id.encode(), digest_size=8).hexdigest()}{mark}"
+    return item_id[: LONGEST_ID - len(mark)] + mark

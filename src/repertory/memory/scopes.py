@@ -7,12 +7,17 @@ empty. Nothing is ever copied: a view is a list of layers over one log, and a sn
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from repertory.errors import ScopeNotFound
 from repertory.record.items import Layer
 from repertory.record.journal import Journal
 from repertory.record.records import ScopeOpened
+
+LONGEST_ID: Final = 1_000
+"""Characters that the id of a scope or an item may have; ids are in every listing and in an index."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -49,11 +54,17 @@ def resolve(opened: ScopeOpened, parent: Scope | None) -> Scope:
     return Scope(opened, opened.scope_id, ((opened.scope_id, None), *inherited), read_only)
 
 
-async def read_scope(journal: Journal, scope_id: str) -> Scope:
-    """Read a scope and its ancestors. Raises ``ScopeNotFound``."""
-    scope: Scope | None = None
+async def read_lineage(journal: Journal, scope_id: str) -> list[Scope]:
+    """Read a scope and its ancestors, the scope itself last; [] if there is no scope with this id."""
+    lineage: list[Scope] = []
     for opened in reversed(await journal.read_scope(scope_id)):
-        scope = resolve(opened, scope)
-    if scope is None:
+        lineage.append(resolve(opened, lineage[-1] if lineage else None))
+    return lineage
+
+
+async def read_scope(journal: Journal, scope_id: str) -> Scope:
+    """Read a scope. Raises ``ScopeNotFound``."""
+    lineage = await read_lineage(journal, scope_id)
+    if not lineage:
         raise ScopeNotFound(f"there is no memory scope {scope_id!r}")
-    return scope
+    return lineage[-1]
