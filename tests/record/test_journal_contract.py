@@ -203,7 +203,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
     check(body)
 
 
-@pytest.mark.parametrize("odd", ["half \udc80", "nul \0"])
+@pytest.mark.parametrize("odd", ["half \udc80", "nul \0", "escape \x1a"])
 def test_ids_that_sql_cannot_compare_are_refused(check: Check, odd: str) -> None:
     """No journal keeps them: the tree of such a run, or the newest version of such an item, would not be found."""
 

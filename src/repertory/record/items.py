@@ -12,7 +12,7 @@ from repertory._choices import check_struct
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.record.contents import of_tree
-from repertory.record.reads import Reads
+from repertory.record.reads import Reads, json_list
 from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
 from repertory.record.rows import NO_LIMIT, TABLES, Value
 from repertory.record.search import FullText, IndexRow, Question, SearchIndex, indexable, label, phrases_of, spaced
@@ -212,7 +212,7 @@ class ItemReads(Reads):
         """All versions of the scopes' items up to a position of the item log, in order; None means all."""
         bound, values = ("", ()) if upto is None else ("AND t.position <= ?", (upto,))
         where = f"WHERE t.scope_id IN (SELECT value FROM json_each(?)) {bound} ORDER BY t.position"
-        return await self._records(ItemWritten, where, self._list(scope_ids), *values)
+        return await self._records(ItemWritten, where, json_list(scope_ids), *values)
 
     async def find_items(
         self,
@@ -237,6 +237,6 @@ class ItemReads(Reads):
             return []  # punctuation is not indexed
         if _labels(query) or query.text.strip():
             await self._catch_up(ITEMS)
-        wanted = None if ids is None else self._list(ids)
+        wanted = None if ids is None else json_list(ids)
         sql, values = _select(layers, query, wanted, self._full_text, bodies=bodies, ended=ended)
         return await self._fetch("items", sql, values, lambda rows: [_ITEMS.read(row[1:])[1] for row in rows])

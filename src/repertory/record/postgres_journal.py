@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -24,7 +24,7 @@ from repertory.record.postgres_sql import check_server, connect, driver, explain
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
 from repertory.record.reads import Rows, number_of
 from repertory.record.redaction import Redactor
-from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text
+from repertory.record.rows import UNREADABLE, Value
 from repertory.record.sqlite_journal import OwnedJournal
 from repertory.record.tables import Tables
 
@@ -123,7 +123,8 @@ class PostgresJournal(OwnedJournal):
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         def fetch(connection: Connection) -> T:
-            return decode(restore(connection.execute(translate(sql), values).fetchall()))
+            found = connection.execute(translate(sql), [*map(to_column, values)])
+            return decode(restore(found.fetchall()))
 
         return await self._reader.use(f"read {what} in", fetch)
 
@@ -164,12 +165,6 @@ class PostgresJournal(OwnedJournal):
         """A position at or after the last one in the item log."""
         sql = f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions"
         return max(await self._fetch("items", sql, (), number_of), await super().last_item_position())
-
-    def _text(self, text: str) -> Value:
-        return to_column(encode_text(text))
-
-    def _list(self, values: Iterable[object]) -> str:
-        return encode_json([self._text(value) if isinstance(value, str) else value for value in values])
 
     def _close(self) -> None:
         try:

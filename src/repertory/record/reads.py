@@ -32,6 +32,11 @@ def marks(values: Collection[Value]) -> str:
     return ", ".join("?" * len(values)) or "NULL"
 
 
+def json_list(values: Iterable[str | int]) -> str:
+    """Ids or numbers for ``IN (SELECT value FROM json_each(?))``."""
+    return encode_json([plain_text(value) if isinstance(value, str) else value for value in values])
+
+
 class Reads:
     """The base class of every part of a journal that reads."""
 
@@ -55,17 +60,8 @@ class Reads:
 
     async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         await self._settle()
-        return await self._query(
-            what, sql, [self._text(value) if isinstance(value, str) else value for value in values], decode
-        )
-
-    def _text(self, text: str) -> Value:
-        """A text as it is stored in a column."""
-        return encode_text(text)
-
-    def _list(self, values: Iterable[object]) -> str:
-        """Values for ``IN (SELECT value FROM json_each(?))``."""
-        return encode_json([plain_text(value) if isinstance(value, str) else value for value in values])
+        values = [encode_text(value) if isinstance(value, str) else value for value in values]
+        return await self._query(what, sql, values, decode)
 
     async def _read(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> Numbered:
         """Read records of one kind with their numbers.

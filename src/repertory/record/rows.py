@@ -55,7 +55,7 @@ NO_LIMIT: Final = _INT64 - 1  # the largest number that LIMIT accepts; it is abo
 _SHORT: Final = 1_000_000
 # Columns that SQL compares with parts of themselves, or with the beginnings of others: trees of runs, and ids of items.
 _IDS: Final = frozenset({"run_id", "parent_id", "scope_id", "owner", "item_id"})
-_NOT_IN_IDS: Final = re.compile("[\0\ud800-\udfff]")  # which SQL reads as something else, or not to their end
+_NOT_IN_IDS: Final = re.compile("[\0\x1a\ud800-\udfff]")  # which some engine reads as something else, or must escape
 
 
 # --- values -----------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class Table:
         for index in self._ids:
             if isinstance(values[index], str) and _NOT_IN_IDS.search(values[index]):
                 raise ValueError(
-                    f"{self.columns[index]} must be without NUL and half characters, got {show(values[index])}"
+                    f"{self.columns[index]} must be without NUL, U+001A and half characters, got {show(values[index])}"
                 )
         for index, encode, _ in self._codecs:
             if values[index] is not None or index not in self._optional:
@@ -413,6 +413,9 @@ TABLES: Final[dict[type[Any], Table]] = {
     )
 }
 _COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}
+_NEWEST: Final = " UNION ALL ".join(f"SELECT max(seq) AS seq FROM {table.name}" for table in TABLES.values())
+NEWEST: Final = f"SELECT coalesce(max(seq), 0) FROM ({_NEWEST}) tables"
+"""SQL for the number of the newest record; 0 if there is none."""
 
 AFTER_REFUSED: Final = "a batch that it builds on was refused"
 # Hints for the error when a table already has a row that a batch wants to write.

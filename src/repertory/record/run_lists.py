@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.errors import RunNotFound
 from repertory.record.contents import FINAL
-from repertory.record.reads import Rows, ids_of, marks, number_of
+from repertory.record.reads import Rows, ids_of, json_list, marks, number_of
 from repertory.record.records import RunRow, RunState
 from repertory.record.rows import NO_LIMIT, Value, decode_text
 from repertory.record.run_reads import RunReads
@@ -95,7 +95,7 @@ class ListReads(RunReads):
         # '/' comes right after '.'; '-', which an id may also have, right before it.
         tree = """SELECT t.seq FROM json_each(?) k JOIN runs t ON t.run_id >= k.value AND t.run_id < k.value || '/'
             WHERE t.run_id = k.value OR substr(t.run_id, length(k.value) + 1, 1) = '.'"""
-        return await self._read_runs(f"WHERE r.seq IN ({tree})", self._list(roots)) if roots else []
+        return await self._read_runs(f"WHERE r.seq IN ({tree})", json_list(roots)) if roots else []
 
     async def read_ended_roots(self, before: float) -> list[str]:
         """The ids of the roots that ended before a time, in seconds since 1970, and have not been resumed since."""
@@ -118,7 +118,7 @@ class ListReads(RunReads):
         for sign, ids in (("IN", wanted.among), ("NOT IN", wanted.without or None)):
             if ids is not None:
                 conditions.append(f"r.run_id {sign} (SELECT value FROM json_each(?))")
-                values.append(self._list(ids))
+                values.append(json_list(ids))
         return f"({' AND '.join(conditions)})"
 
     async def _with_text(self, sql: str, values: Sequence[Value], text: str) -> list[str]:

@@ -16,7 +16,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
-from repertory.record.reads import OF_RUN, Reads, Rows, ids_of, marks, number_of
+from repertory.record.reads import OF_RUN, Reads, Rows, ids_of, json_list, marks, number_of
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -39,7 +39,7 @@ from repertory.record.records import (
     WebhookTried,
 )
 from repertory.record.requests import RecordedRequest
-from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json
+from repertory.record.rows import NEWEST, NO_LIMIT, TABLES, Value, decode_text, encode_json
 from repertory.record.schema import LATEST_ITERATION
 from repertory.record.search import ENTRIES, search_hit
 from repertory.record.statistics import RESULT_SUMMARIZED, STATES_SQL, RunStatistics, Totals, statistics_sql, totals_sql
@@ -192,7 +192,7 @@ class RunReads(Reads):
     async def _read_positions(self, run_id: str, positions: Collection[int]) -> list[Entry]:
         # Only these entries, so that damage to other entries does no harm.
         which = "t.position IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
-        return await self._read_entries(which, run_id, self._list(positions)) if positions else []
+        return await self._read_entries(which, run_id, json_list(positions)) if positions else []
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """Full-text search over a run's ledger, best first: entries with any of the words, by BM25.
@@ -264,7 +264,7 @@ class RunReads(Reads):
         values: tuple[Value, ...]
         where, values = ("", ()) if run_id is None else (OF_TREE, (run_id,) * 3)
         if of is not None:
-            where, values = "run_id IN (SELECT value FROM json_each(?))", (self._list(of),)
+            where, values = "run_id IN (SELECT value FROM json_each(?))", (json_list(of),)
         sql = statistics_sql(where)
         names = RunStatistics.__struct_fields__
 
@@ -276,8 +276,7 @@ class RunReads(Reads):
     async def read_totals(self, *, after: int = 0) -> Totals:
         """What the records after a number add to the figures of all runs, by agent; 0 for all records."""
         removals = await self._fetch("removals", "SELECT count(*) FROM removals", (), number_of)
-        newest = " UNION ALL ".join(f"SELECT max(seq) AS seq FROM {table.name}" for table in TABLES.values())
-        last = await self._fetch("records", f"SELECT coalesce(max(seq), 0) FROM ({newest}) tables", (), number_of)
+        last = await self._fetch("records", NEWEST, (), number_of)
         upto = max(after, min(last, await self._complete_below() - 1))
         sql, names = totals_sql(), RunStatistics.__struct_fields__
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from repertory.errors import JournalDamaged
@@ -21,64 +21,64 @@ def find_damage(path: str, deep: bool) -> list[str]:
     with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=30.0)) as connection:
         connection.execute("PRAGMA query_only = 1")
         connection.text_factory = lenient_text
-        found = _of_sqlite(connection, path, "integrity_check" if deep else "quick_check")
+        found = _whole(path, "read", _of_sqlite(connection, "integrity_check" if deep else "quick_check"))
         if deep:
             for table in TABLES.values():
-                found += itertools.islice(_of_table(connection, path, table), _MOST)
-            found += _misplaced(connection, path)
-            connection.execute("BEGIN")  # all tables are counted at one moment, as the owner may go on writing
-            found += _missing(connection, path)
+                found += _whole(path, f"read {table.name} in", itertools.islice(_of_table(connection, table), _MOST))
+            found += _whole(path, "compare the states of runs in", _misplaced(connection))
+            found += _whole(path, "count what is in", _missing(connection))
         return found
 
 
-def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[str]:
+def _whole(path: str, doing: str, findings: Iterable[str]) -> list[str]:
+    """All findings of a check; also if the file is so damaged that SQLite cannot even list the damage."""
+    found: list[str] = []
     try:
-        found = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}")]
-    except ERRORS as error:  # so damaged that SQLite cannot even list the damage
-        return [str(explain(error, path, "read"))]
-    return [] if found == ["ok"] else found
-
-
-def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterator[str]:
-    try:
-        # In the order of the table itself, because an index may be damaged too.
-        for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
-            try:
-                table.read(row)
-            except JournalDamaged as error:
-                yield str(error)
+        found.extend(findings)
     except ERRORS as error:
-        yield str(explain(error, path, f"read {table.name} in"))
+        found.append(str(explain(error, path, doing)))
+    return found
 
 
-def _misplaced(connection: sqlite3.Connection, path: str) -> list[str]:
+def _of_sqlite(connection: sqlite3.Connection, pragma: str) -> Iterator[str]:
+    for (text,) in connection.execute(f"PRAGMA {pragma}"):
+        if text != "ok":
+            yield str(text)
+
+
+def _of_table(connection: sqlite3.Connection, table: Table) -> Iterator[str]:
+    # In the order of the table itself, because an index may be damaged too.
+    for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
+        try:
+            table.read(row)
+        except JournalDamaged as error:
+            yield str(error)
+
+
+def _misplaced(connection: sqlite3.Connection) -> Iterator[str]:
     """Check that the table of current states agrees with the records."""
     kept = "SELECT seq, root, state, changed FROM current_states"
     lacking = f"SELECT * FROM ({CURRENT_STATES} EXCEPT {kept})"
     sql = f"SELECT count(*) FROM ({lacking} UNION ALL SELECT * FROM ({kept} EXCEPT {CURRENT_STATES}))"
-    try:
-        (wrong,) = connection.execute(sql).fetchone()
-    except ERRORS as error:
-        return [str(explain(error, path, "compare the states of runs in"))]
-    return [f"{wrong} rows of current_states are not what the records say"] if wrong else []
+    (wrong,) = connection.execute(sql).fetchone()
+    if wrong:
+        yield f"{wrong} rows of current_states are not what the records say"
 
 
-def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
+def _missing(connection: sqlite3.Connection) -> Iterator[str]:
     """Find missing records: over all tables together, numbers have no gaps."""
-    try:
-        counts = [
-            connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
-            for table in TABLES.values()
-        ]
-        # These two tables have no checksums, and a damaged number may be a text now.
-        removed = (
-            "SELECT coalesce(sum(CAST(records AS INTEGER)), 0), coalesce(max(CAST(newest AS INTEGER)), 0) FROM removals"
-        )
-        counts.append(connection.execute(removed).fetchone())
-        moved = "SELECT coalesce(sum(CAST(records - upto AS INTEGER)), 0) FROM moved"  # numbers that have gaps
-        (gaps,) = connection.execute(moved).fetchone()
-    except ERRORS as error:
-        return [str(explain(error, path, "count what is in"))]
+    connection.execute("BEGIN")  # all tables are counted at one moment, as the owner may go on writing
+    counts = [
+        connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
+        for table in TABLES.values()
+    ]
+    # These two tables have no checksums, and a damaged number may be a text now.
+    removed = (
+        "SELECT coalesce(sum(CAST(records AS INTEGER)), 0), coalesce(max(CAST(newest AS INTEGER)), 0) FROM removals"
+    )
+    counts.append(connection.execute(removed).fetchone())
+    moved = "SELECT coalesce(sum(CAST(records - upto AS INTEGER)), 0) FROM moved"  # numbers that have gaps
+    (gaps,) = connection.execute(moved).fetchone()
     there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # removed records included
-    written = newest + gaps
-    return [] if there == written else [f"{written} records were written, and {there} are there"]
+    if there != newest + gaps:
+        yield f"{newest + gaps} records were written, and {there} are there"

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.forks import keep_for_ever
-from repertory.record.rows import TABLES, Value, encode_json
+from repertory.record.rows import NEWEST, TABLES, Value, encode_json
 from repertory.record.sqlite_file import OpenedFile, explain, is_busy, is_disk_error
 from repertory.record.waiting import Answer, Failure, Ticket, wake_all
 from repertory.record.writing import Batch, Writer
@@ -47,9 +47,9 @@ class Inserter:
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        newest = [f"SELECT coalesce(max(seq), 0) AS seq FROM {table.name}" for table in TABLES.values()]
-        newest.append("SELECT coalesce(max(newest), 0) AS seq FROM removals")
-        (self.sequence,) = connection.execute(f"SELECT max(seq) FROM ({' UNION ALL '.join(newest)})").fetchone()
+        (removed,) = connection.execute("SELECT coalesce(max(newest), 0) FROM removals").fetchone()
+        (newest,) = connection.execute(NEWEST).fetchone()
+        self.sequence: int = max(newest, removed)
         most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
         self._tables: dict[str, tuple[int, list[tuple[int, str]]]] = {}  # columns; the SQL for each number of rows
         for table in TABLES.values():
