@@ -7,8 +7,9 @@ from repertory.memory.handle import Memory, MemoryMode
 from repertory.memory.items import Item, ItemInfo, Transform
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import MemoryRef
-from repertory.memory.payload import Payload, PayloadScope, SourceRecord
+from repertory.memory.payload import Payload, PayloadScope
 from repertory.memory.quota import MemoryQuota
+from repertory.memory.sources import SourceRecord
 from repertory.record.items import ItemQuery
 
 __all__ = [

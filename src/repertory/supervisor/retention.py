@@ -17,7 +17,7 @@ from repertory.context import decode_decision
 from repertory.context.plan import PinEntry, UnpinEntry
 from repertory.errors import JournalError, RunError
 from repertory.memory.documents import document_of
-from repertory.memory.payload import without_sources
+from repertory.memory.sources import without_sources
 from repertory.record.contents import StoredBody
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, DecisionMade, PayloadChanged
