@@ -59,7 +59,7 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("priorty = 1", 3, r"\[agents.clerk\] priorty: nobody knows this key; did you mean 'priority'\?"),
+        ("priorty = 1", 3, r"\[agents.clerk\] priorty: unknown key; did you mean 'priority'\?"),
         ('priority = "high"', 3, r"\[agents.clerk\] priority: Expected `int`, got `str`; got 'high'"),
         ("priority = 101", 3, r"\[agents.clerk\] priority: priority must be a whole number from -100 to 100, got 101"),
         ('labels = [""]', 3, r"\[agents.clerk\] labels: labels must be a list of printable texts that are not empty"),
@@ -68,7 +68,7 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ("[agents.clerk.limits]\ncosts = 1", 4, r"\[agents.clerk.limits\] costs: there is no limit 'costs'"),
         ("[agents.clerk.limits]\ncost = 0", 4, r"\[agents.clerk.limits\] cost: limits.cost must be above 0"),
         ("[agents.clerk.quota]\nruns = 0", 3, r"\[agents.clerk.quota\]: quota.runs must be a whole number"),
-        ("[agents.clerk.quota]\nper_day = 1", 4, r"\[agents.clerk.quota\] per_day: nobody knows this key"),
+        ("[agents.clerk.quota]\nper_day = 1", 4, r"\[agents.clerk.quota\] per_day: unknown key"),
         ('[agents.other]\nfile = "agents/none.md"', 4, r"\[agents.other\] file: there is no agent file"),
         (
             '[agents.other]\nfile = "agents/clerk.md"',
@@ -80,7 +80,7 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ("[limits]\nseconds = -1", 4, r"\[limits\] seconds: limits.seconds must be a number of at least 0"),
         ("[service]\nmax_runs = 0", 4, r"\[service\] max_runs: max_runs must be a whole number of at least 1"),
         (f"[service]\nmax_runs = {2**63}", 4, r"\[service\] max_runs: max_runs must be a whole number"),
-        ("[service]\nmax_run = 1", 4, r"\[service\] max_run: nobody knows this key; did you mean 'max_runs'\?"),
+        ("[service]\nmax_run = 1", 4, r"\[service\] max_run: unknown key; did you mean 'max_runs'\?"),
         ('[service]\nport = 1\nsocket = "s"', 4, r"\[service\] port: either a socket or a port"),
         (
             "[retention]\nfinished = -1",
@@ -93,10 +93,10 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ("[quotas.web]\nruns = true", 4, r"\[quotas.web\] runs: Expected `int \| null`, got `bool`"),
         ('[quotas."a b"]\nruns = 1', 3, r"\[quotas.a b\]: client must have at most 100 printable"),
         ("[quotas]\nweb = 1", 4, r"\[quotas.web\]: expected a table, got 1"),
-        ("[agnets.x]\n", 3, r"agnets: nobody knows this key; did you mean 'agents'\?"),
+        ("[agnets.x]\n", 3, r"agnets: unknown key; did you mean 'agents'\?"),
         (f"{FIRST}{SECOND}cron = 1", 13, r"\[schedules\] cron: Expected `str`, got `int`"),
         (f'{FIRST}{SECOND}cron = "* * *"', 8, r"\[schedules\]: cron must be minute, hour"),
-        (f'{FIRST}{SECOND}cron = "* * * * *"\nagnet = 1', 14, r"\[schedules\] agnet: nobody knows this key"),
+        (f'{FIRST}{SECOND}cron = "* * * * *"\nagnet = 1', 14, r"\[schedules\] agnet: unknown key"),
         (FIRST + SECOND, 8, r"\[schedules\] cron: is missing"),
         (FIRST + FIRST, 9, r"\[schedules\] name: 'first' is the name of another one already"),
         (
@@ -112,8 +112,8 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
             5,
             r"\[webhooks\] secret_env: .* the environment has no NOT_SET",
         ),
-        ("[service\n", None, "is no TOML"),
-        (f"[service]\nmax_runs = {'1' * 5000}", None, "is no TOML"),
+        ("[service\n", None, "is not valid TOML"),
+        (f"[service]\nmax_runs = {'1' * 5000}", None, "is not valid TOML"),
         (f"[limits]\ntokens = {10**400}", 4, r"\[limits\] tokens: limits.tokens must be a whole number"),
         (f"[quotas.web]\nruns = {2**63}", 3, r"\[quotas.web\]: quota.runs must be a whole number"),
         (f'[agents.long]\nfile = "{"a" * 5000}.md"', 4, r"\[agents.long\] file: there is no agent file .*aaa"),
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_said_with_line_table_and_key(text: str, line: int | No
     """Every kind of mistake: a key that nobody knows, another type, a bound, an agent that is not there."""
     with pytest.raises(DefinitionError, match=words) as caught:
         read_company(write(folder, text))
-    if "no TOML" not in str(caught.value):
+    if "valid TOML" not in str(caught.value):
         assert caught.value.line == line, str(caught.value)
         assert f"company.toml, line {line}: " in str(caught.value)
 

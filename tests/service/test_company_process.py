@@ -83,7 +83,7 @@ def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> N
     first, second = company.start("a"), company.start("b")
     company.write(COMPANY.replace("max_runs = 1", "max_rums = 2"))
     code, said = company.command("reload")
-    assert (code, "line 3: [service] max_rums: nobody knows this key; did you mean 'max_runs'?" in said) == (2, True)
+    assert (code, "line 3: [service] max_rums: unknown key; did you mean 'max_runs'?" in said) == (2, True)
     os.kill(company.pid, signal.SIGHUP)
     log = company.folder / "company.log"
     until(lambda: "not reloaded, continuing as before" in log.read_text())

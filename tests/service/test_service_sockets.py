@@ -66,7 +66,7 @@ def test_a_successor_keeps_its_socket(short: Path) -> None:
 def test_what_is_no_socket_is_never_removed(short: Path) -> None:
     """A mistyped path costs nobody a file."""
     (short / "diary").write_text("Dear diary")
-    with pytest.raises(ConfigurationError, match="no socket of ours"), unix_listener(short / "diary"):
+    with pytest.raises(ConfigurationError, match="not a socket of this user"), unix_listener(short / "diary"):
         pass
     assert (short / "diary").read_text() == "Dear diary"
     (short / "target.lock").write_text("")

@@ -194,7 +194,7 @@ def test_sockets_for_another_process_are_not_taken() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: os.open("/dev/null", os.O_RDONLY), "no socket"),
+        (lambda: os.open("/dev/null", os.O_RDONLY), "not a socket"),
         (lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).detach(), "does not listen"),
         (lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).detach(), "does not listen"),
         (lambda: socket.create_server(("0.0.0.0", 0)).detach(), "for its own machine"),

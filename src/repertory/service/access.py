@@ -84,7 +84,7 @@ class Access:
             name for name in ("host", "origin", "authorization", "content-type") if len(values.get(name, [])) > 1
         ]
         if several:
-            return Refusal(400, f"the header {several[0]} came more than once")
+            return Refusal(400, f"the header {several[0]} was sent more than once")
         first = {name: found[0] for name, found in values.items()}
         host = first.get("host", "").lower()
         if not self._is_our_host(host):

@@ -42,7 +42,7 @@ class TomlFile:
         except OSError as error:
             raise DefinitionError(str(path), f"cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
-            raise DefinitionError(str(path), f"is no TOML: {error}") from error
+            raise DefinitionError(str(path), f"is not valid TOML: {error}") from error
 
     def refuse(self, table: str, key: str, problem: str, *, number: int = 0) -> NoReturn:
         """Raise ``DefinitionError`` for a key of a table; ``number`` counts tables of one name, from 0."""
@@ -94,7 +94,7 @@ class TomlFile:
             if key not in known:
                 close = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                self.refuse(table, key, f"nobody knows this key; {hint}there are {', '.join(known)}", number=number)
+                self.refuse(table, key, f"unknown key; {hint}there are {', '.join(known)}", number=number)
 
     def _line_of(self, table: str, key: str, number: int) -> int | None:
         """The line of a key, or else of its table; None if the file writes it in an unusual way."""

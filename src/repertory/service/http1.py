@@ -216,7 +216,7 @@ class Connection:
                 await self._stream.send(data or b"")
         except TimeoutError:
             self._report(
-                f"dropped a client that took nothing for {self._send_timeout:g} s; it can go on from the last id"
+                f"dropped a client that took nothing for {self._send_timeout:g} s; it can continue from the last id"
             )
             self.drop()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):

@@ -248,9 +248,9 @@ def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T
     values: dict[str, Any] = {}
     for name, text in given:
         if name not in known:
-            raise HTTPException(400, f"nothing is known of {clip(name, 40)!r} here; there is {', '.join(known)}")
+            raise HTTPException(400, f"unknown parameter {clip(name, 40)!r}; there are {', '.join(known)}")
         if name in values:
-            raise HTTPException(400, f"{name} came more than once")
+            raise HTTPException(400, f"{name} was given more than once")
         values[name] = _number(text, name) if _is_number(known[name]) else text
     try:
         return msgspec.convert(values, kind)

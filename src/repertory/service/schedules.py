@@ -280,7 +280,7 @@ class Scheduler:
         if after < now - _LONG_AGO and next(schedule.due_after(after)) <= now - _LONG_AGO:
             # The clock was wrong, or no process ran for years: each minute since 1970 would be 29 million due times.
             after = now - _LONG_AGO
-            words = "what was due more than a year ago is not made up for"
+            words = "due times more than a year ago are not made up for"
             await self._settle(schedule.name, schedule.rule, after, "began", reason=words)
         coming = after
         for coming in schedule.due_after(after):
@@ -297,7 +297,7 @@ class Scheduler:
         catch_up = len(missed) if schedule.missed == "all" else int(schedule.missed == "once" and not on_time)
         skipped = missed[: len(missed) - min(catch_up, _MAX_CATCH_UP)]
         if skipped:
-            words = "nobody was there when it was due"
+            words = "no process was running when it was due"
             await self._settle(schedule.name, schedule.rule, skipped[-1], "skipped", reason=words, count=len(skipped))
         for each in due[len(skipped) :]:
             beside = schedule.missed == "all" and each < now - self._grace

@@ -48,7 +48,7 @@ def private_folder(folder: Path) -> Path:
         if shared or status.st_uid not in (0, os.geteuid()):
             raise ConfigurationError(
                 f"{place} can be changed by other users (owner {status.st_uid}, mode {status.st_mode & 0o7777:04o}), "
-                f"so {folder} is no safe place; choose another with --socket"
+                f"so {folder} is not a safe place; choose another with --socket"
             )
     return folder
 
@@ -147,7 +147,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
-        raise ConfigurationError(f"{path} exists and is no socket of ours; choose another with --socket")
+        raise ConfigurationError(f"{path} exists and is not a socket of this user; choose another with --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_TIMEOUT)
         try:

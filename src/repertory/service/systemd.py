@@ -107,7 +107,7 @@ def _checked(descriptor: int) -> socket.socket:
         listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise ConfigurationError(
-            f"systemd passed descriptor {descriptor}, which is no socket: {error.strerror}"
+            f"systemd passed descriptor {descriptor}, which is not a socket: {error.strerror}"
         ) from error
     where = f"systemd passed descriptor {descriptor}, which"
     if passed.type != socket.SOCK_STREAM or not listening:
@@ -207,5 +207,5 @@ def _quoted(word: str) -> str:
 
 def _printable(word: str) -> str:
     if not word.isprintable():
-        raise ConfigurationError(f"a unit has no room for line breaks and control characters, got {word[:100]!r}")
+        raise ConfigurationError(f"a unit cannot contain line breaks or control characters, got {word[:100]!r}")
     return word

@@ -62,7 +62,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             _ = parts.port  # parsed only now
             (parts.hostname or "").encode("idna")  # fails here instead of at the lookup
         except ValueError as error:
-            raise ConfigurationError(f"webhook {self.url[:200]!r} is no address: {error}") from error
+            raise ConfigurationError(f"webhook {self.url[:200]!r} is not a valid address: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or not _URL.fullmatch(self.url):
             raise ConfigurationError(f"webhook {self.url[:200]!r} must be https://HOST/…")
         if parts.username is not None or parts.password is not None:
