@@ -169,7 +169,8 @@ async def test_what_another_version_asks_is_refused() -> None:
         run = await supervisor.spawn(rp.Agent("lead"), "Go.")
         live = supervisor._runtime.runs.find(run.id)
         assert live is not None
-        for request in (["ForgetAll", {}], ["StoreItem", {"scope": 5}]):
-            text = base64.b64encode(msgspec.msgpack.encode(request)).decode()
+        requests = (["ForgetAll", {}], ["StoreItem", {"scope": 5}], "ClearScope", [["ClearScope"], {}])
+        texts = [base64.b64encode(msgspec.msgpack.encode(request)).decode() for request in requests]
+        for text in (*texts, "", "not base 64", texts[0][:8]):
             with pytest.raises(ConfigurationError, match="another version"):
                 await answer_memory(live, Command("cmd-1", live.run_id, "memory", {}), request=text)

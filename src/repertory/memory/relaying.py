@@ -14,7 +14,7 @@ from repertory.memory.items import Item, ItemInfo
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import Change, OpenScope, ScopeMessage
 from repertory.record.records import ScopeOpened
-from repertory.record.rows import NOT_KEPT
+from repertory.record.rows import NOT_KEPT, UNREADABLE
 
 _REQUESTS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(ScopeMessage)}
 _ANSWERS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Item, ItemInfo, ScopeOpened, MergeReport)}
@@ -43,12 +43,12 @@ def decode_request(text: str) -> Any:
     Raises:
         ConfigurationError: It is not a request that can be relayed.
     """
-    kind, fields = _decode(text)
     try:
+        kind, fields = _decode(text)
         return msgspec.convert(fields, _REQUESTS[kind])
-    except (KeyError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise ConfigurationError(
-            f"memory here knows no {kind} of this form ({error}); is that machine's repertory another version?"
+            f"memory here knows no request of this form ({error}); is that machine's repertory another version?"
         ) from error
 
 
