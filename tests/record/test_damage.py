@@ -302,7 +302,11 @@ async def use(path: Path) -> list[JournalError]:
 @pytest.mark.parametrize(
     ("damage", "fact"),
     [
-        ("UPDATE sqlite_master SET sql = CAST(x'435245415445c8' AS TEXT) WHERE name = 'run_states'", "malformed"),
+        (
+            "UPDATE sqlite_master SET sql = CAST(x'435245415445c8' AS TEXT) WHERE name = 'run_states'",
+            "cannot open .* codec can't decode",
+        ),
+        ("INSERT INTO removals VALUES ('run-9', 1.0, 1, 2, x'ff', 0)", "cannot open .*bytes"),
         ("DROP TABLE search_progress", "cannot index in .* no such table: search_progress"),
         ("UPDATE items SET position = 9e999", "cannot read items .*infinity"),
         ("UPDATE search_progress SET items = 'x', entries = 'y'", "cannot index in "),

@@ -23,6 +23,7 @@ from repertory.errors import (
 )
 from repertory.record.forks import abandon_in_forks
 from repertory.record.journal import Durability
+from repertory.record.rows import UNREADABLE
 from repertory.record.schema import check_current, migrate, schema_version
 
 # In WAL mode FULL syncs at every commit, NORMAL only at checkpoints. NORMAL loses acknowledged commits in a power
@@ -41,8 +42,8 @@ _DISK_ERRORS: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite raises; the second if its message quotes a damaged schema, which need not be text."""
+ERRORS: Final = (sqlite3.Error, *UNREADABLE)
+"""What reading or writing a file raises: errors of SQLite, and those of values that were damaged."""
 _READERS_TIMEOUT: Final = 1000  # milliseconds to wait for readers when opening
 _MOST_WORDS: Final = 10_000  # bytes of a lock file: two paths of the greatest length, and some room
 _PIECE: Final = 2**20  # bytes of the log that are copied at a time
@@ -72,9 +73,10 @@ def is_disk_error(error: BaseException) -> bool:
 
 def explain(error: Exception, path: str, doing: str) -> JournalError:
     """Map one of ``ERRORS`` to the journal's error; the only place where this is done."""
-    malformed = isinstance(error, UnicodeDecodeError)
-    fact = f"cannot {doing} {path}: {'malformed database schema' if malformed else error}"
-    match sqlite3.SQLITE_CORRUPT if malformed else _primary_code(error):
+    fact = f"cannot {doing} {path}: {error}"
+    if not isinstance(error, sqlite3.Error):
+        return JournalDamaged(fact)
+    match _primary_code(error):
         case sqlite3.SQLITE_NOTADB:
             return JournalUnreadable(f"{fact}; choose another file")
         case sqlite3.SQLITE_CORRUPT:

@@ -15,13 +15,13 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly, JournalUnreadable
+from repertory.errors import JournalClosed, JournalReadOnly, JournalUnreadable
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal
 from repertory.record.reads import Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
-from repertory.record.rows import AFTER_REFUSED, UNREADABLE, Value
+from repertory.record.rows import AFTER_REFUSED, Value
 from repertory.record.schema import migrate
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
@@ -250,8 +250,6 @@ class SqliteJournal(OwnedJournal):
             return await self._writer.start_job(work).result()
         except ERRORS as error:
             raise explain(error, self.path, doing) from error
-        except UNREADABLE as error:
-            raise JournalDamaged(f"cannot {doing} {self.path}: {error}") from error
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)

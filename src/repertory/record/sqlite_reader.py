@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from repertory.errors import JournalClosed, JournalDamaged
+from repertory.errors import JournalClosed
 from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.reads import Rows
-from repertory.record.rows import UNREADABLE, Value, lenient_text
+from repertory.record.rows import Value, lenient_text
 from repertory.record.sqlite_file import ERRORS, explain, read_uri
 from repertory.record.waiting import Answer, wake_all
 
@@ -97,8 +97,6 @@ class SqliteReader:
                 return decode(rows)
             except ERRORS as error:
                 raise explain(error, self._path, f"read {what} in") from error
-            except UNREADABLE as error:
-                raise JournalDamaged(f"cannot read {what} in {self._path}: {error}") from error
 
     async def _connect(self) -> aiosqlite.Connection:
         import aiosqlite
