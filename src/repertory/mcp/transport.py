@@ -71,6 +71,7 @@ async def open_client(
     async with AsyncExitStack() as stack:
         words: deque[str] = deque(maxlen=_LAST_LINES)
         transport: AbstractAsyncContextManager[Any]
+        output: tuple[TextIO, threading.Thread] | None = None  # what a process writes to its standard error
         if isinstance(target, str):
             import httpx2
 
@@ -84,7 +85,7 @@ async def open_client(
             transport = streamable_http_client(target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
         else:
             command, *arguments = target
-            errlog, reader = stack.enter_context(keep_last_lines(words))
+            output = stack.enter_context(keep_last_lines(words))
             parameters = StdioServerParameters(
                 command=command,
                 args=arguments,
@@ -93,13 +94,14 @@ async def open_client(
                 # Otherwise one byte that is not UTF-8 ends the reading without any report.
                 encoding_error_handler="replace",
             )
-            transport = _talk_to_process(parameters, errlog)
+            transport = _talk_to_process(parameters, output[0])
         try:
             client = await stack.enter_async_context(
                 Client(transport, message_handler=on_message, elicitation_callback=answer)
             )
         except Exception as error:
-            if not isinstance(target, str):
+            if output is not None:
+                errlog, reader = output
                 errlog.close()  # the process has ended too, so the reader comes to the end of what it said
                 await anyio.to_thread.run_sync(reader.join, _READING_ON, abandon_on_cancel=True)
             said = "\n".join(words)

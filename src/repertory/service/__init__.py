@@ -13,7 +13,7 @@ It needs the extra: ``pip install "repertory[service]"``.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from repertory.errors import ConfigurationError
 
@@ -39,13 +39,15 @@ _HOMES = {
 __all__ = ["Access", "Company", "Control", "Options", "create_app", "read_company", "run_service", "serve_http"]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{home}"), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("repertory"):
-            raise
-        raise ConfigurationError(f'{error.name} is not installed; pip install "repertory[service]"') from error
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
+
+    def __getattr__(name):
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("repertory"):
+                raise
+            raise ConfigurationError(f'{error.name} is not installed; pip install "repertory[service]"') from error
