@@ -25,6 +25,7 @@
     ├── JournalError                the durable record
     │   ├── JournalLocked           another process owns the file
     │   ├── JournalSchemaTooNew     written by a newer repertory
+    │   ├── JournalUnavailable      the database server does not answer
     │   ├── JournalUnreadable       not a journal, damaged, or no permission
     │   │   └── JournalDamaged      a record is not what was written
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
@@ -202,6 +203,10 @@ class JournalLocked(JournalError):
 
 class JournalSchemaTooNew(JournalError):
     """The file was written by a newer repertory than this one."""
+
+
+class JournalUnavailable(JournalError):
+    """The database server cannot be reached; a later attempt may succeed."""
 
 
 class JournalUnreadable(JournalError):

@@ -57,7 +57,7 @@ def test_the_doctor_looks_at_the_server(database: str, tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     """With what to do, and without the password."""
     result = invoke("ps", "--db", f"postgresql://me:{PASSWORD}@/x?host=/nowhere", home=tmp_path)
-    assert result.code == 78
+    assert result.code == 1
     assert "cannot open postgresql://me@/x?host=/nowhere" in result.err
     assert "is the server running" in result.err
     assert PASSWORD not in result.err

@@ -26,6 +26,7 @@ from repertory.errors import (
     JournalDamaged,
     JournalReadOnly,
     JournalSchemaTooNew,
+    JournalUnavailable,
     JournalUnreadable,
     JournalWriteFailed,
     RecordRefused,
@@ -161,7 +162,7 @@ def test_a_server_that_is_not_there_is_named_without_the_password(run_async: Run
     """In the error, and in what caused it."""
 
     async def main() -> None:
-        with pytest.raises(JournalUnreadable, match="is the server running") as caught:
+        with pytest.raises(JournalUnavailable, match="is the server running") as caught:
             async with open_journal("postgresql://me:s3cr3t-word@/x?host=/nowhere"):
                 pass
         error: BaseException | None = caught.value
@@ -201,7 +202,8 @@ def test_a_database_that_is_no_journal_is_left_alone(run_async: RunAsync, postgr
             connection.execute("INSERT INTO migrations VALUES (99, 1.0, 'x')")
         await refused(JournalSchemaTooNew, "has schema 99")
         await refused(JournalSchemaTooNew, "has schema 99", readonly=True)
-        await refused(JournalUnreadable, "does not exist", where=postgres.uri("nobody_made_this"))
+        await refused(JournalUnreadable, "does not exist; do its", where=postgres.uri("nobody_made_this"))
+        await refused(JournalUnreadable, "does not exist; do its", where=uri.replace("postgres@", "nobody@"))
 
     run_async(main)
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 import anyio
 import httpx2
@@ -20,8 +21,9 @@ from service_parts import JSON, Gate
 import repertory as rp
 import repertory.service
 from patience import PATIENCE
-from repertory.errors import ConfigurationError
-from repertory.service import Options, run_service
+from postgres_server import PostgresServer
+from repertory.errors import ConfigurationError, JournalUnavailable
+from repertory.service import Options, process, run_service
 from repertory.testing import ScriptedModel
 
 
@@ -220,13 +222,41 @@ def test_wrong_options_are_told(short: Path, run_async: Any, options: dict[str, 
     async def main() -> None:
         await run_service(Options(database=short / "a.db", model=ScriptedModel([]), **options))
 
-    with pytest.raises((ConfigurationError, BaseExceptionGroup)) as caught:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
         run_async(main)
-    error: BaseException = caught.value
-    while isinstance(error, BaseExceptionGroup):
-        (error,) = error.exceptions
-    assert isinstance(error, ConfigurationError)
-    assert words in str(error)
+
+
+def test_a_service_waits_for_its_database_server(
+    short: Path, run_async: Any, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when both start with the machine. A signal ends the waiting too, with the reason."""
+    monkeypatch.setattr(process, "_DATABASE_RETRY", 0.01)
+    address = urlsplit(postgres.new_database())
+    socket_dir = Path(parse_qs(address.query)["host"][0])
+    later = short / "later"
+    options = Options(
+        database=urlunsplit(address._replace(query=urlencode({"host": later}))),
+        model=ScriptedModel([]),
+        socket=short / "s",
+    )
+    said: list[str] = []
+
+    async def serve(*, appears: bool) -> None:
+        def report(line: str) -> None:
+            said.append(line)
+            if "tries again" in line and appears:
+                later.symlink_to(socket_dir)
+            else:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with anyio.fail_after(PATIENCE):
+            await run_service(options, report=report)
+
+    with pytest.raises(JournalUnavailable, match="is the server running"):
+        run_async(partial(serve, appears=False))
+    run_async(partial(serve, appears=True))
+    assert "is the server running" in said[1]
+    assert said[2].startswith("serving")
 
 
 def test_the_room_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

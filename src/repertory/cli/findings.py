@@ -125,8 +125,7 @@ def check_postgres(address: PostgresAddress) -> Iterator[Finding]:
             (at,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone() or (0.0,)
             apart = max(before - at, at - time.time(), 0.0)
     except driver().Error as error:
-        advice = "is it running, and are you allowed to connect?"
-        yield Finding(name, "problem", str(explain(error, address, "look at")), advice)
+        yield Finding(name, "problem", str(explain(error, address, "look at")))
         return
     except (ConfigurationError, JournalError) as error:
         yield Finding(name, "problem", str(error))

@@ -43,7 +43,8 @@ async def open_journal(
 
     Raises:
         JournalLocked: Another process owns the file; the message names it.
-        JournalUnreadable: It is not a journal, is damaged, or may not be read; or the server cannot be reached.
+        JournalUnavailable: The database server does not answer.
+        JournalUnreadable: It is not a journal, is damaged, or may not be read.
         JournalWriteFailed: The disk does not make durable what the file already holds.
         JournalSchemaTooNew: A newer repertory wrote it.
         ConfigurationError: An argument is invalid, a value to redact is shorter than 8 characters, or psycopg is not

@@ -194,7 +194,8 @@ class PostgresReader:
 
         Raises:
             JournalClosed: After ``aclose``.
-            JournalUnreadable: The server refuses the query, or stays away.
+            JournalUnavailable: The server stays away.
+            JournalUnreadable: It refuses the query.
             JournalDamaged: Something there is not what was written.
         """
         self._check()

@@ -15,7 +15,14 @@ from typing import Any, Final, TypeAlias
 
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
-from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, JournalWriteFailed, LeaseLost
+from repertory.errors import (
+    ConfigurationError,
+    JournalError,
+    JournalUnavailable,
+    JournalUnreadable,
+    JournalWriteFailed,
+    LeaseLost,
+)
 from repertory.record.journal import Durability
 from repertory.record.rows import Value
 
@@ -37,6 +44,7 @@ _SERVERS_NETWORK: Final = """SET tcp_keepalives_idle = 5; SET tcp_keepalives_int
 
 # --- SQL --------------------------------------------------------------------------------------------------
 
+_PING_TIMEOUT: Final = 5  # seconds to ask a server whether it accepts connections
 _MARK: Final = re.compile(r"\?(\d*)|'[^']*'|INDEXED BY \w+")
 
 
@@ -277,6 +285,16 @@ def explain(error: BaseException, address: PostgresAddress, doing: str) -> Journ
         return JournalUnreadable(f"{fact}; create it with createdb")
     if doing == "write":
         return JournalWriteFailed(f"{fact}{'; make room, then start again' if state.startswith('53') else ''}")
-    if is_away(error):
-        return JournalUnreadable(f"{fact}; is the server running, and is the address right?")
-    return JournalUnreadable(fact)
+    if not is_away(error):
+        return JournalUnreadable(fact)
+    if _accepts_connections(address):  # the driver does not pass on why a server refused one
+        return JournalUnreadable(f"{fact}; do its user and its database exist, and is the password right?")
+    return JournalUnavailable(f"{fact}; is the server running, and is the address right?")
+
+
+def _accepts_connections(address: PostgresAddress) -> bool:
+    """Whether a server accepts connections at all; blocks."""
+    psycopg = driver()
+    info = psycopg.conninfo.make_conninfo(address.uri, connect_timeout=_PING_TIMEOUT)
+    ping = psycopg.pq.PGconn.ping(info.encode())
+    return bool(ping == psycopg.pq.Ping.OK)

@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +18,9 @@ import anyio
 import anyio.abc
 import msgspec
 
+from repertory._error_texts import leaves_of
 from repertory._postgres_address import PostgresAddress, postgres_address
-from repertory.errors import ConfigurationError, RepertoryError
+from repertory.errors import ConfigurationError, JournalUnavailable, RepertoryError
 from repertory.llm.model import Model
 from repertory.record.records import RunRow
 from repertory.service.access import Access
@@ -33,12 +34,11 @@ from repertory.service.sockets import default_socket, tcp_listener, unix_listene
 from repertory.service.systemd import Notifier, passed_sockets
 from repertory.service.tokens import default_token_file, read_or_make_token
 from repertory.service.webhooks import Webhook
-from repertory.supervisor import open_supervisor
+from repertory.supervisor import Supervisor, open_supervisor
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
-_MAINTENANCE_INTERVAL: Final = (
-    10.0  # seconds between two looks at the log file, and between two lines of status for systemd
-)
+_MAINTENANCE_INTERVAL: Final = 10.0  # seconds between two looks at the log file, and two lines of status for systemd
+_DATABASE_RETRY: Final = 5.0  # seconds between two attempts to reach the database server at the start
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +117,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     Raises:
         JournalLocked: Another process uses the database.
         AddressInUse: Another process uses the socket or port.
+        JournalUnavailable: The database server did not answer before a signal came.
         ConfigurationError: An option cannot be met.
     """
     if options.socket is not None and options.port is not None:
@@ -134,19 +135,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
             server, anchor = None, Path(database)
         passed = [sockets.enter_context(each) for each in passed_sockets()]
         asked_to_end, reload = anyio.Event(), _AutoResetEvent()
-        async with anyio.create_task_group() as process:
-            await process.start(_listen_for_signals, asked_to_end, reload)
-            async with open_supervisor(
-                database,
-                model=options.model,
-                summaries=options.summaries,
-                drain_timeout=options.drain_timeout,
-                redact=options.redact,
-                name=options.name,
-                # With labels, even an empty tuple, it takes runs that other machines left; with None it does not.
-                labels=options.labels or (() if isinstance(database, PostgresAddress) else None),
-                lease=options.lease,
-            ) as supervisor:
+        async with _listening_for_signals(asked_to_end, reload) as process:
+            async with _open_patiently(options, database, asked_to_end, report) as supervisor:
                 control = Control(
                     supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
                 )
@@ -206,8 +196,65 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         "second signal kills them"
                     )
                     systemd.status(f"ending; runs in progress: {going}")
-                process.cancel_scope.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
-            process.cancel_scope.cancel()
+                process.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
+            process.cancel()
+
+
+@asynccontextmanager
+async def _listening_for_signals(
+    asked_to_end: anyio.Event, reload: _AutoResetEvent
+) -> AsyncGenerator[anyio.CancelScope]:
+    """Listen for signals during the block; it gets the block's scope. A single error is raised without a group."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(_listen_for_signals, asked_to_end, reload)
+            yield tasks.cancel_scope
+    except BaseExceptionGroup as group:
+        leaf, *others = leaves_of(group)
+        if others:
+            raise
+        raise leaf from leaf.__cause__
+
+
+@asynccontextmanager
+async def _open_patiently(
+    options: Options,
+    database: str | os.PathLike[str] | PostgresAddress,
+    asked_to_end: anyio.Event,
+    report: Callable[[str], None],
+) -> AsyncGenerator[Supervisor]:
+    """Open the supervisor; if the database server does not answer, as when the machine starts, wait until it does.
+
+    Raises:
+        JournalUnavailable: A signal asked the service to end before the server answered.
+    """
+    waits = False
+    while True:
+        async with AsyncExitStack() as stack:
+            try:
+                supervisor = await stack.enter_async_context(
+                    open_supervisor(
+                        database,
+                        model=options.model,
+                        summaries=options.summaries,
+                        drain_timeout=options.drain_timeout,
+                        redact=options.redact,
+                        name=options.name,
+                        # With labels, even none, it takes runs that other machines left; with None it does not.
+                        labels=options.labels or (() if isinstance(database, PostgresAddress) else None),
+                        lease=options.lease,
+                    )
+                )
+            except JournalUnavailable as error:
+                if not waits:
+                    report(f"{error} The service tries again every {_DATABASE_RETRY:g} s")
+                waits = True
+                with anyio.move_on_after(_DATABASE_RETRY):
+                    await asked_to_end.wait()
+                    raise
+            else:
+                yield supervisor
+                return
 
 
 class _AutoResetEvent:
