@@ -157,10 +157,18 @@ def check_struct(made: msgspec.Struct) -> None:
         try:
             msgspec.convert(value, kind)
         except (ValueError, TypeError, AttributeError) as error:
-            literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
-            message = str(error) if isinstance(error, msgspec.ValidationError) else "not of the type of this field"
-            why = f"; expected {choices(literal)}" if literal else f": {message[:1].lower()}{message[1:]}"
-            raise ConfigurationError(f"{type(made).__name__}.{name} is {show(value)}{why}") from error
+            raise ConfigurationError(
+                f"{type(made).__name__}.{name} is {show(value)}; {expected(kind, error)}"
+            ) from error
+
+
+def expected(kind: Any, error: Exception) -> str:
+    """What a value had to be that msgspec could not convert; it does not name the words of a ``Literal`` itself."""
+    literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
+    if literal is not None:
+        return f"expected {choices(literal)}"
+    message = str(error) if isinstance(error, msgspec.ValidationError) else "not of the type of this field"
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 @cache

@@ -57,7 +57,7 @@ def test_expiration_can_be_switched_off_as_a_whole() -> None:
     [
         (lambda: ContextPolicy(window=0), "ContextPolicy.window is 0"),
         (lambda: ContextPolicy(window="five"), "ContextPolicy.window is 'five'"),  # type: ignore[arg-type]
-        (lambda: ContextPolicy(tools=range(3)), r"ContextPolicy.tools is range\(0, 3\): not of the type"),  # type: ignore[arg-type]
+        (lambda: ContextPolicy(tools=range(3)), r"ContextPolicy.tools is range\(0, 3\); not of the type"),  # type: ignore[arg-type]
         (lambda: ContextPolicy(rhythm="slow"), "ContextPolicy.rhythm is 'slow'; expected 'thrifty' or 'strict'"),  # type: ignore[arg-type]
         (lambda: ContextPolicy(budget_tokens=10), "ContextPolicy.budget_tokens is 10"),
         (lambda: ContextPolicy(summary_tokens=1), "ContextPolicy.summary_tokens is 1"),

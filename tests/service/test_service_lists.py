@@ -39,8 +39,17 @@ def test_a_list_has_what_fits(short: Path, run_async: Any) -> None:
             assert await ids(client, f"since={int(started) + 1000}") == []
             assert await ids(client, f"until={int(started) - 1000}") == []
             assert len(await ids(client, f"since={int(started) - 1000}")) == 4
-            for wrong in ("state=finished", "state=done,", "sort=best", "since=x", "colour=red", "agent=a&agent=b"):
-                assert await client.get(f"/runs?{wrong}", 400)
+            for wrong, words in (
+                ("state=finished", "state is 'finished'; expected one or more of queued,running,"),
+                ("state=done,", "state is ''; expected"),
+                ("state=done%0a", r"state is 'done\n'; expected"),
+                ("sort=best", "sort is 'best'; expected 'newest' or 'oldest'"),
+                ("since=x", "since must be a number"),
+                ("limit=9999", "limit is 9999; expected `int` <= 1000"),
+                ("colour=red", "unknown parameter 'colour'"),
+                ("agent=a&agent=b", "more than once"),
+            ):
+                assert words in (await client.get(f"/runs?{wrong}", 400))["error"]
             assert "r9" in (await client.get("/runs?before=r9", 404))["error"]
 
     run_async(main)

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
+from repertory._choices import expected
 from repertory.errors import ConfigurationError, DefinitionError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -78,8 +79,10 @@ class TomlFile:
                 self.refuse(table, key, f"must have no NUL, got {value!r:.100}", number=number)
             try:
                 values[key] = msgspec.convert(value, fields[key].type)
-            except (msgspec.ValidationError, ConfigurationError) as error:
+            except ConfigurationError as error:
                 self.refuse(table, key, f"{error}; got {value!r:.100}", number=number)
+            except msgspec.ValidationError as error:
+                self.refuse(table, key, f"{expected(fields[key].type, error)}; got {value!r:.100}", number=number)
         for name, field in fields.items():
             if field.required and name not in given:
                 self.refuse(table, name, "is missing", number=number)

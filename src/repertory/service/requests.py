@@ -15,7 +15,8 @@ MAX_WAIT: Final = 60  # seconds that one request may wait for a result
 _BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _INT64: Final = 10**18 - 1
 
-_STATES: Final = "|".join((*get_args(RunState), "interrupted"))
+STATES: Final = (*get_args(RunState), "interrupted")
+_STATES: Final = "|".join(STATES)
 
 # Blank texts are not refused here but where they are used, with a specific message.
 Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"\S"})]
@@ -178,7 +179,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 100
     figures: Literal["yes", "no"] = "no"
-    state: Annotated[str, msgspec.Meta(pattern=rf"^(({_STATES})(,({_STATES}))*)?$")] = ""
+    state: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": rf"^(({_STATES})(,({_STATES}))*)?$"})] = ""
     agent: str = ""
     client: str = ""
     machine: str = ""

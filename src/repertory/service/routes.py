@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from repertory._choices import expected, show
 from repertory._cutting import clip
 from repertory.errors import (
     ConfigurationError,
@@ -251,7 +252,11 @@ def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T
             raise HTTPException(400, f"unknown parameter {clip(name, 40)!r}; there are {', '.join(known)}")
         if name in values:
             raise HTTPException(400, f"{name} was given more than once")
-        values[name] = _number(text, name) if _is_number(known[name]) else text
+        value = _number(text, name) if _is_number(known[name]) else text
+        try:
+            values[name] = msgspec.convert(value, known[name])
+        except msgspec.ValidationError as error:
+            raise HTTPException(400, f"{name} is {show(value)}; {expected(known[name], error)}") from error
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

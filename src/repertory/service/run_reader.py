@@ -10,14 +10,15 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from repertory._choices import show
 from repertory._ids import root_of
-from repertory.errors import RunNotFound
+from repertory.errors import ConfigurationError, RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState, ScopeMode
 from repertory.record.run_lists import InState, RootFilter
 from repertory.record.statistics import RunStatistics
-from repertory.service.requests import OverviewQuery, RunsQuery
+from repertory.service.requests import STATES, OverviewQuery, RunsQuery
 from repertory.service.views import Overview, RunDetail, RunFigures, RunList, RunNode, RunView, run_view
 
 IsLive: TypeAlias = Callable[[str], bool]
@@ -86,7 +87,10 @@ class RunReader:
     async def _on_record(self, query: RunsQuery) -> RootFilter:
         """The part of a query that the journal can answer, which does not know who runs what."""
         wanted = [*_SETTLED, *_GOING, _INTERRUPTED] if query.machine else []
-        states = [*filter(None, query.state.split(","))] or wanted
+        states = query.state.split(",") if query.state else wanted
+        for state in states:
+            if state not in STATES:
+                raise ConfigurationError(f"state is {show(state)}; expected one or more of {','.join(STATES)}")
         settled: list[RunState] = [state for state in _SETTLED if state in states]
         going: list[RunState] = [state for state in _GOING if state in states]
         in_state = [InState(states=settled)] if settled else []
