@@ -244,7 +244,7 @@ def test_a_service_waits_for_its_database_server(
     async def serve(*, appears: bool) -> None:
         def report(line: str) -> None:
             said.append(line)
-            if "tries again" in line and appears:
+            if "trying again" in line and appears:
                 later.symlink_to(socket_dir)
             else:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -273,9 +273,12 @@ def is_away(error: BaseException) -> bool:
     return state in _AWAY or state.startswith("08")
 
 
+_HINT: Final = re.compile(r"\s*Is the server running[^?]*\?")  # the driver's, which says less than ours
+
+
 def explain(error: BaseException, address: PostgresAddress, doing: str) -> JournalError:
     """Map an error of the server or the driver to the journal's error; the only place where this is done."""
-    fact = f"cannot {doing} {address}: {' '.join(address.without_secrets(error).split())}"
+    fact = f"cannot {doing} {address}: {' '.join(_HINT.sub('', address.without_secrets(error)).split())}"
     state = getattr(error, "sqlstate", None) or ""
     if state == FENCED:
         return LeaseLost(fact)

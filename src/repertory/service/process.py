@@ -247,7 +247,7 @@ async def _open_patiently(
                 )
             except JournalUnavailable as error:
                 if not waits:
-                    report(f"{error} The service tries again every {_DATABASE_RETRY:g} s")
+                    report(f"waiting for the database server, trying again every {_DATABASE_RETRY:g} s: {error}")
                 waits = True
                 with anyio.move_on_after(_DATABASE_RETRY):
                     await asked_to_end.wait()
