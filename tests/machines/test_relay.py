@@ -235,8 +235,12 @@ async def test_a_command_that_cannot_be_read_ends_no_machine(postgres: PostgresS
         await _begun(run)
         commands = supervisor._runtime.commands  # pyright: ignore[reportPrivateUsage]
         assert commands is not None
-        with anyio.fail_after(PATIENCE), pytest.raises(RunError, match="memory could not be carried out: Error: "):
-            await commands.ask(Command("c-1", run.id, "memory", {"request": "x"}))
+        message = {"message_id": {}, "text": "x", "sender": ""}
+        with anyio.fail_after(PATIENCE):
+            with pytest.raises(RunError, match="hear could not be carried out: TypeError: "):
+                await commands.ask(Command("c-1", run.id, "hear", message))
+            with pytest.raises(ConfigurationError, match="another version"):
+                await commands.ask(Command("c-2", run.id, "memory", {"request": "x"}))
         assert supervisor.run(run.id).state == "running"
 
 
