@@ -166,6 +166,7 @@ def test_a_run_of_an_earlier_process_goes_on_and_only_once(short: Path, run_asyn
             run_id = await client.start()
             await gate.held.wait()
         gate = Gate(answer_after=3)
+        gate.hold = True
         async with open_client(short, gate.model, database=database) as client:
             (line,) = (await client.get("/runs"))["runs"]
             assert (line["state"], line["live"], line["resumable"]) == ("interrupted", False, True)
@@ -173,6 +174,7 @@ def test_a_run_of_an_earlier_process_goes_on_and_only_once(short: Path, run_asyn
             async with anyio.create_task_group() as tasks:
                 for _ in range(4):
                     tasks.start_soon(client.post, f"/runs/{run_id}/resume", {})
+            gate.go.set()
             detail = await client.wait_for(run_id, "done")
             assert detail["result"] == "It is done."
             assert gate.calls == 4
