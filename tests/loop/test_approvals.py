@@ -89,6 +89,29 @@ def test_a_call_is_made_once_it_is_allowed(run_async: RunAsync) -> None:
     assert (decided.by, decided.allowed, decided.digest) == ("eve", True, requested.digest)
 
 
+def test_calls_of_one_message_begin_and_wait_in_its_order(run_async: RunAsync) -> None:
+    """On trio too, which begins tasks that are started together in an order of its own."""
+    begun: list[int] = []
+
+    @rp.tool(effect="unsafe", approval=lambda call: call.arguments["number"] >= 80)
+    async def step(number: int) -> str:
+        """Make a step."""
+        begun.append(number)
+        return "made"
+
+    async def main() -> list[Any]:
+        turns = [[call("step", number=8 * turn + each) for each in range(8)] for turn in range(11)]
+        async with open_with(turns) as supervisor:
+            agent = rp.Agent("clerk", tools=[step], limits=rp.Limits(parallel_tools=1))
+            run = await supervisor.spawn(agent, "take your steps")
+            asked = await waiting(run, 8)
+            run.kill()
+            return [each.arguments["number"] for each in asked]
+
+    assert run_async(main) == [*range(80, 88)]
+    assert begun == [*range(80)]
+
+
 def test_a_denial_is_a_result_that_the_model_reads(run_async: RunAsync) -> None:
     """With its reason, and who said so; what was decided cannot be decided otherwise."""
     till = Till(approval="always")

@@ -64,7 +64,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True)
         tool_calls: How many tool calls the run and those below it may make; a call answered from an earlier call's
             result does not count. A call beyond the limit is not made and the model is told so; if the model keeps
             calling tools, its run ends. None for no bound.
-        parallel_tools: How many tool calls of one message run at once.
+        parallel_tools: How many tool calls of one message run at once. They begin in its order.
 
     Raises:
         ConfigurationError: A value is not a number, or is out of range.

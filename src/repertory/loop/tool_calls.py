@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import msgspec
 from anyio import RunFinishedError, from_thread
-from anyio.lowlevel import current_token
+from anyio.lowlevel import checkpoint, current_token
 
 from repertory._frozen import thaw
 from repertory.agents.delegation import REPORTING
@@ -111,8 +111,8 @@ class Caller:
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> LimitExceeded | None:
         """Make calls concurrently, as many at once as the limits allow; each result becomes durable on its own.
 
-        Equal calls that may be answered from one another run one after the other. Calls that give the run's result are
-        answered after all other calls of their turn.
+        They begin in the order in which the model wrote them. Equal calls that may be answered from one another run one
+        after the other. Calls that give the run's result are answered after all other calls of their turn.
 
         Returns:
             The limit that has forbidden all of them; None if any was made.
@@ -144,6 +144,7 @@ class Caller:
         async with anyio.create_task_group() as group:
             for equal in self._group_equal([call for call in calls if not self._is_final(call.use)]):
                 group.start_soon(each, equal)
+                await checkpoint()  # trio begins what is started at once in a random order
         await self._take_result(calls, iteration)
         if aborts:
             raise aborts[0]
