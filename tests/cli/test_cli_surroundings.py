@@ -157,15 +157,16 @@ AGENTS = {
 def test_a_module_that_holds_no_agent_is_wrong_usage(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever importing it does, it is one line that names the module, and no run is begun."""
+    """Whatever importing it does, it is one line that names the module, and no database is made."""
     (tmp_path / "folder.py").mkdir()
     for module, text in AGENTS.items():
         (tmp_path / f"odd_{module}.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.syspath_prepend(tmp_path)
     reference = f"{'odd_' if name in AGENTS else ''}{name}:agent"
-    result = invoke("run", "x", "--agent", reference, "--db", tmp_path / "r.db", home=tmp_path)
-    assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
-    assert not (tmp_path / "r.db").exists()
+    for command in (["run", "x"], ["serve"], ["mcp"]):
+        result = invoke(*command, "--agent", reference, "--db", tmp_path / "r.db", home=tmp_path)
+        assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
+        assert not (tmp_path / "r.db").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 1000, bytes(range(256)) * 20, b"\x1f\x8bxx", b"[" * 100_000, b"{}"])

@@ -18,7 +18,7 @@ import msgspec
 import repertory as rp
 from patience import PATIENCE
 from repertory.llm.model import ModelRequest
-from repertory.service import Access, Control, create_app, serve_http
+from repertory.service import Access, Control, Offers, create_app, serve_http
 from repertory.service.sockets import tcp_listener, unix_listener
 from repertory.testing import FunctionModel, call
 
@@ -187,7 +187,7 @@ async def open_client(
     async with rp.open_supervisor(
         database, model=model, durability="process", drain_timeout=drain_timeout
     ) as supervisor:
-        control = Control(supervisor, agents=agents, root=root)
+        control = Control(supervisor, Offers(agents, root=root))
         with opened as listener:
             address = listener.getsockname()
             port = address[1] if tcp else None

@@ -16,7 +16,7 @@ from service_parts import JSON, Gate, clerk, open_client, scribe
 import repertory as rp
 from repertory.errors import ConfigurationError, ContextMissing, JournalClosed
 from repertory.llm.messages import text_of
-from repertory.service import Control
+from repertory.service import Control, Offers
 from repertory.service.app import OPERATIONS
 from repertory.service.routes import Nothing
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -292,23 +292,22 @@ async def test_an_error_does_not_repeat_all_that_was_sent(short: Path) -> None:
         (["service_parts:nobody"], "has no 'nobody'"),
     ],
 )
-async def test_wrong_agents_are_refused_at_the_start(agents: list[str], words: str) -> None:
+def test_wrong_agents_are_refused_at_the_start(agents: list[str], words: str) -> None:
     """A service that could not start what it was told to offer does not come up."""
-    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
-        with pytest.raises(ConfigurationError, match=words):
-            Control(supervisor, agents=agents)
-        with pytest.raises(ConfigurationError, match="no folder"):
-            Control(supervisor, root=Path("/nowhere"))
-        with pytest.raises(ConfigurationError, match="is no folder"):
-            Control(supervisor, root=Path(__file__))
-        with pytest.raises(ConfigurationError, match="no limit 'money'"):
-            Control(supervisor, limits={"money": 2.0})
+    with pytest.raises(ConfigurationError, match=words):
+        Offers(agents)
+    with pytest.raises(ConfigurationError, match="no folder"):
+        Offers(root=Path("/nowhere"))
+    with pytest.raises(ConfigurationError, match="is no folder"):
+        Offers(root=Path(__file__))
+    with pytest.raises(ConfigurationError, match="no limit 'money'"):
+        Offers(limits={"money": 2.0})
 
 
 async def test_runs_of_a_service_have_its_limits_and_keep_them() -> None:
     """Those that are not said stay the agent's own; a resumption finds them with the run."""
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
-        control = Control(supervisor, agents=["service_parts:clerk"], limits={"tokens": 1_000_000})
+        control = Control(supervisor, Offers(["service_parts:clerk"], limits={"tokens": 1_000_000}))
         run_id = await control.start("clerk", "Go.")
         row = await supervisor.journal.read_run(run_id)
         found = rp.load_agent(row.started.agent_ref, **row.started.options)
@@ -373,15 +372,15 @@ async def test_runs_of_a_service_find_its_context_and_need_it_again(tmp_path: Pa
 
     path, agents = tmp_path / "c.db", ["test_service_api:needy"]
     async with rp.open_supervisor(path, model=FunctionModel(answer)) as supervisor:
-        control = Control(supervisor, agents=agents, context="ann")
+        control = Control(supervisor, Offers(agents), context="ann")
         run_id = await control.start("needy", "Go.")
         await control.tell(run_id, "stop")
         with pytest.raises(rp.RepertoryError):
             await supervisor.run(run_id).wait_result()
     async with rp.open_supervisor(path, model=FunctionModel(answer)) as supervisor:
         with pytest.raises(ContextMissing, match=f"run {run_id} was given an application context"):
-            await Control(supervisor, agents=agents).resume(run_id)
-        await Control(supervisor, agents=agents, context="bob").resume(run_id)
+            await Control(supervisor, Offers(agents)).resume(run_id)
+        await Control(supervisor, Offers(agents), context="bob").resume(run_id)
         assert await supervisor.run(run_id).wait_result() == "done"
         results = [text_of(entry.content) for entry in await supervisor.journal.read_entries(run_id) if entry.tool]
     assert results == ["for bob"]

@@ -14,7 +14,7 @@ import repertory as rp
 from patience import PATIENCE
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
-from repertory.service import Control
+from repertory.service import Control, Offers
 from repertory.service.feed import ModelStream
 from repertory.testing import FunctionModel
 
@@ -82,7 +82,7 @@ async def test_who_is_still_reading_when_a_run_is_asked_again_reads_on() -> None
     """There is no end in between: the run has not ended."""
     gate = Gate(answer_after=0)
     async with rp.open_supervisor(None, model=gate.model, durability="process") as supervisor:
-        control = Control(supervisor, agents=["service_parts:clerk"])
+        control = Control(supervisor, Offers(["service_parts:clerk"]))
         run_id = await control.start("clerk", "Count.")
         await control.wait_ended(run_id, PATIENCE)
         run = await supervisor.spawn(clerk, "Count.", run_id=run_id)  # it has ended, and says so

@@ -29,6 +29,7 @@ async def mcp(
     """
     from repertory.mcp.server import serve_over_stdio
     from repertory.service.control import Control
+    from repertory.service.offers import Offers
     from repertory.service.run_tools import ABOUT, run_tools
     from repertory.supervisor import open_supervisor
 
@@ -36,8 +37,8 @@ async def mcp(
         raise ConfigurationError(
             "nothing to serve: name an agent with --agent module:name, or a folder with --root DIR"
         )
+    offers = Offers(agent, root=root, limits=how.limits)  # first: a mistake in these leaves no database behind
     async with open_supervisor(
         runs_database(db), model=how.model, summaries=how.summaries, redact=redact
     ) as supervisor:
-        control = Control(supervisor, agents=agent, root=root, limits=how.limits)
-        await serve_over_stdio(run_tools(control), instructions=ABOUT)
+        await serve_over_stdio(run_tools(Control(supervisor, offers)), instructions=ABOUT)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repertory.service.app import create_app
     from repertory.service.company import Company, read_company
     from repertory.service.control import Control
+    from repertory.service.offers import Offers
     from repertory.service.process import Options, run_service
     from repertory.service.server import serve_http
 
@@ -29,6 +30,7 @@ _HOMES = {
     "Access": "access",
     "Company": "company",
     "Control": "control",
+    "Offers": "offers",
     "Options": "process",
     "create_app": "app",
     "read_company": "company",
@@ -36,7 +38,17 @@ _HOMES = {
     "serve_http": "server",
 }
 
-__all__ = ["Access", "Company", "Control", "Options", "create_app", "read_company", "run_service", "serve_http"]
+__all__ = [
+    "Access",
+    "Company",
+    "Control",
+    "Offers",
+    "Options",
+    "create_app",
+    "read_company",
+    "run_service",
+    "serve_http",
+]
 
 
 if not TYPE_CHECKING:  # with it, a type checker would accept any name

@@ -6,10 +6,8 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import anyio
@@ -47,26 +45,11 @@ class Control:
 
     Args:
         supervisor: Runs them.
-        agents: The agents that may be started, each as ``module:name``; callers use the agent's own name. See also
-            ``Offers.replace``.
-        root: The folder that the research team may read; a run may be confined to one below it. None offers no
-            research team.
-        limits: Fields of ``Limits`` to override for every run that is started.
-
-    Raises:
-        ConfigurationError: An agent cannot be found, two have the same name, the folder does not exist, or a limit is
-            invalid.
+        offers: The agents that may be started; callers use the agent's own name. None for none.
+        context: The object that tools of its runs find in ``ToolContext.context``; None for none.
     """
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        *,
-        agents: Sequence[str] = (),
-        root: Path | None = None,
-        context: Any = None,
-        limits: Mapping[str, float | None] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, offers: Offers | None = None, *, context: Any = None) -> None:
         self.supervisor = supervisor
         self.journal = supervisor.journal
         self.feed = Feed(supervisor.journal)
@@ -74,7 +57,7 @@ class Control:
         self.monitor = Monitor(supervisor.journal)
         self.duties = Duties(supervisor)
         self.deliveries = Deliveries(supervisor.journal, self.duties)
-        self.offers = Offers(agents, root=root, limits=limits)
+        self.offers = offers or Offers()
         self._context = context
         self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time, duties=self.duties)
         self.on_reload: Callable[[], Sequence[str]] | None = None

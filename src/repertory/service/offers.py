@@ -64,8 +64,9 @@ class Offers:
     """The agents that runs can be started with, by name; and the research team, if there is a folder for it.
 
     Args:
-        references: The agents, each as ``module:name``. The current folder is searched, too.
-        root: The folder that the research team may read; None offers no research team.
+        references: The agents, each as ``module:name``. The current folder is searched, too. See also ``replace``.
+        root: The folder that the research team may read; a run may be confined to one below it. None offers no
+            research team.
         limits: Fields of ``Limits`` to override for every run.
 
     Raises:
@@ -73,7 +74,13 @@ class Offers:
             invalid.
     """
 
-    def __init__(self, references: Iterable[str], *, root: Path | None, limits: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        references: Iterable[str] = (),
+        *,
+        root: Path | None = None,
+        limits: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         check_limits(limits)
         self._limits = limits
         self._root = None if root is None else _existing_folder(root)

@@ -28,6 +28,7 @@ from repertory.service.app import RESERVED, create_app
 from repertory.service.cleaning import run_retention
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
+from repertory.service.offers import Offers
 from repertory.service.places import anchor_of, announce_service, file_announced, holding, place_of_listener
 from repertory.service.server import connection_limit, serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
@@ -123,6 +124,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     if options.socket is not None and options.port is not None:
         raise ConfigurationError("either a socket or a port can be served at, got both")
     database = postgres_address(options.database) or options.database
+    # Before the database is opened: a mistake in these leaves none behind, and takes no run from another machine.
+    offers = Offers(options.agents, root=options.root, limits=options.limits)
     for name in options.redact:
         if not os.environ.get(name, "").strip():
             report(f"--redact {name}: no such variable is set, so nothing is redacted; is the name right?")
@@ -137,9 +140,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
         asked_to_end, reload = anyio.Event(), _AutoResetEvent()
         async with _listening_for_signals(asked_to_end, reload) as process:
             async with _open_patiently(options, database, asked_to_end, report) as supervisor:
-                control = Control(
-                    supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
-                )
+                control = Control(supervisor, offers, context=options.context)
                 control.monitor.on_round.append(systemd.alive)
                 control.deliveries.set_webhooks(options.webhooks)
                 control.has_resumed = False
