@@ -401,16 +401,19 @@ def test_an_ask_given_up_blocks_nobody(run_async: Any) -> None:
     async def main() -> None:
         async with open_system() as system:
             a, b = system.spawn(Agent, "a"), system.spawn(Agent, "b")
-            gate = anyio.Event()
+            begun, gate = anyio.Event(), anyio.Event()
             answers: list[object] = []
 
             async def b_works() -> None:
+                begun.set()
                 await gate.wait()
                 answers.append(await a.ask(Add()))
 
             async def a_tries() -> None:
-                with anyio.move_on_after(0.01):
-                    await b.ask(Relay(b_works))
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(b.ask, Relay(b_works))
+                    await begun.wait()
+                    tasks.cancel_scope.cancel()
 
             await a.ask(Relay(a_tries))
             gate.set()

@@ -517,20 +517,16 @@ def test_an_interrupted_message_is_retried_only_with_attempts(run_async: Any) ->
     assert "held" in run_async(main, 2)
 
 
-def test_a_retried_ask_that_was_given_up_is_not_retried(run_async: Any) -> None:
+async def test_a_retried_ask_that_was_given_up_is_not_retried(autojump_clock: MockClock) -> None:
     """It is withdrawn like any other that has not begun."""
-
-    async def main() -> None:
-        diary: list[str] = []
-        async with open_system(supervision=Supervision(backoff_first=0.01)) as system:
-            ref = system.spawn(lambda: Player(diary), attempts=5)
-            with anyio.move_on_after(0.001):
-                await ref.ask(Crash())
-            await ref.ask(AddSlowly())
-            assert diary == ["crash"]
-            assert ref.statistics().withdrawn == 1
-
-    run_async(main)
+    diary: list[str] = []
+    async with open_system(supervision=Supervision(backoff_first=10)) as system:
+        ref = system.spawn(lambda: Player(diary), attempts=5)
+        with anyio.move_on_after(1):
+            await ref.ask(Crash())
+        await ref.ask(AddSlowly())
+        assert diary == ["crash"]
+        assert ref.statistics().withdrawn == 1
 
 
 async def _swallow(function: Callable[[], Any]) -> None:

@@ -192,7 +192,7 @@ def test_a_renewal_waits_for_no_transaction(postgres: PostgresServer, run_async:
     uri = postgres.emptied_journal()
 
     async def main() -> None:
-        async with machine(uri, lease=0.6) as (_, machines):
+        async with machine(uri, lease=3.0) as (_, machines):
             with postgres.connect(uri) as connection, connection.transaction():
                 connection.execute("SELECT guard_machine(%s, ARRAY[]::text[])", (machines.machine_id,))
                 renewed = machines.lease.renewed
