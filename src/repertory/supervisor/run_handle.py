@@ -76,7 +76,7 @@ class Run(Generic[ResultT]):
         """The run's state: ``queued``, ``running``, ``waiting``, ``paused``; or ``done``, ``failed``, ``stopped``.
 
         ``waiting`` means that it waits for sub-agents, for its turn among its lead's sub-agents, or for a call that
-        ``waiting()`` lists. After its supervisor has closed it is the state on record, in which it can be resumed.
+        ``waiting()`` lists. When its supervisor closes it stays as it is; an unfinished run can be resumed.
         """
         live = self._live
         return "waiting" if live.state == "running" and (live.waiting or live.in_line) else live.state
