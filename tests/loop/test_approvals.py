@@ -112,6 +112,29 @@ def test_calls_of_one_message_begin_and_wait_in_its_order(run_async: RunAsync) -
     assert begun == [*range(80)]
 
 
+@pytest.mark.parametrize("most", [2, 8])
+def test_calls_that_wait_for_the_disk_together_begin_in_their_order(
+    run_async: RunAsync, tmp_path: Path, most: int
+) -> None:
+    """The intents of several calls become durable at once, and trio continues all of these in an order of its own."""
+    begun: list[int] = []
+
+    @rp.tool(effect="unsafe")
+    async def step(number: int) -> str:
+        """Make a step."""
+        begun.append(number)
+        return "made"
+
+    async def main() -> str:
+        turns = [[call("step", number=8 * turn + each) for each in range(8)] for turn in range(10)]
+        async with rp.open_supervisor(tmp_path / "runs.db", model=ScriptedModel([*turns, "done"])) as supervisor:
+            agent = rp.Agent("clerk", tools=[step], limits=rp.Limits(parallel_tools=most))
+            return await (await supervisor.spawn(agent, "take your steps")).wait_result()
+
+    assert run_async(main) == "done"
+    assert begun == [*range(80)]
+
+
 def test_a_denial_is_a_result_that_the_model_reads(run_async: RunAsync) -> None:
     """With its reason, and who said so; what was decided cannot be decided otherwise."""
     till = Till(approval="always")

@@ -51,12 +51,18 @@ async def test_any_brings_the_first_that_ends_and_says_how_the_others_stand() ->
     def any_of(request: ModelRequest) -> object:
         return call("delegate_collect", runs=runs_started(request), wait="any")
 
+    async def once_both_work(request: ModelRequest) -> object:
+        await firm.begun["slow"].wait()
+        firm.release("quick")
+        return any_of(request)
+
     def then_the_other(request: ModelRequest) -> object:
         firm.release("slow")
         return any_of(request)
 
-    firm = Company(delegate("quick", "slow", tool=START), any_of, then_the_other, lambda r: "\n".join(results_in(r)))
-    firm.hold("slow")
+    turns = once_both_work, then_the_other, lambda request: "\n".join(results_in(request))
+    firm = Company(delegate("quick", "slow", tool=START), *turns)
+    firm.hold("quick", "slow")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
         with trio.fail_after(PATIENCE):

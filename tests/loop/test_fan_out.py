@@ -48,6 +48,24 @@ async def test_only_so_many_sub_agents_work_at_once(tool: str) -> None:
     assert text.count("report on") == 6
 
 
+@pytest.mark.parametrize("tool", ["delegate", "delegate_start"])
+def test_sub_agents_of_one_turn_begin_in_the_order_of_their_calls(
+    run_async: RunAsync, tmp_path: Path, tool: str
+) -> None:
+    """Which works first, where not all may at once, is the lead's choice; lists of them have the same order."""
+    tasks = [f"part {number}" for number in range(8)]
+    firm = Company(delegate(*tasks, tool=tool), *([collect] if tool != "delegate" else []), together)
+
+    async def main() -> list[list[str]]:
+        async with rp.open_supervisor(tmp_path / "runs.db", model=firm.model) as supervisor:
+            run = await supervisor.spawn(company(rp.Delegation(background=True, parallel=1)), "Go.")
+            await run.wait_result()
+            recorded = [row.started.task for row in await supervisor.runs() if row.started.parent_id]
+            return [firm.at_work, [child.task for child in run.children], recorded]
+
+    assert run_async(main) == [tasks, tasks, tasks]
+
+
 async def test_who_waits_for_its_turn_can_be_stopped() -> None:
     """A stopped tree ends, those in the line too, and all of them go on when it is resumed."""
     firm = Company(delegate("a", "b", "c"), together)

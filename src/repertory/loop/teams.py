@@ -146,6 +146,7 @@ class Team:
         self._reminded: set[str] = set()
         self._ending = False
         self._failed_in = 0  # the iteration whose delegations one failure has cancelled
+        self._beginning = anyio.Lock()  # sub-agents begin one after the other, in the order of their calls
 
     async def open(self, snapshot: Snapshot) -> None:
         """Continue what the lead had started in the background, in an earlier process or incarnation."""
@@ -371,21 +372,22 @@ class Team:
         Raises:
             ToolFailed: There is no room for it, or another delegation of the same turn has failed.
         """
-        if self._failed_in == context.iteration:
-            raise ToolFailed(f"{agent} was not started: another delegation of this turn has failed")
-        run_id = await self._runs.id_below(self._live, self._members[agent], context.idempotency_key)
-        try:
-            text = read_task(self._members[agent], task)
-        except ConfigurationError as error:
-            raise ToolRetry(str(error)) from error
-        choices = {"memory": memory, "share": share}
-        options = {name: value for name, value in choices.items() if value is not None}
-        try:
-            live = await self._runs.spawn_below(
-                self._live, self._members[agent], text, run_id=run_id, call_id=context.call_id, options=options
-            )
-        except (LimitExceeded, PayloadInvalid, ConfigurationError) as error:
-            raise ToolFailed(f"{agent} was not started: {error}") from error
+        async with self._beginning:
+            if self._failed_in == context.iteration:
+                raise ToolFailed(f"{agent} was not started: another delegation of this turn has failed")
+            run_id = await self._runs.id_below(self._live, self._members[agent], context.idempotency_key)
+            try:
+                text = read_task(self._members[agent], task)
+            except ConfigurationError as error:
+                raise ToolRetry(str(error)) from error
+            choices = {"memory": memory, "share": share}
+            options = {name: value for name, value in choices.items() if value is not None}
+            try:
+                live = await self._runs.spawn_below(
+                    self._live, self._members[agent], text, run_id=run_id, call_id=context.call_id, options=options
+                )
+            except (LimitExceeded, PayloadInvalid, ConfigurationError) as error:
+                raise ToolFailed(f"{agent} was not started: {error}") from error
         found = await self._find(run_id) if live.ended.is_set() else None  # the task may have been retried
         return found or self._follow(Delegated(run_id, live))
 

@@ -59,6 +59,27 @@ _LEAST_POINTED = 300  # characters; a shorter result is repeated instead of poin
 _RECENT = 2  # iterations for which a result is assumed to stay as it is
 
 
+class _Place:
+    """The place of a call among those that are about to begin. They begin in the order of their places.
+
+    What each waits for first, such as the disk, may be there for several at once, and trio then continues them in a
+    random order.
+
+    Attributes:
+        left: Set once the call has begun, or will not begin.
+    """
+
+    def __init__(self, before: _Place | None = None) -> None:
+        self._before = before
+        self.left = anyio.Event()
+
+    async def wait_for_turn(self) -> None:
+        """Wait until each call before it has begun, or will not begin."""
+        while self._before is not None:
+            await self._before.left.wait()
+            self._before = self._before._before  # it may have left without waiting for its turn
+
+
 class Caller:
     """Makes the tool calls of one run.
 
@@ -79,6 +100,7 @@ class Caller:
         self._results = Results(live, self._policy)
         self._reading = Reading(live)
         self.known_ids: set[str] = set()  # ids of all calls of the run, including those without a result
+        self._last_places: dict[bool, _Place] = {}  # by whether the call reports of sub-agents
 
     def open(self, snapshot: Snapshot) -> None:
         """Prepare from the record; no call is answered from results before now."""
@@ -203,8 +225,13 @@ class Caller:
                 if needs_permission(self._live, tool):
                     permitted = await ask_permission(self._live, tool, use)
                 # A call that waits for a sub-agent is not limited here: ``Delegation.parallel`` limits sub-agents.
-                async with nullcontext() if use.name in REPORTING else limiter:
-                    await self._repeat_or_make(call, tool, permitted, iteration)
+                reports = use.name in REPORTING
+                place = self._last_places[reports] = _Place(self._last_places.get(reports))
+                try:
+                    async with nullcontext() if reports else limiter:
+                        await self._repeat_or_make(call, tool, permitted, iteration, place)
+                finally:
+                    place.left.set()
                 if use.id in waits.newest:
                     await self._finish_from_outside(call, iteration, limiter)
         except Refused as refused:
@@ -215,14 +242,16 @@ class Caller:
             else:
                 await self._results.keep(error_result(use, NOT_MADE, iteration), "error")
 
-    async def _repeat_or_make(self, call: OpenCall, tool: Tool, permitted: Permitted, iteration: int) -> None:
+    async def _repeat_or_make(
+        self, call: OpenCall, tool: Tool, permitted: Permitted, iteration: int, place: _Place
+    ) -> None:
         """Answer a call from an earlier one if possible, otherwise make it."""
         digest = arguments_digest(tool.name, permitted.arguments) if permitted.note else call.digest
         earlier = self._live.repeats.find(tool, digest) if not permitted.note else None
         if earlier is None or not await self._repeat(call.use, earlier, iteration):
             if not call.begun:
                 self._live.spending.begin_tool()
-            await self._make(call, tool, permitted, digest, iteration)
+            await self._make(call, tool, permitted, digest, iteration, place=place)
 
     async def _finish_from_outside(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
         """Wait for what comes from outside: continue the tool with it, or record it like any result."""
@@ -277,7 +306,7 @@ class Caller:
         if decided is not None and decided.arguments is not None:
             permitted = Permitted(decided.arguments, edit_note(decided))
         digest = arguments_digest(tool.name, permitted.arguments)
-        await self._make(call, tool, permitted, digest, iteration, answer=answer, answers=answers)
+        await self._make(call, tool, permitted, digest, iteration, place=_Place(), answer=answer, answers=answers)
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
         """Answer a call from an earlier one: point at its result, or show the same again under its citation."""
@@ -307,6 +336,7 @@ class Caller:
         digest: str,
         iteration: int,
         *,
+        place: _Place,
         answer: GivenAnswer | None = None,
         answers: int = 0,
     ) -> None:
@@ -336,6 +366,8 @@ class Caller:
             # A pure call may be repeated at will, so it does not wait for the disk before it starts.
             await ticket.wait()
             await live.shared.may_begin_effect()  # the process may have been suspended meanwhile
+        await place.wait_for_turn()
+        place.left.set()
         live.show(started)
         mark = live.repeats.begin(tool)
         context = ToolContext(
