@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import anyio
+
 from repertory.errors import JournalWriteFailed
-from repertory.record.records import Record
+from repertory.record.records import FINAL_STATES, Record, RunStateChanged
 from repertory.record.sqlite_journal import MemoryJournal
 from repertory.record.waiting import Ticket, wake_all
 
@@ -102,3 +104,35 @@ class SlowJournal(MemoryJournal):
         """Write what is queued, then close."""
         self.release()
         await super().aclose()
+
+
+class LateJournal(MemoryJournal):
+    """A journal that is slow to acknowledge the end of a run, which others can read meanwhile.
+
+    Attributes:
+        ended: Set once the end of a run is on record.
+        acknowledge: Set it to have the journal acknowledge that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended, self.acknowledge = anyio.Event(), anyio.Event()
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Keep a batch."""
+        await super().write(records)
+        if self.ended.is_set():
+            await self.acknowledge.wait()
+
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Ticket:
+        """Keep a batch."""
+        ticket = super().submit(records, on_commit=on_commit, after=after)
+        if any(isinstance(record, RunStateChanged) and record.state in FINAL_STATES for record in records):
+            self.ended.set()
+        return ticket

@@ -18,6 +18,7 @@ import msgspec
 import repertory as rp
 from patience import PATIENCE
 from repertory.llm.model import ModelRequest
+from repertory.record import FINAL_STATES
 from repertory.service import Access, Control, Offers, create_app, serve_http
 from repertory.service.sockets import tcp_listener, unix_listener
 from repertory.testing import FunctionModel, call
@@ -91,12 +92,14 @@ class Client:
         return str((await self.post("/runs", {"agent": agent, "task": task}, 201))["id"])
 
     async def wait_for(self, run_id: str, *states: str) -> Any:
-        """Follow a run until it is in one of the states; its details then."""
+        """Follow a run until it is in one of the states, and has left the process if it has ended; its details then."""
         token = None if isinstance(self.address, str) else TOKEN
         async with self.follow(f"/runs/{run_id}/events", token=token) as stream:
             while True:
                 event = await stream.event()
                 if event["type"] == "StateChanged" and event["body"]["state"] in states:
+                    if event["body"]["state"] in FINAL_STATES:
+                        await self.control.wait_ended(run_id, PATIENCE)
                     return await self.get(f"/runs/{run_id}")
 
     async def connect(self) -> anyio.abc.ByteStream:

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx2
 from browser import Browser, needs_browser
 from service_parts import EventStream, open_client
 from test_service_attach import Terminal
 from test_service_page import go, post, serving, state_is
-from test_service_process import Served, until
+from test_service_process import Served
 from test_service_verbs import begin
 
 from patience import PATIENCE
@@ -22,12 +21,10 @@ from repertory.service.places import Place
 from repertory.testing import ScriptedModel
 
 
-def is_removed(served: Served, run_id: str) -> bool:
-    """Remove a run; False as long as it is ending."""
+def remove(served: Served, run_id: str) -> None:
+    """Remove a run."""
     with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(served.socket)), timeout=PATIENCE) as http:
-        status = http.delete(f"http://localhost/runs/{run_id}").status_code
-    assert status in (204, 409)
-    return status == 204
+        assert http.delete(f"http://localhost/runs/{run_id}").status_code == 204
 
 
 async def removal(stream: EventStream) -> dict[str, Any]:
@@ -52,9 +49,7 @@ async def test_whoever_follows_a_removed_run_is_told(short: Path) -> None:
                 assert (await stream.event())["type"] == "RunSpawned"
             views = asking.follow(None)
             before = await anext(views)
-            while (answer := await client.http.delete(f"/runs/{run_id}")).status_code == 409:
-                await anyio.sleep(0.01)  # it is on record that it has ended a moment before it has
-            assert answer.status_code == 204
+            assert (await client.http.delete(f"/runs/{run_id}")).status_code == 204
             for stream in (own, every):
                 told = await removal(stream)
                 assert (told["run_id"], told["type"], told["body"]) == (run_id, "RunRemoved", {})
@@ -87,7 +82,7 @@ def test_whoever_is_attached_to_a_removed_run_is_told(short: Path) -> None:
         run_id = begin(served, "talker")
         terminal = Terminal(short, "attach", run_id)
         terminal.expect("[done]")
-        until(lambda: is_removed(served, run_id))
+        remove(served, run_id)
         terminal.expect(f"run {run_id} was removed, with its whole record")
         assert terminal.end() == output.NOT_FOUND
         assert "Traceback" not in terminal.seen

@@ -12,7 +12,9 @@ import pytest
 from service_parts import JSON, Client, Gate, open_client
 
 import repertory as rp
+from failing_journals import LateJournal
 from patience import PATIENCE
+from repertory.service import Control, Offers
 from repertory.service.run_tools import run_tools
 from repertory.testing import FunctionModel, ScriptedModel
 
@@ -152,6 +154,27 @@ def test_a_result_is_waited_for(short: Path, run_async: Any) -> None:
             assert "<= 60" in (await client.get(f"/runs/{run_id}/result?wait=61", 400))["error"]
 
     run_async(main)
+
+
+async def test_a_result_is_given_once_its_run_may_be_removed() -> None:
+    """Not as soon as it is on record: this process may not know yet that it is written."""
+    journal = LateJournal()
+    async with rp.open_supervisor(journal=journal, model=ScriptedModel(["Done."])) as supervisor:
+        control = Control(supervisor, Offers(["service_parts:clerk"]))
+        run_id = await control.start("clerk", "Go.")
+        await journal.ended.wait()
+        states: list[str] = []
+
+        async def wait() -> None:
+            states.append((await control.wait_ended(run_id, PATIENCE)).state)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert states == []
+            journal.acknowledge.set()
+        assert states == ["done"]
+        assert control.find(run_id) is None
 
 
 def test_who_goes_away_is_not_waited_for(short: Path, run_async: Any) -> None:

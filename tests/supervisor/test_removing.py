@@ -5,17 +5,21 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from test_forking import answer, counter
 
 import repertory as rp
 from delegating import Company, collect, company, delegate, last
+from failing_journals import LateJournal
 from killing import kill, play
-from repertory.errors import RunError, RunExists, RunNotFound
+from repertory.errors import ModelRefused, RunError, RunExists, RunNotFound
 from repertory.llm.messages import Text
+from repertory.llm.model import ModelRequest
 from repertory.memory import ItemQuery
 from repertory.record import Draft, Ledger, open_journal
 from repertory.record.records import EventLogged, RunStarted, RunStateChanged
@@ -145,6 +149,34 @@ async def test_a_tree_goes_as_one_and_only_once_it_has_ended() -> None:
         assert await supervisor.journal.last_event() == 0
         with pytest.raises(RunNotFound):
             await run.send("Go on.")
+
+
+@pytest.mark.parametrize("verb", ["remove", "retry"])
+async def test_a_run_that_has_just_ended_on_record_has_ended(verb: str) -> None:
+    """Whoever read that may remove it or try it again, also before this process knows that it was written."""
+    journal = LateJournal()
+
+    def answer(_: ModelRequest) -> str:
+        if not journal.ended.is_set():
+            raise ModelRefused("no")
+        return "Done."
+
+    async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+        agent = rp.Agent("clerk", context=None)
+        run = await supervisor.spawn(agent, "Go.")
+        await journal.ended.wait()
+        assert (await journal.read_run(run.id)).state == "failed"
+        async with trio.open_nursery() as nursery:
+            if verb == "remove":
+                nursery.start_soon(supervisor.remove, run.id)
+            else:
+                nursery.start_soon(partial(supervisor.retry, run.id, agent=agent))
+            await trio.testing.wait_all_tasks_blocked()
+            journal.acknowledge.set()
+        if verb == "remove":
+            assert await supervisor.runs() == []
+        else:
+            assert await run.wait_result() == "Done."
 
 
 async def others_begun(run: rp.Run[Any]) -> None:

@@ -161,13 +161,13 @@ class Control:
         """Wait until a run has ended, or no process runs it."""
         while True:
             run_started = self._run_started  # before looking, so that nothing is missed
-            if (await self.journal.read_run(run_id)).state in FINAL_STATES:
-                return
             run = self.find(run_id)
-            if run is not None:
+            if run is not None:  # also one that has ended on record: then it may be tried again or removed
                 if await run.wait_ended() not in FINAL_STATES:
                     return  # the supervisor is closing
                 continue
+            if (await self.journal.read_run(run_id)).state in FINAL_STATES:
+                return
             if self.has_resumed and not self.is_live(root_of(run_id)):
                 self._remote_runs = await self.supervisor.elsewhere()
                 if not self.is_live(root_of(run_id)):

@@ -158,6 +158,7 @@ async def _remove(runtime: Runtime, run_id: str) -> None:
         if row is None:
             raise RunNotFound(f"run {run_id} was removed meanwhile")
         check_removable(row)
+        await runtime.runs.wait_ending(run_id)
         if runtime.runs.find(run_id) is not None:
             raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")
         await runtime.shared.journal.remove_run(run_id, at=runtime.shared.clock())

@@ -41,6 +41,12 @@ class LiveRuns:
         live = self.by_id.get(run_id)
         return live if live is not None and not live.ended.is_set() else None
 
+    async def wait_ending(self, run_id: str) -> None:
+        """Wait while a run is ending in this process: its end is on record a moment before everybody here knows."""
+        live = self.find(run_id)
+        if live is not None and live.ending:
+            await live.ended.wait()
+
     def under_way(self) -> list[LiveRun]:
         """All runs that are under way in this process."""
         return [live for live in self.by_id.values() if not live.ended.is_set()]

@@ -248,6 +248,8 @@ class Supervisor:
         runtime, started = self._runtime, row.started
         if started.parent_id is not None:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
+        if row.state in FINAL_STATES:
+            await runtime.runs.wait_ending(started.run_id)
         if runtime.runs.find(started.run_id) is not None:
             raise RunError(f"run {started.run_id} is under way already; supervisor.run(run_id) gives it")
         agent = agent_of(started, agent)
