@@ -14,6 +14,7 @@ from placed_team import REF, Script, Shares, delegate_once, last, make, words
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, JournalError, RunStopped
 from repertory.llm.model import ModelRequest
@@ -21,8 +22,6 @@ from repertory.memory import MemoryMode
 from repertory.runs.accounting import Spending, Tally
 from repertory.supervisor import Supervisor
 from repertory.testing import call
-
-PATIENCE = 45.0
 
 
 @pytest.fixture(autouse=True)

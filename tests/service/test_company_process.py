@@ -37,7 +37,8 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     assert code == 75
     assert f"company.toml is already up: process {company.pid} serves it" in said
     runs = [company.start("a"), company.start("b"), company.start("c", priority=1)]
-    until((company.folder / "began").exists)
+    began = company.folder / "began"
+    until(lambda: began.exists() and began.read_text() == "a\n")
     killed = company.pid
     os.kill(killed, signal.SIGKILL)
     until(lambda: owner_of(company.database) is None)
@@ -51,7 +52,7 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     for run_id, task in zip(runs, "abc", strict=True):
         ended = until(lambda run_id=run_id: (found := company.ask("GET", f"/runs/{run_id}/result"))["result"] and found)
         assert ended["result"] == f"Done: {task}"
-    assert (company.folder / "began").read_text().split() == ["a", "a", "c", "b"]
+    assert began.read_text().split() == ["a", "a", "c", "b"]
     serving = company.pid
     code, said = company.command("down")
     assert (code, said) == (

@@ -91,11 +91,6 @@ def command(served: Served, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def state(served: Served, run_id: str) -> str:
-    """How a run stands."""
-    return str(served.ask("GET", f"/runs/{run_id}")["run"]["state"])
-
-
 def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
     """Each sees what the other says, and the answers; Ctrl-C ends one of them, and neither the run nor the other."""
     run_id = begin(served, "talker")
@@ -112,7 +107,9 @@ def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
     assert f"left; the run is done: repertory attach {run_id}" in first.seen
     second.type("More.\r")
     second.expect("I heard: More.")
-    assert state(served, run_id) == "done"
+    assert (
+        served.ask("GET", f"/runs/{run_id}/result?wait=60")["state"] == "done"
+    )  # what it says is shown before its end
     second.expect("[done]")
     second.type("\x04")
     assert second.end() == 0

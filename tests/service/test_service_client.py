@@ -88,11 +88,11 @@ def test_a_refusal_that_never_ends_is_not_waited_for(
     short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream may be silent for long, what is said instead of it may not."""
-    monkeypatch.setattr(client_module, "ANSWER", 0.2)
 
     async def main() -> None:
         refusal = b"HTTP/1.1 503 Busy\r\ncontent-length: 100\r\n\r\n{"
         async with odd_service(short, refusal) as client:
+            monkeypatch.setattr(client_module, "ANSWER", 0.2)
             with pytest.raises(ServiceUnavailable, match="did not answer"):
                 async with aclosing(client.follow(None)) as events:
                     await anext(events)
