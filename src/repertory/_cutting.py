@@ -31,6 +31,7 @@ _LOG = re.compile(
 )
 _JSON = re.compile(r'\s*[\[{]\s*(?:["{\[\]}\d-]|true|false|null|$)')
 _JOINERS = "\u200d\ufe0e\ufe0f"
+_LONGEST_CHARACTER = 31  # code points: a letter with 30 marks, by Unicode's Stream-Safe Text Format
 
 
 def kind_of_text(text: str) -> TextKind:
@@ -56,16 +57,20 @@ def _kind_of(sample: str) -> TextKind:
 
 
 def safe_cut(text: str, at: int) -> int:
-    """The nearest place at or before ``at`` that is not inside a character as people see it."""
-    while 0 < at < len(text) and (
-        unicodedata.combining(text[at])
-        or text[at] in _JOINERS
-        or text[at - 1] == "\u200d"
-        or "\udc00" <= text[at] <= "\udfff"
-        or "\U0001f3fb" <= text[at] <= "\U0001f3ff"  # a skin tone belongs to what it colours
-    ):
-        at -= 1
-    return at
+    """The nearest place at or before ``at`` that is not inside a character as people see it.
+
+    If all places are that a character could reach, as in a text of nothing but accents, it is ``at``.
+    """
+    for place in range(at, max(0, at - _LONGEST_CHARACTER), -1):
+        if place >= len(text) or not (
+            unicodedata.combining(text[place])
+            or text[place] in _JOINERS
+            or text[place - 1] == "\u200d"
+            or "\udc00" <= text[place] <= "\udfff"
+            or "\U0001f3fb" <= text[place] <= "\U0001f3ff"  # a skin tone belongs to what it colours
+        ):
+            return place
+    return 0 if at < _LONGEST_CHARACTER else at
 
 
 def clip(text: str, limit: int) -> str:

@@ -109,6 +109,16 @@ def test_a_cut_at_a_fixed_place_does_split_characters() -> None:
     assert unicodedata.combining("ne\u0301"[2])
 
 
+@pytest.mark.parametrize("mark", ["\u0301", "\u200d", "\ufe0f", "\udc00", "🏽"])
+def test_a_text_of_nothing_but_marks_is_cut_like_any_other(mark: str) -> None:
+    """No character has that many; so it keeps to its cap, and is split into lines that end."""
+    text = "a" + mark * 5_000
+    found = cut(text, 1_000)
+    assert found is not None
+    assert len(found.head) + len(found.tail) <= 1_000
+    assert max(map(len, source_lines(text))) <= 400
+
+
 def test_pictures_and_unknown_blocks_stay_when_text_is_cut() -> None:
     """Only words are shortened."""
     shaped = shape_result((Text(PROSE), PICTURE), rules=ResultRules(cap_chars=300), content_id="c-1")
