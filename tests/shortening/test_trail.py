@@ -65,6 +65,45 @@ def test_a_long_argument_stands_below_its_call_by_whole_lines() -> None:
     assert lines[-1] == "→ ok"
 
 
+@pytest.mark.parametrize("result", ["done\nin 2 s", "done in so many words that they need a line of their own: " * 3])
+def test_a_result_below_long_arguments_is_told_from_them(result: str) -> None:
+    """Whatever a tool returned does not look like the end of what the agent wrote."""
+    story = Story()
+    story.turn(result, text="", arguments={"path": "a.py", "new": ROWS})
+    lines = log(story)
+    count = len(result.splitlines())
+    assert lines[-count - 1] == f"→ {count} line{'s' * (count > 1)}"
+    assert [line.strip() for line in lines[-count:]] == result.strip().splitlines()
+
+
+def test_an_argument_that_ends_its_line_does_not_break_the_line_of_its_call() -> None:
+    """It stands below the call; only what is the runtime's begins at the margin."""
+    story = Story()
+    story.turn("ok", text="", arguments={"old": "one()\n", "new": "two()"})
+    assert log(story) == ["1. read(new=two())", "old:", " one()", "→ ok"]
+
+
+def test_of_a_result_whose_only_line_is_too_long_the_beginning_is_kept() -> None:
+    """A person's answer, a row of JSON: too long to stay whole, and never left out altogether."""
+    story = Story()
+    story.turn("The captain said: " + "take crane_7 to the east berth, then wait for the tide " * 6, text="")
+    story.turn("\n".join(f"{n}. Whatever she says about berth_{n}: {'more words ' * 12}" for n in range(4)), text="")
+    _, said, _, count, point = log(story)
+    assert said.startswith(" The captain said: take crane_7 to the east berth")
+    assert count == "→ 1 of 4 lines"
+    assert point.startswith(" 0. Whatever she says about berth_0: more")
+    assert all(100 < len(line) <= 151 and line.endswith("…") for line in (said, point))
+
+
+def test_a_long_result_that_stands_above_is_said_to() -> None:
+    """As a short one is, though it would not fit now."""
+    story = Story()
+    for first in range(0, 80, 4):
+        story.turn("\n".join(ROWS.splitlines()[first : first + 4]), text="")
+    story.turn(ROWS, text="")
+    assert log(story)[-1] == "→ 80 lines, above"
+
+
 def test_a_long_result_keeps_a_fifth_by_whole_lines() -> None:
     """And says how many there were."""
     story = Story()

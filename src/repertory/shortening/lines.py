@@ -195,7 +195,7 @@ def _pieces(line: str) -> Iterable[str]:
             if piece:
                 yield piece
                 piece = ""
-            at = safe_cut(part, _LONG_LINE)
+            at = part.rfind(" ", _PIECE, _LONG_LINE) + 1 or safe_cut(part, _LONG_LINE)
             yield part[:at]
             part = part[at:]  # noqa: PLW2901
         if piece and len(piece) + len(part) > _PIECE:
@@ -246,7 +246,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
 
     A name counts once: a second line with it has that much less value. Errors and verdicts come first if they are few;
     in code that handles errors they would be every other line. The remaining room goes to the lines around those
-    chosen; of a text without names the beginning is kept.
+    chosen; of a text without names the beginning is kept. If no line fits, the beginning of the most telling one is.
 
     Args:
         lines: From ``source_lines``.
@@ -255,6 +255,8 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
     """
     if sum(map(len, lines)) + len(lines) <= room + 1:  # a newline between each two
         return list(lines)
+    if min(map(len, lines)) >= room:
+        lines = [clip(line.strip(), room - 1) for line in lines]
     names = _names_by_line(lines)
     weights = vocabulary.weights(set().union(*names))  # 0 once a chosen line holds the name
     weights[""] = 0.0

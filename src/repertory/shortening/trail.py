@@ -229,10 +229,10 @@ class Trail:
                     text = f"[of {len(block.text):,} characters]\n{text}"
                 parts.append(f"{entry.iteration}. {_indent(text).lstrip()}")
             elif isinstance(block, ToolUse):
-                parts.append(f"{entry.iteration}. {self._call_text(block)}")
+                call = f"{entry.iteration}. {self._call_text(block)}"
                 answer = results.get(block.id)
-                if answer is not None:
-                    parts[-1] += self._result_text(answer, rules[block.id])
+                result = "" if answer is None else self._result_text(answer, rules[block.id], separate="\n" in call)
+                parts.append(call + result)
         return "\n".join(parts)
 
     def _call_text(self, call: ToolUse) -> str:
@@ -243,7 +243,7 @@ class Trail:
             if value is None or value is False or value == "":
                 continue  # usually the same as leaving it out
             text = value if isinstance(value, str) else canonical_json(value).decode()
-            if len(text) <= _ARGUMENT_CHARS and len(text.splitlines()) < 2:
+            if len(text) <= _ARGUMENT_CHARS and text.splitlines() == [text]:
                 short.append(f"{name}={text}")
                 continue
             lines = source_lines(text)
@@ -253,8 +253,8 @@ class Trail:
             long.append(f"{name}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
 
-    def _result_text(self, entry: Entry, rules: ResultRules) -> str:
-        """Write the result of a call, to be put after the call."""
+    def _result_text(self, entry: Entry, rules: ResultRules, *, separate: bool) -> str:
+        """Write the result of a call, to be put after the call; ``separate`` it from arguments below the call."""
         if rules.expiration_mode == "remove":
             return "\n→ [expired]"
         text = tool_text(entry)
@@ -271,11 +271,13 @@ class Trail:
             if rules.expiration_mode == "compact":
                 room = min(room, rules.compact_length)
             chosen = self._choose(lines, room)
+            count = f"{len(lines)} line{'s' * (len(lines) > 1)}"
             if lines and not chosen:
-                where = ", above" if len(text) <= room else ""
-                marks.append(f"{len(lines)} line{'s' * (len(lines) > 1)}{where}")
+                marks.append(f"{count}, above")
             elif len(chosen) < len(lines):
-                marks.append(f"{len(chosen)} of {len(lines)} lines")
+                marks.append(f"{len(chosen)} of {count}")
+            elif lines and separate and not marks:
+                marks.append(count)
         if not (marks or chosen):
             return "\n→ [nothing]"
         head = f"\n→ {', '.join(marks)}" if marks else ""
