@@ -20,6 +20,7 @@ from repertory.shortening.trail import TALKERS, Trail, bounded_trail
 DOCUMENT = RawBlock(
     {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "secret words"}}
 )
+FOUND = RawBlock({"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "found"}]})
 ROWS = "\n".join(f"crane_{n} stands on berth_{n}" for n in range(80))
 
 
@@ -172,6 +173,7 @@ def test_what_has_expired_leaves_nothing() -> None:
     [
         ((Text("a chart"), PICTURE, PICTURE), (), "→ 2 images"),
         ((PICTURE,), (), "→ 1 image"),
+        ((FOUND, DOCUMENT, FOUND), (), "→ 1 document, 2 other blocks"),
         ("no such file", (0,), "→ failed, no such file"),
         ("no such file\nas part_9.py", (0,), "→ failed"),
     ],

@@ -170,12 +170,13 @@ def retrieval_note(entry: Entry, rules: ResultRules) -> str:
 
 
 def media_in(entry: Entry) -> str:
-    """Say how many images and documents a result holds; "" for none."""
+    """Say how many images, documents and other blocks without text a result holds; "" for none."""
     inside = [block.content if isinstance(block, ToolResult) else (block,) for block in entry.content]
     parts = [part for parts in inside if not isinstance(parts, str) for part in parts]
     if not parts:
         return ""
     counts = {"image": sum(isinstance(part, Image) for part in parts), "document": sum(map(is_document, parts))}
+    counts["other block"] = sum(isinstance(part, RawBlock) for part in parts) - counts["document"]
     return ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
 
 
