@@ -60,6 +60,21 @@ def test_a_long_line_is_split_between_its_words() -> None:
     assert max(map(len, pieces)) <= 400
 
 
+def test_lines_are_read_as_a_terminal_shows_them() -> None:
+    """Without colours, and of a progress bar what stood there in the end; a line that ends with CR and LF is whole."""
+    bar = "\r".join(f"{part}%|  | {part}/100 [00:0{part // 20}, {part / 9:.2f}it/s]" for part in range(0, 101, 10))
+    coloured = "\x1b[31merror:\x1b[0m \x1b]8;;https://a.example\x1b\\lib/crane_7.py\x1b]8;;\x07 \x1b[1m\x1b[4;5Hfailed"
+    text = f"Loading\r\n{bar}\n{coloured}\r\n\x1b[2Kdone"
+    assert source_lines(text) == ["Loading", bar.split("\r")[-1], "error: lib/crane_7.py failed", "done"]
+    assert source_lines("old\rfile\r") == ["old", "file"]
+
+
+def test_a_very_long_text_is_read_by_whole_lines() -> None:
+    """Where its middle is left out, no line is taken that is only half of one."""
+    lines = [f"crane_{number:05} stands on berth_{number:05}" for number in range(5_000)]
+    assert set(source_lines("\n".join(lines))) < set(lines)
+
+
 @given(text=_TEXTS)
 def test_what_fits_is_chosen_whole(text: str) -> None:
     """Exactly as much room as the lines have is enough, with names or without."""

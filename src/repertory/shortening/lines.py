@@ -22,6 +22,8 @@ MAX_READ = 96_000
 
 _LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is split
 _PIECE = 240  # approximate characters of the pieces of such a line
+# Colours, movements of the cursor and links, in ECMA-48's words CSI and OSC.
+_CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\))")
 _GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]", re.M)
 _GUTTERS = re.compile(r"\n[ \t]*\d+[ \t]*[→|:\t]")  # the same after a newline, which is found faster
 _WORD = re.compile(r"[A-Za-z\d_~./@][\w./:@~\-]+")
@@ -156,8 +158,19 @@ def _first_distinct(lines: Iterable[str], limit: int) -> list[str]:
 
 
 def readable_part(text: str) -> str:
-    """Return the part of a text to read line by line: all of it, or the beginning and end of a very long one."""
-    return text if len(text) <= MAX_READ else text[: MAX_READ * 2 // 3] + "\n" + text[-MAX_READ // 3 :]
+    """Return the part of a text to read line by line: all of it, or the beginning and end of a very long one.
+
+    It is what a terminal shows: without control sequences, and without what a carriage return has overwritten.
+    """
+    if len(text) > MAX_READ:
+        end, start = MAX_READ * 2 // 3, len(text) - MAX_READ // 3
+        end = text.rfind("\n", end - _LONG_LINE, end) + 1 or end
+        start = text.find("\n", start, start + _LONG_LINE) + 1 or start
+        text = f"{text[:end]}\n{text[start:]}"
+    text = _CONTROL_SEQUENCE.sub("", text) if "\x1b" in text else text
+    if "\r" not in text or "\n" not in text.strip():  # some old files end their lines with carriage returns alone
+        return text
+    return "\n".join([line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")])
 
 
 def source_lines(text: str) -> list[str]:
