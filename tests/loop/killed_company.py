@@ -9,7 +9,7 @@ import sys
 import time
 
 import repertory as rp
-from killing import ASKED
+from killing import asked
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call
@@ -31,13 +31,13 @@ def _results(request: ModelRequest) -> list[str]:
 
 
 def _work(request: ModelRequest) -> object:
-    print(ASKED, flush=True)
+    asked()
     steps = len(_results(request))
     return f"counted {text_of(request.messages[0].content)}" if steps == STEPS else call("count", step=steps)
 
 
 def _lead(request: ModelRequest) -> object:
-    print(ASKED, flush=True)
+    asked()
     results = _results(request)
     if not results:
         return [call("delegate_start", agent="worker", task=part) for part in PARTS]

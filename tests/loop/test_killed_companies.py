@@ -20,7 +20,7 @@ def test_a_killed_company_reports_every_part_once_and_leaves_nothing_open(tmp_pa
     """Wherever the kills fall: the same five runs go on, each call has one result, and nothing is delegated twice."""
     path, chance = tmp_path / "runs.db", random.Random(7)
     kills = sum(kill(COMPANY, path, after=chance.randint(1, 6), chance=chance) for _ in range(KILLS))
-    assert kills > 0  # a busy machine kills late: then little is left for the next life
+    assert kills > 0  # however busy the machine is, the first life does not come to its end
     answer = play(COMPANY, path)
     assert sorted({*answer}) == [f"counted {part}" for part in PARTS]
 

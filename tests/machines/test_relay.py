@@ -300,7 +300,7 @@ def test_any_service_steers_a_run_wherever_it_is(postgres: PostgresServer, run_a
                 await control.resume(run.id)
                 tools = {tool.name: tool for tool in run_tools(control)}
                 waits = partial(tools["wait_result"].function, run_id=run.id)
-                while (await waits(timeout=0.0))["state"] != "running":  # once it has come to its owner
+                while (await waits(timeout=0.0))["state"] != "running":  # until its owner has resumed it
                     await anyio.sleep(0.01)
                 await control.send(run.id, "enough")
                 assert (await waits(timeout=PATIENCE))["result"] == DONE

@@ -192,10 +192,14 @@ def test_closing_does_not_wait_for_a_foreign_program_for_ever(tmp_path: Path, ru
 
     async def main() -> None:
         with pytest.raises(JournalWriteFailed, match="another program holds the file, and about"):
-            async with open_journal(path, close_timeout=1.0) as journal:
+            async with open_journal(path, close_timeout=0.1) as journal:
+                assert isinstance(journal, SqliteJournal)
+                assert journal._writer is not None
                 await journal.write([kit.appended("a", 0)])
                 foreign = held(path)
                 journal.submit([kit.appended("a", 1)])
+                while not journal._writer._wait_reason():
+                    await anyio.sleep(0.01)
         foreign.close()
         async with open_journal(path) as journal:
             assert len(await journal.read_entries("a")) == 1

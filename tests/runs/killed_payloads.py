@@ -1,13 +1,15 @@
 """A process whose tools and sub-agents change one payload. Made to be killed; goes on when it is started again.
 
-Usage: ``python killed_payloads.py DATABASE``. Prints ``OPEN`` once the work begins, ``STEP`` for
-each call, ``DONE`` at its end.
+Usage: ``python killed_payloads.py DATABASE BACKEND STEPS``. Prints ``OPEN`` once the work begins, ``STEP`` for each
+call, ``DONE`` at its end. Calls beyond so many steps stand still, so that no kill comes too late.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import threading
 import time
 from typing import Any
 
@@ -22,6 +24,7 @@ from repertory.testing import FunctionModel, call
 RUN_ID = "run-killed"
 STEPS = 4
 WORKERS = 3
+_steps = itertools.count(1)
 
 
 class Tally(msgspec.Struct):
@@ -37,6 +40,8 @@ class Tally(msgspec.Struct):
 def count(who: str, number: int, context: rp.ToolContext) -> rp.ToolOutput:
     """Count a step."""
     os.write(1, b"STEP\n")  # in one piece, from whichever thread
+    if next(_steps) > int(sys.argv[3]):
+        threading.Event().wait()
     time.sleep(0.02)  # most kills shall fall into a call
     context.payload.set(("by_worker", who), number + 1)
     context.payload.append("steps", f"{who}/{number}")

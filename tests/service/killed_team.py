@@ -1,12 +1,14 @@
 """A process with a team whose tools have every kind of effect. Made to be killed; goes on when it is started again.
 
-Usage: ``python killed_team.py DATABASE``. Prints ``OPEN`` once the work begins, ``FIRE`` whenever
-it fires, and ``DONE`` at its end.
+Usage: ``python killed_team.py DATABASE FIRES``. Prints ``OPEN`` once the work begins, ``FIRE`` whenever it fires, and
+``DONE`` at its end. From as many fires on none comes to its end.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
+import threading
 import time
 from typing import Any
 
@@ -18,13 +20,16 @@ from repertory.testing import FunctionModel, call
 
 RUN_ID = "run-killed"
 STEPS = 6
+_fires = itertools.count(1)
 
 
 @rp.tool(effect="unsafe")
 def fire(number: int) -> str:
     """Do what must not be done twice."""
     print("FIRE", flush=True)
-    time.sleep(0.01)  # most kills shall fall into a call
+    if next(_fires) >= int(sys.argv[2]):
+        threading.Event().wait()  # so that the kill falls into a call
+    time.sleep(0.01)
     return f"fired {number}"
 
 

@@ -72,7 +72,9 @@ class Left:
 
 def kill_one(path: Path, fires: int, after: float) -> bool:
     """Start the team, or let it go on, and kill it some seconds after it has fired so often; whether it had ended."""
-    with subprocess.Popen([sys.executable, str(TEAM), str(path)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, str(TEAM), str(path), str(fires)], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "OPEN\n"
         for _ in range(fires):
@@ -193,7 +195,7 @@ def test_everything_that_reads_a_journal_reads_what_a_kill_left(seed: int, tmp_p
         if done:
             break
     assert left.ids[0] == "run-killed"
-    assert interrupted or done  # else the kills fell into nothing
+    assert interrupted  # the first kill at least
 
 
 def test_the_commands_are_found_by_their_options() -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 
 import repertory as rp
-from killing import ASKED
+from killing import asked
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call
@@ -26,7 +26,7 @@ def count(shelf: str) -> str:
 
 
 def _answer(request: ModelRequest) -> object:
-    print(ASKED, flush=True)
+    asked()
     last = request.messages[-1].content[-1]
     if isinstance(last, ToolResult):
         return f"I counted: {text_of(last)}"

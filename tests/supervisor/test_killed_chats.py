@@ -20,7 +20,7 @@ def test_a_killed_chat_has_every_question_once_and_one_answer_to_each(tmp_path: 
     """Wherever the kills fall: nothing is lost, nothing is asked twice, and every call has one result."""
     path, chance = tmp_path / "runs.db", random.Random(11)
     kills = sum(kill(CHAT, path, after=chance.randint(1, 3), chance=chance) for _ in range(KILLS))
-    assert kills > 0  # a busy machine kills late: then little is left for the next life
+    assert kills > 0  # however busy the machine is, the first life does not come to its end
     expected = [f"I counted: {number}? has some jars" for number in range(len(QUESTIONS))]
     assert play(CHAT, path) == expected
 
