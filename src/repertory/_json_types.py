@@ -346,9 +346,20 @@ def schema_of(*kinds: Any) -> Json:
     return {**root, "$defs": {name: definitions[name] for name in sorted(used)}} if used else root
 
 
+def can_be_sent(value: Any) -> bool:
+    """Whether a value of plain types can be sent as JSON, which has no NaN, infinity or lone surrogate."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError:
+        return False
+    return True
+
+
 def _tidy(schema: Json, definitions: Json) -> None:
-    """Remove titles, and move a pydantic model's own definitions to the others."""
+    """Remove titles and defaults that JSON cannot express, and move a pydantic model's definitions to the others."""
     schema.pop("title", None)
+    if not can_be_sent(schema.get("default")):
+        del schema["default"]
     for name, each in schema.pop("$defs", {}).items():
         definitions[name] = each
         _tidy(each, definitions)

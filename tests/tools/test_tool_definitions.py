@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 import pytest
 
+import repertory as rp
 from repertory.errors import ConfigurationError
-from repertory.llm.messages import canonical_json
+from repertory.llm.messages import canonical_json, text_of
+from repertory.testing import ScriptedModel, call
 from repertory.tools import Tool, ToolContext, call_tool, tool
 from repertory.tools.docstrings import read_docstring
 from repertory.tools.schema import foreign_definition
@@ -293,6 +295,35 @@ def test_a_default_that_json_cannot_say_is_kept_by_the_function() -> None:
     assert made.input_schema["required"] == ["key"]
 
 
+class Window(msgspec.Struct):
+    """What to look at."""
+
+    last: float = float("inf")
+
+
+def test_a_default_that_json_has_no_number_for_is_kept_by_the_function() -> None:
+    """Nor a text. Such a tool can be offered to a model, and so can one that takes a struct with such a default."""
+
+    def look(most: float = float("inf"), name: str = "\ud800", window: Window | None = None) -> str:
+        """Look."""
+        return f"{most} {name!a} {window}"
+
+    agent = rp.Agent("guard", tools=[look])
+    model = ScriptedModel([call("look", window={}), lambda request: text_of(request.messages[-1].content)])
+    assert rp.run_sync(agent, "Look out.", model=model) == r"inf '\ud800' Window(last=inf)"
+
+
+async def test_a_context_may_be_optional_but_not_twice() -> None:
+    """A function that may also be called without one declares it so; as a tool it is always given it."""
+
+    def look(context: ToolContext | None = None) -> str:
+        """Look."""
+        return "nobody" if context is None else f"iteration {context.iteration}"
+
+    assert tool(look)() == "nobody"
+    assert (await call_tool(tool(look), {}, context=ToolContext(iteration=3))).text == "iteration 3"
+
+
 def _bad(*parameters: str) -> Callable[..., Any]:
     """A function with such parameters."""
     names: dict[str, Any] = {"ToolContext": ToolContext, "Point": Point, "Route": Route, "Callable": Callable}
@@ -315,6 +346,7 @@ def _bad(*parameters: str) -> Callable[..., Any]:
         (["price: 'Decimal'"], "parameter 'price' has an annotation that cannot be resolved"),
         (["price: 'not python'"], "parameter 'price' has an annotation that cannot be resolved"),
         (["__secret: int"], "parameter '__secret' begins with two underscores"),
+        (["one: ToolContext", "two: ToolContext"], "parameter 'two' is a second ToolContext, beside 'one'"),
     ],
 )
 def test_a_signature_that_no_model_could_call_is_refused(parameters: list[str], fact: str) -> None:

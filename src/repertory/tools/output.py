@@ -264,7 +264,9 @@ def _json_text(value: object) -> str:
     try:
         return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
     except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
-        return json.dumps(msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True), sort_keys=True)
+        text = json.dumps(msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True), sort_keys=True)
+        # What JSON has no number for is null, as msgspec writes it.
+        return json.dumps(json.loads(text, parse_constant=lambda _: None))
     except TypeError:  # a dict's keys may be enums, dates and the like; what cannot be written raises again
         plain = msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True)
         return msgspec.json.encode(plain, order="deterministic").decode()

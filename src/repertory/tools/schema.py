@@ -8,6 +8,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Any, Final, cast
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from repertory._choices import check_pattern
 from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields, thaw
-from repertory._json_types import encode_other, resolve, schema_of
+from repertory._json_types import can_be_sent, encode_other, resolve, schema_of
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext
@@ -69,7 +70,11 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
     context_parameter: str | None = None
     for parameter in _parameters(function, name):
         kind = _resolve(name, parameter, names)
-        if kind is ToolContext or typing.get_origin(kind) is ToolContext:
+        if _is_context(kind):
+            if context_parameter is not None:
+                raise ConfigurationError(
+                    f"tool {name!r}: parameter {parameter.name!r} is a second ToolContext, beside {context_parameter!r}"
+                )
             context_parameter = parameter.name
             continue
         kind = read_constraints(kind, f"tool {name!r}: parameter {parameter.name!r}")
@@ -182,6 +187,13 @@ def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) 
         ) from error
 
 
+def _is_context(kind: Any) -> bool:
+    """Whether a type is ``ToolContext``, ``ToolContext[…]``, or one of these or None."""
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, UnionType) else (kind,)
+    kinds = {typing.get_origin(option) or option for option in options} - {type(None)}
+    return kinds == {ToolContext}
+
+
 def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
     """Refuse a type that JSON schema or the converter does not know."""
     where = f"tool {name!r}: parameter {parameter.name!r}"
@@ -208,7 +220,9 @@ def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object
         if defaults.get(name) is not None:
             # A default that JSON cannot express is left out; the argument stays optional.
             with contextlib.suppress(TypeError, ValueError):
-                entry["default"] = msgspec.to_builtins(defaults[name], enc_hook=encode_other, str_keys=True)
+                default = msgspec.to_builtins(defaults[name], enc_hook=encode_other, str_keys=True)
+                if can_be_sent(default):
+                    entry["default"] = default
         properties[name] = entry
     root["properties"] = properties
     root.setdefault("required", [])
