@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,31 @@ def test_no_result_in_time_is_said(run_async: RunAsync) -> None:
             return answer
 
     assert run_async(main) == "failed: no result came within 0.02 seconds"
+
+
+def test_a_result_is_read_back_as_it_was_given(run_async: RunAsync, tmp_path: Path) -> None:
+    """A repeated call is known by it, in a later process too. What is no number in JSON is null, as in any result."""
+    lab = Lab()
+    given = {1: float("nan"), "at": datetime.date(2026, 1, 2), "by": ("ann", 10**30)}
+    shown = '{"1":null,"at":"2026-01-02","by":["ann",1000000000000000000000000000000]}'
+
+    async def main() -> str:
+        async def held(_: ModelRequest) -> str:
+            await anyio.sleep_forever()
+            return ""
+
+        path, script = tmp_path / "runs.db", [call("analyse", call_id="c1", sample="s"), held]
+        async with rp.open_supervisor(path, model=ScriptedModel(script)) as up:
+            run = await up.spawn(lab.agent, "analyse", run_id="r")
+            await sent(run)
+            await run.give_result("c1", given)
+            run.kill()
+        async with rp.open_supervisor(path, model=ScriptedModel([told])) as up:
+            run = await up.resume("r", agent=lab.agent)
+            await run.give_result("c1", given)
+            return await run.wait_result()
+
+    assert run_async(main) == shown
 
 
 def test_a_run_that_is_killed_takes_no_result(run_async: RunAsync) -> None:

@@ -7,6 +7,7 @@ refused.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,6 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
-import msgspec
 
 from repertory._choices import show
 from repertory.errors import ConfigurationError, RunError
@@ -32,7 +32,7 @@ from repertory.runs.events import (
 from repertory.runs.live import LiveRun
 from repertory.runs.waiting_calls import waiting_id
 from repertory.tools.media import too_large
-from repertory.tools.output import blocks_of, to_output
+from repertory.tools.output import blocks_of, json_text, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.schema import check_by_schema
 
@@ -173,7 +173,7 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
     blocks = blocks_of(result)
     stored = None if blocks is None else _stored(live, call_id, blocks, is_error=is_error)
     try:
-        result = None if stored is not None else live.shared.journal.redact(msgspec.to_builtins(result))
+        result = None if stored is not None else live.shared.journal.redact(json.loads(json_text(result)))
         to_output(result, name="the result", cap=None)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"a result must be text, JSON or blocks: {error}") from error

@@ -239,7 +239,7 @@ def _convert(value: object) -> ToolOutput:
     blocks = blocks_of(value)
     if blocks is not None:
         return ToolOutput(blocks)
-    return ToolOutput(_json_text(value), format="json")
+    return ToolOutput(json_text(value), format="json")
 
 
 def blocks_of(value: object) -> tuple[Text | Image | RawBlock, ...] | None:
@@ -257,10 +257,11 @@ def blocks_of(value: object) -> tuple[Text | Image | RawBlock, ...] | None:
 def _block(item: object) -> Text | Image | RawBlock:
     if isinstance(item, Text | Image | RawBlock):
         return item
-    return Text(item if isinstance(item, str) else _json_text(item))
+    return Text(item if isinstance(item, str) else json_text(item))
 
 
-def _json_text(value: object) -> str:
+def json_text(value: object) -> str:
+    """A value as JSON, with null for numbers that JSON lacks. Raises as ``to_output``."""
     try:
         return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
     except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
@@ -310,7 +311,7 @@ def _plain(facts: Json, what: str) -> Json:
     """Facts in the JSON form in which they are kept; a note in their place if they are not small."""
     if not facts:
         return facts
-    text = _json_text(facts)
+    text = json_text(facts)
     if len(text) > _MOST_FACTS:
         return {"left_out": f"{len(text):,} characters of {what}, at most {_MOST_FACTS:,} are kept"}
     plain: Json = msgspec.json.decode(clean_text(json.dumps(json.loads(text), ensure_ascii=False))[0])
