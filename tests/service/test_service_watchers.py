@@ -121,13 +121,14 @@ async def test_one_that_does_not_read_costs_the_others_nothing(short: Path) -> N
         await stalled.send(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await stalled.receive(1)
         await fill(client)  # more than the system keeps for a client
+        after = (await client.get("/runs"))["seq"]  # what comes now fits into a connection, however slowly it is read
         seen: list[int] = []
         gate.go.set()
         with anyio.fail_after(PATIENCE):
-            await follow_to_the_end(client, "/events", run_id, seen, anyio.Event())
+            await follow_to_the_end(client, f"/events?after={after}", run_id, seen, anyio.Event())
             while not client.reports:
                 await anyio.sleep(0.01)
-        recorded = [seq for seq, _ in await client.control.journal.read_events(None)]
+        recorded = [seq for seq, _ in await client.control.journal.read_events(None, after=after)]
         assert seen == recorded[: len(seen)]
         assert "dropped a client that took nothing" in client.reports[0]
         await stalled.aclose()
