@@ -244,13 +244,13 @@ class Trail:
                 continue  # usually the same as leaving it out
             text = value if isinstance(value, str) else canonical_json(value).decode()
             if len(text) <= _ARGUMENT_CHARS and text.splitlines() == [text]:
-                short.append(f"{name}={text}")
+                short.append(f"{clip(name, _ARGUMENT_CHARS)}={text}")
                 continue
             lines = source_lines(text)
             chosen = self._choose(lines, argument_room(len(text)))
             chosen = chosen or [clip(line, _ARGUMENT_CHARS) for line in lines[:1]]  # so that calls can be distinguished
             how_many = "" if len(chosen) == len(lines) else f" {len(chosen)} of {len(lines)} lines"
-            long.append(f"{name}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
+            long.append(f"{clip(name, _ARGUMENT_CHARS)}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
 
     def _result_text(self, entry: Entry, rules: ResultRules, *, separate: bool) -> str:
@@ -310,7 +310,8 @@ def speaker(entry: Entry) -> str:
 
 def log_head(first: int, last: int, *, retrieval: bool, what: str = "") -> str:
     """Write the first line of a stretch of trail: what it replaces, and how to get that if the agent has the tool."""
-    span = f"iterations {max(1, first)}–{last}" if last > first else f"iteration {max(1, first)}"
+    first = max(1, first)
+    span = f"iterations {first}–{last}" if last > first else f"iteration {first}"
     how = "; context_retrieve(iteration=N) shows one whole" if retrieval else ""
     return f"[log of {span}{what}{how}]"
 
