@@ -520,3 +520,21 @@ def test_what_was_paid_beside_the_run_is_taken_from_its_savings() -> None:
     other.next(snapshot, plan, iteration=number)
     assert not other.affords(savings / 2)
     assert planner.charged == savings
+
+
+@pytest.mark.parametrize("read", [0.1, 0.05])
+def test_a_fold_pays_for_the_talk_that_it_moves(read: float) -> None:
+    """What was said stays, behind a new stretch of trail: so it is written to the cache again, and that is paid too."""
+    story = Story()
+    for number in range(120):
+        story.turn("\n".join(f"ship_{number}_{hour} enters berth_{hour}" for hour in range(400)))
+        if number % 2:
+            story.say(f"Mind requirement {number}: " + "the ferry waits for the tide. " * 100)
+    folds = [
+        decision
+        for _, outcome in planned(story, ContextPolicy(comfort_tokens=0), profile(read=read, window=1_000_000))
+        for decision in outcome.decisions
+        if decision.kind == "pays"
+    ]
+    assert folds
+    assert min(decision.arithmetic.bank for decision in folds) >= 0

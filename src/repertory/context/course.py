@@ -208,7 +208,7 @@ class Course:
         upto = self.edge(view, iteration)
         cleared, added = self.editor.fold_sizes(view, upto)
         cached = min(self.account.cached, self.head + view.tokens)  # what is new is written in any case
-        rewritten = max(0, cached - self.head - view.tokens_before(upto))
+        rewritten = max(0, cached - self.head - view.tokens_before(upto)) + view.kept_tokens(upto)
         cost = (self.rates.write - self.rates.read) * (added + rewritten)
         return Fold(upto, cleared, cost, self.rates.read * (cleared - added))
 

@@ -53,7 +53,7 @@ class Editor:
 
         Args:
             view: The view.
-                upto: A position at which no call is open.
+            upto: A position at which no call is open.
             keep_talk: Whether talk stays; if not, all of it but the task goes into the trail too.
         """
         edits: list[CoverRange] = []
