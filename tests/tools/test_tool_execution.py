@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anyio
@@ -11,9 +12,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+import repertory as rp
 from repertory.errors import ConfigurationError, ToolAbort, ToolFailed, ToolRetry
-from repertory.llm.messages import Image, RawBlock, Text
+from repertory.llm.messages import Image, RawBlock, Text, text_of
 from repertory.record.records import EventLogged
+from repertory.testing import ScriptedModel, call
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, tool
 from repertory.tools.execution import execute, unknown_tool
 from repertory.tools.output import one_line, redact, to_output
@@ -418,6 +421,43 @@ def test_cancellation_wins_over_a_crash_in_cleanup(run_async: Any) -> None:
             await started.wait()
             group.cancel_scope.cancel()
         assert not returned
+
+    run_async(main)
+
+
+def test_a_cancelled_task_of_the_tool_is_a_crash_of_the_call(run_async: Any) -> None:
+    """asyncio's error for that is no ``Exception``. Whoever cancels the call itself still cancels it."""
+
+    def plain() -> None:
+        """Plain."""
+
+        async def main() -> None:
+            raise asyncio.CancelledError
+
+        asyncio.run(main())
+
+    async def waiting() -> None:
+        """Wait."""
+        task = asyncio.ensure_future(asyncio.sleep(1))
+        task.cancel()
+        await task
+
+    async def slow() -> None:
+        """Slow."""
+        await anyio.sleep_forever()
+
+    async def main() -> None:
+        agent = rp.Agent("clerk", tools=[plain])
+        model = ScriptedModel([call("plain"), lambda request: text_of(request.messages[-1].content)])
+        async with rp.open_supervisor(model=model) as supervisor:
+            assert await (await supervisor.spawn(agent, "Go.")).wait_result() == "CancelledError"
+        if run_async.backend == "asyncio":
+            assert (await call_tool(tool(waiting))).text == "CancelledError"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(call_tool(tool(slow)), 0.01)
+        with anyio.move_on_after(0.01) as scope:
+            await call_tool(tool(slow))
+        assert scope.cancelled_caught
 
     run_async(main)
 

@@ -7,6 +7,7 @@ import inspect
 import logging
 import math
 import traceback
+from asyncio import CancelledError
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -24,7 +25,7 @@ from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool
-from repertory.tools.event_loops import wrong_event_loop
+from repertory.tools.event_loops import is_being_cancelled, wrong_event_loop
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.schema import LONGEST_NAME
@@ -108,6 +109,11 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
             raise beyond from None
         output = _explain(tool, group, timed_out=scope.cancel_called)
     except Exception as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
+        output = _explain(tool, error, timed_out=scope.cancel_called)
+    except CancelledError as error:
+        if is_being_cancelled():
+            raise
+        # Something that the tool waited for was cancelled, such as a task of its own, or one of ``asyncio.run``.
         output = _explain(tool, error, timed_out=scope.cancel_called)
     else:
         if not finished:
