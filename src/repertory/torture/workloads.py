@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
 import sqlite3
+import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -162,6 +165,22 @@ def hold_open(database: str) -> None:
 # --- kills ------------------------------------------------------------------------------------------------
 
 
+def _account(path: str, lines: int) -> Callable[[str], None]:
+    """Return a function that appends a line to a file in one write.
+
+    After so many lines the process stands still: on a slow machine it would end before it is killed.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    written = itertools.count(1)
+
+    def write(line: str) -> None:
+        os.write(descriptor, f"{line}\n".encode())
+        if next(written) >= lines:
+            threading.Event().wait()
+
+    return write
+
+
 def run_effects(
     *,
     database: str,
@@ -172,12 +191,13 @@ def run_effects(
     pause: float,
     reuse: bool,
     unsafe: Effect,
+    lines: int = sys.maxsize,
 ) -> None:
-    """Run the team with effects, or resume it; its effects are lines of a file."""
-    descriptor = os.open(account, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    """Run the team with effects, or resume it; its effects are lines of a file, at most ``lines`` of them."""
+    write = _account(account, lines)
 
     def tell(effect: str, what: str) -> None:
-        os.write(descriptor, f"{effect} {what}\n".encode())
+        write(f"{effect} {what}")
 
     async def main() -> None:
         async with open_supervisor(database, durability=durability) as supervisor:
@@ -191,13 +211,21 @@ def run_effects(
 
 
 def run_approvals(
-    *, database: str, account: str, durability: Durability, backend: str, steps: int, pause: float, lie: Lie
+    *,
+    database: str,
+    account: str,
+    durability: Durability,
+    backend: str,
+    steps: int,
+    pause: float,
+    lie: Lie,
+    lines: int = sys.maxsize,
 ) -> None:
-    """Run or resume an agent whose calls wait, together with a task that decides them; both write lines to a file."""
-    descriptor = os.open(account, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    """Run or resume an agent whose calls wait, together with a task that decides them.
 
-    def tell(what: str) -> None:
-        os.write(descriptor, f"{what}\n".encode())
+    Both write lines to a file, at most ``lines`` of them.
+    """
+    tell = _account(account, lines)
 
     async def main() -> None:
         async with open_supervisor(database, durability=durability) as supervisor:
