@@ -148,6 +148,7 @@ class Caller:
         refused: list[LimitExceeded] = []
         limiter = anyio.CapacityLimiter(self._live.agent.limits.parallel_tools)
         aborts: list[ToolAbort | JournalError] = []
+        self._last_places.clear()  # those of the last message have all been left
 
         async def each(equal: Sequence[OpenCall]) -> None:
             for call in equal:
