@@ -177,16 +177,17 @@ def test_what_is_asked_of_a_run_elsewhere_is_carried_out_or_was_never_asked(
                 "deny": partial(there.deny, reason="No."),
                 "give": partial(there.give_result, result="ink"),
             }
+            returned = 0  # how many of them depends on how long the server takes
             for steps in CHECKPOINTS:
                 for verb, do in verbs.items():
-                    await cancelled_after(steps, partial(do, f"{verb}-{steps}"), bare=steps % 2 == 1)
+                    returned += not await cancelled_after(steps, partial(do, f"{verb}-{steps}"), bare=steps % 2 == 1)
             with anyio.fail_after(PATIENCE), postgres.connect(uri) as connection:
                 unanswered = "SELECT count(*) FROM commands WHERE answered_at IS NULL"
                 while connection.execute(unanswered).fetchone() != (0,):
                     await anyio.sleep(0.01)
                 answered = "SELECT count(DISTINCT body) FROM commands WHERE answered_at IS NOT NULL"
                 (asked,) = connection.execute(answered).fetchone()
-            assert 3 * len(CHECKPOINTS) - len(run.waiting()) >= asked > 0
+            assert 3 * len(CHECKPOINTS) - len(run.waiting()) >= asked >= returned
             for each in run.waiting():
                 with suppress(RunError, MachineSilent):  # one that was abandoned came after all; it is looked at below
                     await verbs[each.call_id.partition("-")[0]](each.call_id)
