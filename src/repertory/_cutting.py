@@ -119,8 +119,9 @@ def cut(text: str, limit: int) -> Cut | None:
     kind, room = kind_of_text(text), limit // 3 if limit >= 120 else 0  # a shorter tail would be a scrap
     end = _end_before(text, limit - room, kind)
     start = _start_after(text, len(text) - room, kind) if room else len(text)
-    first, lines = text.count("\n", 0, end) + 1, text.count("\n") + 1
-    before = lines - 1 - text.count("\n", start)  # counting in the tail is faster, as most of a long text is before it
+    first, ends = text.count("\n", 0, end) + 1, text.count("\n")
+    lines = ends + (not text.endswith("\n"))
+    before = ends - text.count("\n", start)  # counting in the tail is faster, as most of a long text is before it
     last = max(first, before + (not text.endswith("\n", 0, start)))
     where = f", lines {first}–{last} of {lines}" if lines > 1 else ""
     return Cut(text[:end], text[start:], start - end, f"[… {start - end:,} characters left out{where} …]")

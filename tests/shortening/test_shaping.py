@@ -86,7 +86,7 @@ def test_the_missing_lines_are_named_exactly() -> None:
     found = cut(LOG, 1_000)
     assert found is not None
     lines = LOG.splitlines(keepends=True)
-    named = re.search(r"characters left out, lines (\d+)–(\d+) of 301 ", found.gap)
+    named = re.search(r"characters left out, lines (\d+)–(\d+) of 300 ", found.gap)
     assert named is not None
     missing = "".join(lines[int(named[1]) - 1 : int(named[2])])
     assert missing == LOG[len(found.head) : len(LOG) - len(found.tail)]
@@ -117,6 +117,14 @@ def test_a_text_of_nothing_but_marks_is_cut_like_any_other(mark: str) -> None:
     assert found is not None
     assert len(found.head) + len(found.tail) <= 1_000
     assert max(map(len, source_lines(text))) <= 400
+
+
+def test_the_end_of_the_last_line_begins_no_other() -> None:
+    """A citation has as many lines as retrieval finds."""
+    shaped = shape_result(LOG, rules=ResultRules(cite_on_arrival=True), content_id="c-1")
+    assert isinstance(shaped.content, str)
+    assert ", 300 lines]" in shaped.content
+    assert " of 300;" in shaped.content
 
 
 def test_pictures_and_unknown_blocks_stay_when_text_is_cut() -> None:

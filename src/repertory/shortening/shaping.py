@@ -76,7 +76,7 @@ def shape_result(
     retrieval, source = _content_note(content_id, rules), _source_text(url, facts or {})
     size = f"{len(text):,} characters"
     if cited and rules.cite_on_arrival and not rules.pin:
-        excerpt, lines = first_chars(text, rules.excerpt_chars), text.count("\n") + 1
+        excerpt, lines = first_chars(text, rules.excerpt_chars), text.count("\n") + (not text.endswith("\n"))
         head = " | ".join(part for part in (f"citation {content_id}", tool, f"{size}, {lines:,} lines", source) if part)
         shown = f"[{head}]\n{excerpt}"
         spans: tuple[tuple[int, int], ...] = ((len(shown) - len(excerpt), len(shown)),)
