@@ -79,5 +79,5 @@ async def test_an_application_may_keep_the_tools_unnamed() -> None:
     """It has them, and says itself when to use them."""
     context = msgspec.structs.replace(POLICIES["digests"], retrieval=False)
     text, _ = await shown(context, context_tools(), profile="offline")
-    assert "[log of iterations " in text
+    assert "[log of iteration " in text
     assert "context_retrieve" not in text
