@@ -59,25 +59,25 @@ _LEAST_POINTED = 300  # characters; a shorter result is repeated instead of poin
 _RECENT = 2  # iterations for which a result is assumed to stay as it is
 
 
-class _Place:
+class _Place(msgspec.Struct, eq=False):
     """The place of a call among those that are about to begin. They begin in the order of their places.
 
     What each waits for first, such as the disk, may be there for several at once, and trio then continues them in a
     random order.
 
     Attributes:
+        before: The place before it; None if all calls before have begun.
         left: Set once the call has begun, or will not begin.
     """
 
-    def __init__(self, before: _Place | None = None) -> None:
-        self._before = before
-        self.left = anyio.Event()
+    before: _Place | None = None
+    left: anyio.Event = msgspec.field(default_factory=anyio.Event)
 
     async def wait_for_turn(self) -> None:
         """Wait until each call before it has begun, or will not begin."""
-        while self._before is not None:
-            await self._before.left.wait()
-            self._before = self._before._before  # it may have left without waiting for its turn
+        while self.before is not None:
+            await self.before.left.wait()
+            self.before = self.before.before  # it may have left without waiting for its turn
 
 
 class Caller:
@@ -120,13 +120,14 @@ class Caller:
         turn = Draft(role="assistant", kind="assistant", content=content, iteration=iteration, stop_reason=reason)
         uses = tool_uses(content)
         results = [error_result(use, answer.rejected[use.id], iteration) for use in uses if use.id in answer.rejected]
-        ends = [self._results.end_of(result, "error") for result in results]
-        also = [*records]
-        for finished, ended in ends:
+        also, ends = [*records], list[AnyEvent]()
+        for result in results:
+            finished, ended = self._results.end_of(result, "error")
             also += [finished, to_record(ended)]
+            ends.append(ended)
         entry, *_ = await self._live.ledger.append(turn, *results, also=also)
         self.known_ids.update([use.id for use in uses])
-        for _, ended in ends:
+        for ended in ends:
             self._live.show(ended)
         return [call for call in calls_of(entry) if call.use.id not in answer.rejected]
 
@@ -165,9 +166,10 @@ class Caller:
                     pass  # the supervisor closes; the call stays open for the process that resumes the run
 
         async with anyio.create_task_group() as group:
-            for equal in self._group_equal([call for call in calls if not self._is_final(call.use)]):
+            for number, equal in enumerate(self._group_equal(calls)):
+                if number:
+                    await checkpoint()  # trio begins what is started at once in a random order
                 group.start_soon(each, equal)
-                await checkpoint()  # trio begins what is started at once in a random order
         await self._take_result(calls, iteration)
         if aborts:
             raise aborts[0]
@@ -195,9 +197,11 @@ class Caller:
                 self.form.count(reply.error)
 
     def _group_equal(self, calls: Sequence[OpenCall]) -> Iterable[Sequence[OpenCall]]:
-        """Group calls so that the first of a group may answer the others."""
+        """Group calls so that the first of a group may answer the others; without those that give the run's result."""
         groups: dict[str, list[OpenCall]] = {}
         for call in calls:
+            if self._is_final(call.use):
+                continue
             tool = self.tools.get(call.use.name)
             same = tool is not None and tool.repeatable and self._live.repeats.remembers
             groups.setdefault(call.digest if same else call.use.id, []).append(call)
@@ -410,7 +414,7 @@ class Caller:
             text = f"{tool.name} ran, but its result cannot be kept: {error}"
             output = ToolOutput(text, status="error", duration=output.duration)
             await self._results.append(use, output, iteration, note=permitted.note)
-        ok = not (output.is_error or is_open)
+        ok = output.status == "ok" and not is_open
         live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=ok)
 
     async def _leave_open(self, use: ToolUse, output: ToolOutput, payload: Payload) -> None:
