@@ -32,7 +32,7 @@ async def main() -> None:
     lead = rp.Agent("lead", instructions="Lead.", team=[rp.Agent("scout", instructions="Measure.", tools=[measure])])
     async with rp.open_supervisor("depths.db", model=FunctionModel(play)) as supervisor:
         run = await supervisor.spawn(lead, "How deep is the harbour?", run_id="harbour")
-        print(await run.wait_result(), f"({len(run.children)} scouts)")
+        print(await run.wait_result(), f"({len(await supervisor.runs())} runs)")
 
 
 if __name__ == "__main__":

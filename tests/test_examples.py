@@ -40,7 +40,7 @@ EXPECTED = {
     "resume_after_a_crash": ["ended with -9", "[interrupted; effect unknown]", "book: R2 is booked"],
     "review_company": ["not approved", "accounts.py:6: high", "bugs: 1 taken, 0 in conflict", "  both are kept: "],
     "scripted_model": ["both hold"],
-    "team_after_a_crash": ["ended with -9", "bay: 3 metres", "pier: 4 metres", "(2 scouts)"],
+    "team_after_a_crash": ["ended with -9", "bay: 3 metres", "pier: 4 metres", "(3 runs)"],
     "team_over_a_folder": ["researcher: ", "(done)", ".py:", "4 runs"],
     "traces": ["execute_tool search_dictionary: ", "invoke_agent librarian: ", "the rise and fall of the sea"],
     "typed_result": ["Tuesday, 4.80 euros: On Tuesday there is dal"],

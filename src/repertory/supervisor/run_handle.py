@@ -160,7 +160,7 @@ class Run(Generic[ResultT]):
 
     @property
     def children(self) -> tuple[Run[Any], ...]:
-        """The runs of its sub-agents, oldest first."""
+        """The runs of its sub-agents, oldest first; of a resumed run, those that had not ended before."""
         return tuple(Run[Any](child, self._runtime) for child in self._live.children)
 
     @property
