@@ -177,6 +177,31 @@ async def test_a_result_is_given_once_its_run_may_be_removed() -> None:
         assert control.find(run_id) is None
 
 
+async def test_a_run_that_was_just_killed_is_resumed_once_its_end_is_acknowledged() -> None:
+    """Not told to continue while it is ending, which would do nothing."""
+
+    async def answer(request: object) -> str:
+        if len(model.requests) == 1:
+            asked.set()
+            await anyio.sleep_forever()
+        return "Done."
+
+    journal, asked = LateJournal(), anyio.Event()
+    model = FunctionModel(answer)
+    async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+        control = Control(supervisor, Offers(["service_parts:clerk"]))
+        run_id = await control.start("clerk", "Go.")
+        await asked.wait()
+        await control.tell(run_id, "kill")
+        await journal.ended.wait()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(control.resume, run_id)
+            await anyio.wait_all_tasks_blocked()
+            assert len(model.requests) == 1
+            journal.acknowledge.set()
+        assert (await control.wait_ended(run_id, PATIENCE)).result == "Done."
+
+
 def test_who_goes_away_is_not_waited_for(short: Path, run_async: Any) -> None:
     """A client that gives up before the run has ended leaves no connection behind."""
 

@@ -509,13 +509,13 @@ class Course:
 
     async def resume(self, number: int) -> None:
         """Let one go on."""
-        if (run := self.chosen(number)) is not None:
+        if (run := self.chosen(number)) is not None and not run.is_ending:
             run.resume()
 
     async def send(self, number: int) -> None:
         """Say something to one, also to one that is done; who speaks to one that stops waits for the model."""
         here = [self.runs[run_id] for run_id in self.here]
-        runs = [run for run in here if run.state == "done" or not run._live.is_ending]
+        runs = [run for run in here if run.state == "done" or not run.is_ending]
         if runs:
             await runs[number % len(runs)].send("More.")
 
@@ -563,7 +563,8 @@ class Course:
         """Let everything come to its end."""
         for _ in range(4 * len(self.runs) + 4):
             for run in self.runs.values():
-                run.resume()
+                if not run.is_ending:
+                    run.resume()
             await settle()
             await self.office.let_go(*self.office.open)
         assert {run.state for run in self.runs.values()} <= {"done", "stopped"}

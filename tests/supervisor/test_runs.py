@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from backends import RunAsync
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunError, RunFailed, RunStopped
 from repertory.llm.messages import Text, ToolResult, text_of
-from repertory.llm.model import ModelResponse
+from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.record import open_journal
 from repertory.runs.events import IterationStarted, ModelAnswered, RunSpawned, StateChanged, ToolEnded, ToolStarted
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -270,6 +271,36 @@ async def test_a_killed_run_ends_at_once() -> None:
         run.kill()
         with trio.fail_after(PATIENCE), pytest.raises(rp.RepertoryError, match="was stopped"):
             await run.wait_result()
+
+
+async def test_a_run_that_is_ending_is_resumed_once_it_has_ended() -> None:
+    """A stop cannot be taken back by the run; its supervisor waits for the end and continues it."""
+
+    async def answer(request: ModelRequest) -> Any:
+        if len(model.requests) > 1:
+            return "Done."
+        asked.set()
+        await go.wait()
+        return call("look_up", word="a")
+
+    asked, go = trio.Event(), trio.Event()
+    model = FunctionModel(answer)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Begin.")
+        await asked.wait()
+        run.stop()
+        with pytest.raises(RunError, match="is ending"):
+            run.resume()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(supervisor.resume, run.id, agent=run.agent))
+            await trio.testing.wait_all_tasks_blocked()
+            go.set()
+        assert await run.wait_result() == "Done."
+        changes = await supervisor.journal.read_events(run.id, types=["StateChanged"])
+        assert [event.body["state"] for _, event in changes] == ["stopped", "running", "done"]
+        with pytest.raises(RunError, match="has ended"):
+            run.resume()
 
 
 @pytest.mark.parametrize("text", ["", "  \n", None, 5, b"Go."])

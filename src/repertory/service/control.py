@@ -291,12 +291,17 @@ class Control:
     async def resume(self, run_id: str) -> None:
         """Continue a run that is paused, was begun by an earlier process, failed or was stopped.
 
+        One that is ending is waited for, and then continues.
+
         Raises:
             RunError: It is done, or belongs to another run.
             ConfigurationError: The journal does not say where its agent is defined, or it is no longer there.
         """
+        run_id = await self.find_id(run_id)
+        ending = self.find(run_id)
+        if ending is not None and ending.is_ending:
+            await ending.wait_ended()
         async with self._resuming:
-            run_id = await self.find_id(run_id)
             run = self.find(run_id) or await self.supervisor.remote(run_id)
             if run is not None:
                 await carry_out(run, "resume", {})

@@ -42,9 +42,9 @@ class LiveRuns:
         return live if live is not None and not live.ended.is_set() else None
 
     async def wait_ending(self, run_id: str) -> None:
-        """Wait while a run is ending in this process: its end is on record a moment before everybody here knows."""
+        """Wait while a run is ending in this process; its end can be read a moment before it is acknowledged."""
         live = self.find(run_id)
-        if live is not None and live.ending:
+        if live is not None and live.is_ending:
             await live.ended.wait()
 
     def under_way(self) -> list[LiveRun]:

@@ -159,6 +159,11 @@ class Run(Generic[ResultT]):
         return below[0] if below else self._live
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it has ended, or ends at its next boundary: ``stop`` and ``kill`` cannot be taken back."""
+        return self._live.is_ending
+
+    @property
     def children(self) -> tuple[Run[Any], ...]:
         """The runs of its sub-agents, oldest first; of a resumed run, those that had not ended before."""
         return tuple(Run[Any](child, self._runtime) for child in self._live.children)
@@ -455,8 +460,15 @@ class Run(Generic[ResultT]):
         self._runtime.pause_queued(live)
 
     def resume(self) -> None:
-        """Continue a paused run; one that was paused while queued goes to the end of the queue."""
+        """Continue a paused run; one that was paused while queued goes to the end of the queue.
+
+        Raises:
+            RunError: It has ended or ``is_ending``; ``Supervisor.resume`` continues it.
+        """
         live = self._here
+        if live.is_ending:
+            how = "has ended" if live.ended.is_set() else "is ending"
+            raise RunError(f"run {self.id} {how}; supervisor.resume(run_id) continues one that failed or was stopped")
         live.set_desired_state("go")
         self._runtime.requeue(live)
 

@@ -207,7 +207,7 @@ class Supervisor:
     async def resume(
         self, run_id: str, *, agent: Agent[AnyResultT] | None = None, context: Any = None
     ) -> Run[AnyResultT]:
-        """Continue a run that another process began, or that failed or was stopped.
+        """Continue a run that another process began, or that failed or was stopped; one that is ending is waited for.
 
         Its sub-agents continue too, including those that were stopped together with it. A tool call that was under way
         when the process died runs again only if its effect allows that; see ``docs/durability.md``.
@@ -233,8 +233,9 @@ class Supervisor:
         check_text("a run_id", run_id)
         if agent is not None:
             check_agent(agent)
+        run_id = (await self.journal.read_run(run_id)).started.run_id
+        await self._runtime.runs.wait_ending(run_id)
         row = await self.journal.read_run(run_id)
-        run_id = row.started.run_id
         async with AsyncExitStack() as entering:
             # In a shared journal it has its place in the queue of all machines.
             if row.state in ("failed", "stopped") and row.started.parent_id is None and self._machines is None:
@@ -248,8 +249,6 @@ class Supervisor:
         runtime, started = self._runtime, row.started
         if started.parent_id is not None:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
-        if row.state in FINAL_STATES:
-            await runtime.runs.wait_ending(started.run_id)
         if runtime.runs.find(started.run_id) is not None:
             raise RunError(f"run {started.run_id} is under way already; supervisor.run(run_id) gives it")
         agent = agent_of(started, agent)
