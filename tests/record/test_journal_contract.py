@@ -128,6 +128,37 @@ def test_the_queue_is_read_in_the_order_in_which_runs_begin(check: Check) -> Non
     check(body)
 
 
+def test_a_name_that_is_no_unicode_hides_nobody_in_the_queue(check: Check) -> None:
+    """Runs whose agent or client has half a character in its name are listed as they were recorded."""
+
+    async def body(journal: Journal) -> None:
+        queued = RunStateChanged(run_id="run-1", state="queued", at=2.0)
+        await journal.write([kit.started("run-1", agent="caf\udce9", client="\ud800"), queued])
+        (waiting,) = await journal.read_queue()
+        assert (waiting.agent, waiting.client) == ("caf\udce9", "\ud800")
+        assert await journal.read_queue(without_agents=["caf\udce9"]) == []
+        await journal.write([ModelReplied(run_id="run-1", call=1, at=3.0, usage=Usage(input_tokens=7))])
+        assert [*await journal.read_used(0.0)] == [("caf\udce9", "\ud800")]
+
+    check(body)
+
+
+@pytest.mark.parametrize("number", [10**30, -(10**30)])
+def test_a_number_too_large_for_sql_is_beyond_every_number_there(check: Check, number: int) -> None:
+    """A bound or a limit of more than 64 bits is an answer, not an error about the journal."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([*kit.one_of_each(), kit.appended("run-2", 0)])
+        is_above = number > 0
+        assert len(await journal.read_entries("run-1", start=number)) == (0 if is_above else 2)
+        assert len(await journal.read_entries("run-1", stop=number)) == (2 if is_above else 0)
+        assert bool(await journal.read_events("run-1", after=number)) is not is_above
+        assert bool(await journal.read_webhooks(before=number)) is is_above
+        assert bool(await journal.search_entries("run-2", "hello", limit=number)) is is_above
+
+    check(body)
+
+
 def test_what_was_used_is_summed_by_agent_and_client_of_the_root(check: Check) -> None:
     """Replies since a time, and of calls without a reply the most that they can take."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Collection, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -94,7 +94,7 @@ def _select(
     Each layer is queried by itself for its newest (or best) items, so that the engine reads no more than needed.
     """
     labels, words = _labels(query), bool(phrases_of(query.text))
-    most = NO_LIMIT if query.limit is None else min(query.limit, NO_LIMIT)
+    most = NO_LIMIT if query.limit is None else query.limit
     parts: list[str] = []
     values: list[Value] = []
     for depth, (scope_id, upto) in enumerate(layers):
@@ -181,16 +181,15 @@ class ItemReads(Reads):
 
     async def last_item_position(self) -> int:
         """The last position in the item log; 0 if it is empty."""
-        sql = """SELECT coalesce(max(position), 0) FROM (
+        sql = """SELECT max(position) FROM (
                      SELECT position FROM items WHERE seq = (SELECT max(seq) FROM items)
                      UNION ALL SELECT max(position) FROM scopes
                      UNION ALL SELECT max(position) FROM removals) ends"""
-        return await self._fetch("items", sql, (), lambda rows: int(next(iter(rows))[0] or 0))
+        return await self._number("items", sql)
 
     async def item_position_at(self, number: int) -> int:
         """The last position in the item log before the record with this number; 0 if there was no item yet."""
-        sql = "SELECT coalesce(max(position), 0) FROM items WHERE seq < ?"
-        return await self._fetch("items", sql, (number,), lambda rows: int(next(iter(rows))[0] or 0))
+        return await self._number("items", "SELECT max(position) FROM items WHERE seq < ?", number)
 
     async def take_item_positions(self) -> int:
         """The position after which the memory actor, the only one to write items, continues."""
@@ -201,12 +200,8 @@ class ItemReads(Reads):
         newer = "SELECT 1 FROM items n INDEXED BY items_by_id WHERE n.scope_id = t.scope_id AND n.item_id = t.item_id"
         sql = f"""SELECT count(*), coalesce(sum(size), 0) FROM items t INDEXED BY items_by_id
                   WHERE scope_id = ? AND deleted = 0 AND NOT EXISTS ({newer} AND n.position > t.position)"""
-
-        def decode(rows: Iterable[Sequence[Any]]) -> tuple[int, int]:
-            count, size = next(iter(rows))
-            return count, size
-
-        return await self._fetch(f"items of {scope_id!r:.60}", sql, (scope_id,), decode)
+        (size,) = await self._rows(tuple[int, int], f"items of {scope_id!r:.60}", sql, scope_id)
+        return size
 
     async def read_items(self, scope_ids: Sequence[str], *, upto: int | None = None) -> list[ItemWritten]:
         """All versions of the scopes' items up to a position of the item log, in order; None means all."""

@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias, TypeVar
 from repertory.record.contents import StoredBody
 from repertory.record.items import ItemReads
 from repertory.record.queue import QueueReads
-from repertory.record.reads import ids_of
 from repertory.record.records import Record
 from repertory.record.redaction import Redactor
 from repertory.record.removal import remove_slice
@@ -154,13 +153,11 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
 
     async def read_removals(self, *, finished: bool) -> list[str]:
         """The ids of the roots that were removed, or with ``finished=False`` those whose removal was only begun."""
-        sql = "SELECT run_id FROM removals WHERE finished = ?"
-        return await self._fetch("removals", sql, (int(finished),), ids_of)
+        return await self._ids("removals", "SELECT run_id FROM removals WHERE finished = ?", int(finished))
 
     async def was_removed(self, run_id: str) -> bool:
         """Whether a root run with this id has been removed, or its removal has begun."""
-        sql = "SELECT 1 FROM removals WHERE run_id = ?"
-        return await self._fetch("removals", sql, (run_id,), lambda rows: bool([*rows]))
+        return bool(await self._ids("removals", "SELECT run_id FROM removals WHERE run_id = ?", run_id))
 
     async def delete_bodies(self, bodies: Iterable[StoredBody], *, also: Sequence[Record] = ()) -> None:
         """Delete the bodies of stored contents and write further records, in one transaction. Citations stay listed."""

@@ -22,7 +22,7 @@ from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, mig
 from repertory.record.postgres_search import PostgresFullText, PostgresTables
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
-from repertory.record.reads import Rows, number_of
+from repertory.record.reads import Rows
 from repertory.record.redaction import Redactor
 from repertory.record.rows import UNREADABLE, Value
 from repertory.record.sqlite_journal import OwnedJournal
@@ -144,9 +144,9 @@ class PostgresJournal(OwnedJournal):
         newest = self._writer.newest if isinstance(self._writer, PostgresWriter) else 0
         until = time.monotonic() + _FOLLOWING
         while True:
-            found = await self._query("numbers", "SELECT followed_up_to()", (), number_of)
-            if found >= newest or time.monotonic() > until:
-                return found
+            ((found,),) = await self._query("numbers", "SELECT followed_up_to()", (), list)
+            if int(found or 0) >= newest or time.monotonic() > until:
+                return int(found or 0)
             await anyio.sleep(_POLL_INTERVAL)
 
     async def take_item_positions(self) -> int:
@@ -164,7 +164,7 @@ class PostgresJournal(OwnedJournal):
     async def last_item_position(self) -> int:
         """A position at or after the last one in the item log."""
         sql = f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions"
-        return max(await self._fetch("items", sql, (), number_of), await super().last_item_position())
+        return max(await self._number("items", sql), await super().last_item_position())
 
     def _close(self) -> None:
         try:

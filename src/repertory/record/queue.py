@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from repertory.llm.profiles import Amount
 from repertory.record.reads import Reads, marks
@@ -19,7 +17,6 @@ This is a choice: runs take minutes, so a level is worth about one run. All wait
 order never changes while they wait, and no clock is needed to determine it.
 """
 
-_FIELDS: Final = QueuedRow.__struct_fields__
 _QUEUED: Final = """SELECT r.run_id, r.agent, r.client, r.priority, s.at
     FROM current_states c JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
     WHERE c.state = 'queued'"""
@@ -71,11 +68,7 @@ class QueueReads(Reads):
         if limit is not None:
             sql += " LIMIT ?"
             values.append(limit)
-
-        def decode(rows: Any) -> list[QueuedRow]:
-            return [msgspec.convert(dict(zip(_FIELDS, row, strict=True)), QueuedRow) for row in rows]
-
-        return await self._fetch("queue", sql, values, decode)
+        return await self._rows(QueuedRow, "queue", sql, *values)
 
     async def read_used(self, since: float) -> dict[tuple[str, str], Amount]:
         """What trees of runs have used since a time, by the agent and the client of their roots.
@@ -85,8 +78,5 @@ class QueueReads(Reads):
         Args:
             since: Seconds since 1970.
         """
-
-        def decode(rows: Any) -> dict[tuple[str, str], Amount]:
-            return {(agent, client): Amount(float(cost), int(tokens)) for agent, client, cost, tokens in rows}
-
-        return await self._fetch("what was used", _USED, (since, since), decode)
+        found = await self._rows(tuple[str, str, float, int], "what was used", _USED, since, since)
+        return {(agent, client): Amount(cost, tokens) for agent, client, cost, tokens in found}

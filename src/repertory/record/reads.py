@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+import msgspec
+
 from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text, plain_text
 from repertory.record.search import FullText, SearchIndex
 from repertory.record.tables import Tables, index_slice
@@ -17,24 +19,28 @@ Rows: TypeAlias = Iterable[Sequence[Value]]
 OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
 
 
-def number_of(rows: Rows) -> int:
-    """The number in a result of one row; 0 if it is NULL."""
-    return int(next(iter(rows))[0] or 0)
-
-
-def ids_of(rows: Rows) -> list[str]:
-    """The ids in the first column of the rows."""
-    return [decode_text(row[0]) for row in rows]
-
-
 def marks(values: Collection[Value]) -> str:
     """The placeholders of values in an ``IN (…)``; ``NULL`` for no values, which matches nothing."""
     return ", ".join("?" * len(values)) or "NULL"
 
 
+def row_as(kind: type[T], row: Sequence[Value]) -> T:
+    """A row that is not a record, as a tuple of some type or a struct with its fields in this order."""
+    values = [decode_text(value) if isinstance(value, bytes) else value for value in row]
+    fields = getattr(kind, "__struct_fields__", None)
+    return msgspec.convert(values if fields is None else dict(zip(fields, values, strict=True)), kind)
+
+
 def json_list(values: Iterable[str | int]) -> str:
     """Ids or numbers for ``IN (SELECT value FROM json_each(?))``."""
     return encode_json([plain_text(value) if isinstance(value, str) else value for value in values])
+
+
+def _to_compare(value: Value) -> Value:
+    """A value for SQL to compare with columns. A number of more than 64 bits is as far from all of them as the last."""
+    if isinstance(value, str):
+        return encode_text(value)
+    return max(-NO_LIMIT, min(value, NO_LIMIT)) if isinstance(value, int) else value
 
 
 class Reads:
@@ -60,8 +66,19 @@ class Reads:
 
     async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         await self._settle()
-        values = [encode_text(value) if isinstance(value, str) else value for value in values]
-        return await self._query(what, sql, values, decode)
+        return await self._query(what, sql, [*map(_to_compare, values)], decode)
+
+    async def _rows(self, kind: type[T], what: str, sql: str, *values: Value) -> list[T]:
+        """Read rows that are not records; see ``row_as``. What does not fit the type is damaged."""
+        return await self._fetch(what, sql, values, lambda rows: [row_as(kind, row) for row in rows])
+
+    async def _ids(self, what: str, sql: str, *values: Value) -> list[str]:
+        return [run_id for (run_id,) in await self._rows(tuple[str], what, sql, *values)]
+
+    async def _number(self, what: str, sql: str, *values: Value) -> int:
+        """Read one number; 0 if it is NULL."""
+        ((number,),) = await self._rows(tuple[int | None], what, sql, *values)
+        return number or 0
 
     async def _read(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> Numbered:
         """Read records of one kind with their numbers.

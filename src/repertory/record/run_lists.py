@@ -9,9 +9,9 @@ import msgspec
 
 from repertory.errors import RunNotFound
 from repertory.record.contents import FINAL
-from repertory.record.reads import Rows, ids_of, json_list, marks, number_of
+from repertory.record.reads import Rows, json_list, marks
 from repertory.record.records import RunRow, RunState
-from repertory.record.rows import NO_LIMIT, Value, decode_text
+from repertory.record.rows import Value, decode_text
 from repertory.record.run_reads import RunReads
 
 
@@ -85,9 +85,8 @@ class ListReads(RunReads):
             found = await self._with_text(f"SELECT r.run_id, r.task {source} {order}", values, wanted.text)
             count, found = len(found), found[:limit]
         else:
-            count = await self._fetch("runs", f"SELECT count(*) {source}", values, number_of)
-            page = (*values, min(limit, NO_LIMIT))
-            found = await self._fetch("runs", f"SELECT r.run_id {source} {order} LIMIT ?", page, ids_of)
+            count = await self._number("runs", f"SELECT count(*) {source}", *values)
+            found = await self._ids("runs", f"SELECT r.run_id {source} {order} LIMIT ?", *values, limit)
         return found if wanted.oldest else found[::-1], count
 
     async def read_trees(self, roots: Collection[str]) -> list[RunRow]:
@@ -102,14 +101,13 @@ class ListReads(RunReads):
         sql = f"""SELECT r.run_id FROM current_states c
             JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
             WHERE c.root = 1 AND c.state IN ({FINAL}) AND s.at < ? ORDER BY r.seq"""
-        return await self._fetch("runs", sql, (before,), ids_of)
+        return await self._ids("runs", sql, before)
 
     async def _place_of_root(self, run_id: str) -> int:
-        sql = "SELECT seq FROM runs WHERE run_id = ? AND parent_id IS NULL"
-        found = await self._fetch("runs", sql, (run_id,), lambda rows: [int(row[0] or 0) for row in rows])
-        if not found:
-            raise RunNotFound(f"there is no root {run_id[:200]!r} to go on from; it may have been removed")
-        return found[0]
+        sql = "SELECT max(seq) FROM runs WHERE run_id = ? AND parent_id IS NULL"
+        if place := await self._number("runs", sql, run_id):
+            return place
+        raise RunNotFound(f"there is no root {run_id[:200]!r} to go on from; it may have been removed")
 
     def _in_state(self, wanted: InState, values: list[Value]) -> str:
         # Placeholders, because with a JSON list PostgreSQL would not use the index but scan all roots.

@@ -16,7 +16,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
-from repertory.record.reads import OF_RUN, Reads, Rows, ids_of, json_list, marks, number_of
+from repertory.record.reads import OF_RUN, Reads, Rows, json_list, marks, row_as
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -47,6 +47,10 @@ B = TypeVar("B")
 R = TypeVar("R", bound=Record)
 
 _RUNS, _RUN_STATES, _ENTRIES = TABLES[RunStarted], TABLES[RunStateChanged], TABLES[EntryAppended]
+
+
+def _figures(rows: Rows) -> dict[str, RunStatistics]:
+    return {decode_text(name): row_as(RunStatistics, figures) for name, *figures in rows}
 
 
 class RunReads(Reads):
@@ -111,7 +115,7 @@ class RunReads(Reads):
         # A range, so that the index is used; U+10FFFF sorts after every character of an id.
         sql = """SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ?
                  AND instr(substr(run_id, length(CAST(? AS TEXT)) + 1), '.') = 0 ORDER BY run_id LIMIT 4"""
-        fitting = await self._fetch("runs", sql, (run_id, run_id + "\U0010ffff", run_id), ids_of) if run_id else []
+        fitting = await self._ids("runs", sql, run_id, run_id + "\U0010ffff", run_id) if run_id else []
         if len(fitting) > 1 and fitting[0] != run_id:
             names = ", ".join(fitting[:3]) + (", …" if fitting[3:] else "")
             raise RunNotFound(f"{run_id!r} fits several runs ({names}); give more of the id")
@@ -139,8 +143,7 @@ class RunReads(Reads):
 
     async def read_tree(self, run_id: str) -> list[str]:
         """The ids of a run and of all runs below it, in the order in which they were started."""
-        sql = f"SELECT run_id FROM runs WHERE {OF_TREE} ORDER BY seq"
-        return await self._fetch("runs", sql, (run_id,) * 3, ids_of)
+        return await self._ids("runs", f"SELECT run_id FROM runs WHERE {OF_TREE} ORDER BY seq", run_id, run_id, run_id)
 
     async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
         """The ledger from position ``start`` up to, not including, ``stop``."""
@@ -149,8 +152,7 @@ class RunReads(Reads):
 
     async def count_entries(self, run_id: str) -> int:
         """The number of entries in a run's ledger."""
-        sql = "SELECT coalesce(max(position) + 1, 0) FROM entries WHERE run_id = ?"
-        return await self._fetch("entries", sql, (run_id,), number_of)
+        return await self._number("entries", "SELECT max(position) + 1 FROM entries WHERE run_id = ?", run_id)
 
     async def _read_entries(self, which: str, run_id: str, *values: Value) -> list[Entry]:
         found = await self._records(EntryAppended, f"WHERE t.run_id = ? AND {which}", run_id, *values)
@@ -233,78 +235,47 @@ class RunReads(Reads):
         if of is not None:
             where, values = "run_id IN (SELECT value FROM json_each(?))", (json_list(of),)
         sql = statistics_sql(where)
-        names = RunStatistics.__struct_fields__
-
-        def decode(rows: Rows) -> dict[str, RunStatistics]:
-            return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
-
-        return await self._fetch("figures", sql, values * sql.count(where) if where else (), decode)
+        return await self._fetch("figures", sql, values * sql.count(where) if where else (), _figures)
 
     async def read_totals(self, *, after: int = 0) -> Totals:
         """What the records after a number add to the figures of all runs, by agent; 0 for all records."""
-        removals = await self._fetch("removals", "SELECT count(*) FROM removals", (), number_of)
-        last = await self._fetch("records", NEWEST, (), number_of)
+        removals = await self._number("removals", "SELECT count(*) FROM removals")
+        last = await self._number("records", NEWEST)
         upto = max(after, min(last, await self._complete_below() - 1))
-        sql, names = totals_sql(), RunStatistics.__struct_fields__
-
-        def figures(rows: Rows) -> dict[str, RunStatistics]:
-            return {
-                decode_text(agent): msgspec.convert(dict(zip(names, row, strict=True)), RunStatistics)
-                for agent, *row in rows
-            }
-
-        def states(rows: Rows) -> Counter[tuple[str, RunState]]:
-            found = Counter[Any]()
-            for agent, state, was, count in rows:
-                found[decode_text(agent), state] += int(count or 0)
-                if was:
-                    found[decode_text(agent), was] -= int(count or 0)
-            return found
-
-        stretch = (after, upto)
-        return Totals(
-            upto=upto,
-            removals=removals,
-            figures=await self._fetch("figures", sql, stretch * (sql.count("?") // 2), figures),
-            states=await self._fetch("states", STATES_SQL, stretch * 2, states),
-        )
+        stretch, sql, states = (after, upto), totals_sql(), Counter[tuple[str, RunState]]()
+        figures = await self._fetch("figures", sql, stretch * (sql.count("?") // 2), _figures)
+        changes = await self._rows(tuple[str, RunState, RunState | None, int], "states", STATES_SQL, *stretch * 2)
+        for agent, state, was, count in changes:
+            states[agent, state] += count
+            if was is not None:
+                states[agent, was] -= count
+        return Totals(upto=upto, removals=removals, figures=figures, states=states)
 
     async def read_spent(self, since: float) -> tuple[int, int, float]:
         """How many model calls of all runs have ended since a time, with their tokens and US dollars."""
         taken = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens + output_tokens"
         sql = f"SELECT count(*), coalesce(sum({taken}), 0), coalesce(sum(cost), 0.0) FROM model_replies WHERE at >= ?"
-
-        def decode(rows: Rows) -> tuple[int, int, float]:
-            calls, tokens, cost = next(iter(rows))
-            return int(calls or 0), int(tokens or 0), float(cost or 0)
-
-        return await self._fetch("model replies", sql, (since,), decode)
+        (spent,) = await self._rows(tuple[int, int, float], "model replies", sql, since)
+        return spent
 
     async def read_open_calls(self, run_id: str) -> dict[tuple[str, int], Amount]:
         """The most that each unanswered model call of a run, and of the runs below it, can have taken."""
         answered = "SELECT 1 FROM model_replies r WHERE r.run_id = c.run_id AND r.call = c.call"
         sql = f"""SELECT run_id, call, cost_at_most, tokens_at_most FROM model_calls c
                   WHERE {OF_TREE} AND NOT EXISTS ({answered})"""
-
-        def decode(rows: Rows) -> dict[tuple[str, int], Amount]:
-            return {
-                (str(run), int(call or 0)): Amount(float(cost or 0), int(tokens or 0))
-                for run, call, cost, tokens in rows
-            }
-
-        return await self._fetch("open model calls", sql, (run_id,) * 3, decode)
+        found = await self._rows(tuple[str, int, float, int], "open model calls", sql, run_id, run_id, run_id)
+        return {(run, call): Amount(cost, tokens) for run, call, cost, tokens in found}
 
     async def read_elapsed(self, run_id: str) -> float:
         """How many seconds a tree of runs has been active, according to its events; see ``EventLogged``."""
-        sql = f"SELECT max(elapsed) FROM events WHERE {OF_TREE}"
-        return await self._fetch("events", sql, (run_id,) * 3, lambda rows: float(next(iter(rows))[0] or 0.0))
+        sql = f"SELECT coalesce(max(elapsed), 0.0) FROM events WHERE {OF_TREE}"
+        ((elapsed,),) = await self._rows(tuple[float], "events", sql, run_id, run_id, run_id)
+        return elapsed
 
     async def count_tools_run(self, run_id: str) -> dict[str, int]:
         """How many tool calls began in a run and in each run below it. A call that began again after a crash is one."""
         sql = f"SELECT run_id, count(DISTINCT call_id) FROM tool_intents WHERE {OF_TREE} GROUP BY run_id"
-        return await self._fetch(
-            "tool calls", sql, (run_id,) * 3, lambda rows: {str(row[0]): int(row[1] or 0) for row in rows}
-        )
+        return dict(await self._rows(tuple[str, int], "tool calls", sql, run_id, run_id, run_id))
 
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call, as it was sent, put together from its parts.
@@ -388,8 +359,7 @@ class RunReads(Reads):
 
     async def payload_version(self, run_id: str) -> int:
         """The number of the newest version of a run's payload; 0 if it has no payload."""
-        sql = "SELECT max(version) FROM payloads WHERE run_id = ?"
-        return await self._fetch("payloads", sql, (run_id,), number_of)
+        return await self._number("payloads", "SELECT max(version) FROM payloads WHERE run_id = ?", run_id)
 
     async def read_payloads(self, root: str) -> list[PayloadChanged]:
         """All versions of the payloads of a run and the runs below it, in the order in which they were written."""
@@ -426,6 +396,5 @@ class RunReads(Reads):
 
     async def last_event(self) -> int:
         """The sequence number of the newest event of any run; 0 if there is none."""
-        sql = "SELECT coalesce(max(seq), 0) FROM events WHERE seq < ?"
         bound = await self._complete_below()
-        return await self._fetch("events", sql, (bound,), number_of)
+        return await self._number("events", "SELECT max(seq) FROM events WHERE seq < ?", bound)

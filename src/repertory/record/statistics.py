@@ -269,11 +269,11 @@ def totals_sql() -> str:
 
 
 STATES_SQL: Final = f"""SELECT agent, state, was, count(*) FROM (
-        SELECT agent, 'running' AS state, '' AS was FROM runs WHERE {_STRETCH}
+        SELECT agent, 'running' AS state, NULL AS was FROM runs WHERE {_STRETCH}
         UNION ALL
         SELECT r.agent, s.state, coalesce((SELECT state FROM run_states WHERE run_id = s.run_id AND seq < s.seq
             ORDER BY seq DESC LIMIT 1), 'running')
         FROM run_states s JOIN runs r USING (run_id)
         WHERE s.seq > ? AND s.seq <= ?
     ) changes GROUP BY agent, state, was"""
-"""SQL for the state changes in a range: the agent, the state, the one before it ("" if a run began), and how many."""
+"""SQL for the state changes in a range: the agent, the state, the one before it (NULL if a run began), and how many."""

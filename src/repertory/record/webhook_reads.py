@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repertory.record.reads import Reads, Rows, number_of
+from repertory.record.reads import Reads
 from repertory.record.records import RunStateChanged, WebhookTried
 from repertory.record.rows import NO_LIMIT
 
@@ -18,18 +18,13 @@ class WebhookReads(Reads):
 
     async def last_state_change(self) -> int:
         """The number of the newest state change; 0 if there is none."""
-        sql = "SELECT max(seq) FROM run_states"
-        return await self._fetch("states", sql, (), number_of)
+        return await self._number("states", "SELECT max(seq) FROM run_states")
 
     async def read_webhook_position(self, url: str) -> int | None:
         """The number of the last change for which a webhook was tried, or at which it began; None if it is new."""
         sql = "SELECT max(change) FROM webhook_attempts WHERE url = ?"
-
-        def decode(rows: Rows) -> int | None:
-            value = next(iter(rows))[0]
-            return None if value is None else int(value)
-
-        return await self._fetch("webhooks", sql, (url,), decode)
+        ((position,),) = await self._rows(tuple[int | None], "webhooks", sql, url)
+        return position
 
     async def read_failed_webhooks(self, url: str) -> list[WebhookTried]:
         """The last attempt for each run whose last attempt at a webhook failed."""
