@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
+import repertory as rp
 from backends import RunAsync
-from repertory.errors import ModelUnavailable
+from repertory.errors import ConfigurationError, ModelUnavailable, RunFailed
 from repertory.llm import Message, Model, ModelRequest, ModelResponse, StreamEvent, Text, ToolUse, Usage, profile_for
 from repertory.llm.messages import Thinking
 from repertory.llm.model import TextDelta, ThinkingDelta, ToolUseStarted
@@ -138,3 +141,25 @@ def test_a_function_answers_whatever_is_asked(run_async: RunAsync) -> None:
         await model.aclose()
 
     run_async(main)
+
+
+@pytest.mark.parametrize("answer", [None, 5, b"words", {"text": "words"}, ["words"], [None]])
+def test_what_is_no_answer_is_refused(answer: Any, run_async: RunAsync) -> None:
+    """The error says what an answer is; a run that asks fails with it at once, without being restarted."""
+
+    async def main() -> None:
+        model = FunctionModel(lambda _: answer)
+        async with rp.open_supervisor(model=model) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk"), "Begin.")
+            with pytest.raises(RunFailed, match="a test model answers with a text, a call"):
+                await run.wait_result()
+        assert len(model.requests) == 1
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("steps", ["Done.", None, call("search")])
+def test_a_script_is_a_list_of_steps(steps: Any) -> None:
+    """A text would be played letter by letter."""
+    with pytest.raises(ConfigurationError, match="must be a list"):
+        ScriptedModel(steps)

@@ -18,6 +18,8 @@ from typing import Any, TypeAlias
 import anyio.lowlevel
 import msgspec
 
+from repertory._choices import show
+from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Message, Text, Thinking, ToolUse, equal_items, text_of
 from repertory.llm.model import (
@@ -94,10 +96,15 @@ class ScriptedModel(_Fake):
 
     Attributes:
         requests: Every request so far, in order.
+
+    Raises:
+        ConfigurationError: ``steps`` is a text, or nothing to iterate over.
     """
 
     def __init__(self, steps: Iterable[Step], *, name: str = "scripted", profile: ModelProfile | None = None) -> None:
         super().__init__(name, profile)
+        if isinstance(steps, str) or not isinstance(steps, Iterable):
+            raise ConfigurationError(f"the steps of a ScriptedModel must be a list, not {show(steps)}")
         self._steps = tuple(steps)
 
     async def complete(
@@ -107,6 +114,7 @@ class ScriptedModel(_Fake):
 
         Raises:
             AssertionError: The script has no more steps.
+            ModelResponseInvalid: The step is not an answer.
         """
         self.requests.append(request)
         number = len(self.requests)  # taken before the first await: two calls at once get two steps
@@ -149,7 +157,11 @@ class FunctionModel(_Fake):
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
     ) -> ModelResponse:
-        """Answer with the function's result; its exceptions propagate."""
+        """Answer with the function's result; its exceptions propagate.
+
+        Raises:
+            ModelResponseInvalid: The result is not an answer.
+        """
         self.requests.append(request)
         await anyio.lowlevel.checkpoint()
         return await _play(self._function, request, on_event, self._prompts)
@@ -190,19 +202,23 @@ async def _play(
 def as_response(
     answer: Answer, request: ModelRequest, *, estimate_prompt: Callable[[ModelRequest], int] = estimate_tokens
 ) -> ModelResponse:
-    """Complete an answer to a response: add call ids, the stop reason and estimated usage where they are missing."""
+    """Complete an answer to a response: add call ids, the stop reason and estimated usage where they are missing.
+
+    Raises:
+        ModelResponseInvalid: It is not an answer.
+    """
     if isinstance(answer, ModelResponse):
         response = answer
     else:
-        blocks: Sequence[Block]
-        if isinstance(answer, str):
-            blocks = (Text(answer),)
-        elif isinstance(answer, msgspec.Struct):
-            blocks = (answer,)
-        else:
-            blocks = answer
+        several: Sequence[Any] = answer if isinstance(answer, Sequence) else (answer,)
+        blocks = (Text(answer),) if isinstance(answer, str) else tuple(several)
+        if not all(isinstance(block, Block) for block in blocks):
+            raise ModelResponseInvalid(
+                "a test model answers with a text, a call (see repertory.testing.call), a list of blocks such as Text "
+                f"and calls, or a ModelResponse, not {show(answer)}"
+            )
         stop_reason = "tool_use" if any(isinstance(block, ToolUse) for block in blocks) else "end_turn"
-        response = ModelResponse(content=tuple(blocks), stop_reason=stop_reason)
+        response = ModelResponse(content=blocks, stop_reason=stop_reason)
     content = response.content
     if any(isinstance(block, ToolUse) and not block.id for block in content):
         digest = request_digest(request)  # not a counter: a new model object for a resumed run must not reuse an id
