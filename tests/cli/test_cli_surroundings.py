@@ -15,6 +15,7 @@ from patience import PATIENCE
 
 CODES = {0, 1, 2, 4, 75, 78}
 READING = ("ps -a", "stats", "stats --tree", "inspect", "ledger", "doctor", "resume")
+KEEPING = ("memory ls", "content ls", "payload show", "backup nowhere.db", "vacuum", "rm run-x")
 WRITING = ("run x --model offline", "demo x --model offline", "stress --writers 1 --appends 1", "serve")
 
 
@@ -62,7 +63,7 @@ def test_what_is_no_journal_is_one_line_for_every_command(kind: str, made: Path,
     """A folder, a pipe that nobody writes to, a device without end, noise: nothing hangs, and nothing is left there."""
     path = place(kind, tmp_path, made)
     before = sorted(os.listdir(path.parent)) if path.parent.is_dir() and path.parent != Path("/dev") else []
-    for command in (*READING, *WRITING):
+    for command in (*READING, *KEEPING, *WRITING):
         if kind == "no text" and command in WRITING:
             continue  # a name that is no text is a name all the same
         result = invoke(*command.split(), "--db", path, home=tmp_path)
@@ -76,6 +77,20 @@ def test_what_is_no_journal_is_one_line_for_every_command(kind: str, made: Path,
     if before:
         of_sqlite = {"odd.lock", *(("odd-wal", "odd-shm") if kind == "half" else ())}  # its header is a journal's
         assert sorted(set(os.listdir(path.parent)) - {"data", *of_sqlite}) == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_what_is_no_file_is_neither_restored_nor_moved(kind: str, made: Path, tmp_path: Path) -> None:
+    """Nothing waits for a pipe that nobody writes to, and nothing is made."""
+    path, new = place(kind, tmp_path, made), tmp_path / "new.db"
+    for result in (
+        invoke("restore", path, "--db", new, home=tmp_path),
+        invoke("migrate", path, new, home=tmp_path),
+        invoke("migrate", made, path, home=tmp_path),
+    ):
+        assert (result.code, result.out, len(complaints(result))) == (78, "", 1), result
+        assert "name a file in its place" in result.err
+    assert not new.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+import stat
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -225,6 +226,17 @@ def _close_without_checkpoint(connection: sqlite3.Connection | None, path: str) 
         connection.close()
 
 
+def _check_kind(path: str) -> None:
+    """Refuse a path to something other than a file, before anything waits for a pipe or leaves a lock by a device."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # missing or out of reach: opening it will say so
+        return
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise JournalUnreadable(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}; name a file in its place")
+
+
 def check_readable(path: str) -> None:
     """Check that a journal can be read, without owning or changing it.
 
@@ -232,6 +244,7 @@ def check_readable(path: str) -> None:
         JournalUnreadable: No file, no permission, not a journal, damaged, or of an older schema.
         JournalSchemaTooNew: A newer repertory wrote it.
     """
+    _check_kind(path)
     if not os.path.exists(path):
         raise JournalUnreadable(f"there is no journal at {path}")
     connection = None
@@ -277,8 +290,9 @@ class FileLock:
 
         Raises:
             JournalLocked: Another process, or another journal in this one, owns the file.
-            JournalUnreadable: The lock file cannot be created or written.
+            JournalUnreadable: The path is not that of a file, or the lock file cannot be created or written.
         """
+        _check_kind(path)
         lock_path = f"{path}.lock"
         try:
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

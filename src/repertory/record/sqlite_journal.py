@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -15,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from repertory.errors import JournalClosed, JournalReadOnly, JournalUnreadable
+from repertory.errors import JournalClosed, JournalReadOnly
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal
 from repertory.record.reads import Rows
@@ -50,7 +49,6 @@ def open_file(
 ) -> SqliteJournal:
     """Open a journal in a file; blocks. See ``open_journal``."""
     path = os.path.realpath(path)  # one name for each file, whatever links and dots: two names would be two locks
-    _check_kind(path)
     if readonly:
         check_readable(path)
         return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
@@ -67,17 +65,6 @@ def open_file(
         lock.release()
         raise
     return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout, redactor=redactor)
-
-
-def _check_kind(path: str) -> None:
-    """Refuse a path to something other than a file, before anything waits for a pipe or leaves a lock by a device."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # missing or out of reach: opening it will say so
-        return
-    if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise JournalUnreadable(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}; name a file in its place")
 
 
 # --- the journals -----------------------------------------------------------------------------------------
