@@ -47,7 +47,12 @@ def test_delays_double_up_to_a_bound() -> None:
     assert policy.delay(10_000, asked=None, chance=0.0) == 3.0
 
 
-@given(st.integers(2, 50), st.floats(0, 1000), st.floats(0, 0.999), st.floats(0, 1))
+def test_a_server_that_asks_for_no_wait_gets_no_storm() -> None:
+    """Zero, a negative number and a date in the past stand for the policy's own delay."""
+    assert RetryPolicy(first_delay=0.5).delay(4, asked=0.0, chance=0.0) == 2.0
+
+
+@given(st.integers(2, 50), st.floats(0, 1000, exclude_min=True), st.floats(0, 0.999), st.floats(0, 1))
 def test_chance_shortens_own_delays_and_never_what_was_asked(
     n: int, asked: float, chance: float, jitter: float
 ) -> None:

@@ -40,7 +40,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Seconds to wait before an attempt (the second is 2); ``chance`` is a random number from 0 up to 1."""
         # The exponent is capped so that a very long series cannot overflow.
         own = min(self.first_delay * 2.0 ** min(attempt - 2, 60), self.longest_delay)
-        if asked is not None:
+        if asked:  # servers that ask for no wait, or for a moment in the past, get no storm of retries
             # Here jitter adds to the delay: the server asked us not to come back earlier.
             return asked + own * self.jitter * chance
         return own * (1 - self.jitter * chance)
