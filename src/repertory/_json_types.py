@@ -174,18 +174,19 @@ def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = Fal
         raise msgspec.ValidationError(name_error(error)) from error
 
 
-def decode_text(text: str) -> Any:
-    """Read a JSON text.
+def decode_text(text: str | bytes) -> Any:
+    """Read a JSON text. Half a surrogate pair, which a text that was cut in JavaScript may end with, becomes U+FFFD.
 
     Raises:
         ValueError: It is not JSON.
     """
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         try:
-            return json.loads(text, parse_constant=_refuse_constant)  # takes lone surrogates
-        except (ValueError, RecursionError):
+            lenient = json.dumps(json.loads(text, parse_constant=_refuse_constant), ensure_ascii=False)
+            return msgspec.json.decode(lenient.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        except (ValueError, msgspec.DecodeError, RecursionError):
             raise ValueError(f"it is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None

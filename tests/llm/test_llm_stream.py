@@ -153,6 +153,15 @@ def test_the_arguments_of_a_call_come_in_pieces() -> None:
     assert call_in_pieces("").content[1] == ToolUse("t", "f", {})
 
 
+def test_half_a_character_spoils_neither_an_answer_nor_a_call() -> None:
+    """A gateway in JavaScript may cut a text, or a model write an escape, in the middle of a surrogate pair."""
+    half = rb'{"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a \ud83d"}}'
+    (event,) = EventReader().feed(b"data: " + half + b"\n\n")
+    assert feed(START, event, STOP).content == (Text("a \N{REPLACEMENT CHARACTER}"),)
+    call = call_in_pieces(r'{"a": "\ud83d"}').content[1]
+    assert call == ToolUse("t", "f", {"a": "\N{REPLACEMENT CHARACTER}"})
+
+
 @pytest.mark.parametrize("stop_reason", ["tool_use", "max_tokens", "refusal"])
 @pytest.mark.parametrize(
     ("pieces", "came"),

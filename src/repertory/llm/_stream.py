@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from repertory._json_types import decode_text
 from repertory.errors import ModelResponseInvalid
 from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOST_TOKENS
 from repertory.llm.messages import Json, decode_content
@@ -82,8 +83,10 @@ class EventReader:
 
 def _event(data: bytes) -> Json | None:
     with reading("an event of the answer is not a JSON object", data[:200]):
-        event: Json = msgspec.json.decode(data, type=dict)
-    return None if event.get("type", "ping") == "ping" else event
+        event = _require(dict, decode_text(data))
+    if "type" not in event:  # some servers end a stream with an error that has none
+        event["type"] = "error" if "error" in event else "ping"
+    return None if event["type"] == "ping" else event
 
 
 class _Open:
@@ -112,8 +115,8 @@ class _Open:
         self.raw.update((name, "".join(grown)) for name, grown in self._pieces.items())
         if arguments := "".join(pieces or ()).strip():
             try:
-                self.raw["input"] = msgspec.json.decode(arguments)
-            except (ValueError, RecursionError):
+                self.raw["input"] = decode_text(arguments)
+            except ValueError:
                 self.raw["input"] = arguments
         elif pieces is not None:
             self.raw.setdefault("input", {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import deque
@@ -16,7 +15,7 @@ import anyio
 from repertory._error_texts import leaves_of
 from repertory._json_types import decode_text
 from repertory.errors import ConfigurationError
-from repertory.tools.output import clean_text, one_line
+from repertory.tools.output import one_line
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -137,9 +136,8 @@ async def _pass_on(
 def _repair_message(error: ValidationError) -> SessionMessage | Exception:
     """Read again what the SDK could not read. The SDK drops it, and its call would wait until the deadline.
 
-    A lone surrogate, which a text that was cut in JavaScript may end with, becomes U+FFFD. If the answer to a call
-    still cannot be read, it becomes an error of that call. Anything but JSON is the server's own output and stays as
-    it is.
+    Half a surrogate pair becomes U+FFFD. If the answer to a call still cannot be read, it becomes an error of that
+    call. Anything but JSON is the server's own output and stays as it is.
     """
     import mcp_types as types
     from mcp.shared.message import SessionMessage
@@ -147,11 +145,10 @@ def _repair_message(error: ValidationError) -> SessionMessage | Exception:
     raw: Any = error.errors(include_url=False)[0]["input"]
     try:
         message: Any = decode_text(raw) if isinstance(raw, str) else raw
-        text, _ = clean_text(json.dumps(message, ensure_ascii=False))
-    except (ValueError, RecursionError):
+    except ValueError:
         return error
     try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(message, by_name=False))
     except ValueError:
         if not isinstance(message, dict) or "method" in message or not isinstance(message.get("id"), int | str):
             return error
