@@ -132,14 +132,12 @@ def test_a_key_that_a_server_echoes_is_not_passed_on() -> None:
         assert "top-secret-key" not in str(other.error)
 
 
-def test_an_error_inside_a_stream_means_the_same_as_outside() -> None:
+def test_an_error_after_the_status_of_a_success_means_the_same_as_with_its_own() -> None:
     """By its type, since it has no status; an unknown one is the server's failure."""
-    assert _failures.from_stream_error(PLACE, said("Overloaded", "overloaded_error")).passing
-    assert isinstance(
-        _failures.from_stream_error(PLACE, said("no", "permission_error")).error, ModelAuthenticationError
-    )
-    assert _failures.from_stream_error(PLACE, {"type": "error"}).passing
-    assert _failures.from_stream_error(PLACE, said("new", "moon_phase_error")).passing
+    assert _failures.from_body(PLACE, said("Overloaded", "overloaded_error")).passing
+    assert isinstance(_failures.from_body(PLACE, said("no", "permission_error")).error, ModelAuthenticationError)
+    assert _failures.from_body(PLACE, {"type": "error"}).passing
+    assert _failures.from_body(PLACE, said("new", "moon_phase_error")).passing
 
 
 def test_a_broken_connection_tells_its_root_cause() -> None:
@@ -160,7 +158,7 @@ def test_an_error_body_may_have_any_shape() -> None:
         deep = [deep]
     for odd in (7, None, True, [1], {"a": 1}, deep, "x" * 10**6, 10**5000):
         for body in (odd, {"error": odd}, said(odd, odd), {"detail": odd}):  # type: ignore[arg-type]
-            failure = _failures.from_stream_error(PLACE, body)
+            failure = _failures.from_body(PLACE, body)
             assert len(str(failure.error)) < 2_500
 
 

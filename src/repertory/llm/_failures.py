@@ -40,7 +40,7 @@ _THINKING = re.compile(
     r"|`?redacted_thinking`? blocks in the latest|blocks must match the parameters",
     re.IGNORECASE,
 )
-# An error inside a stream has a type but no status of its own.
+# An error in a body has a type but no status of its own.
 _STATUS_OF_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -139,11 +139,11 @@ def redirected(place: Place, status: int, location: str) -> Failure:
     return Failure(ModelUnavailable(f"{place.url} answered {status} and points to {where}; {why}: {todo}"), False)
 
 
-def from_stream_error(place: Place, event: Any) -> Failure:
-    """Translate an ``error`` event in the middle of a stream."""
-    error = event.get("error") if isinstance(event, dict) else None
+def from_body(place: Place, body: Any) -> Failure:
+    """Translate an error that came after the status of a success: as an event of a stream, or instead of an answer."""
+    error = body.get("error") if isinstance(body, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
-    return from_status(place, _STATUS_OF_TYPE.get(kind, 500) if isinstance(kind, str) else 500, event, {})
+    return from_status(place, _STATUS_OF_TYPE.get(kind, 500) if isinstance(kind, str) else 500, body, {})
 
 
 def unreadable(place: Place, error: Exception | str) -> Failure:

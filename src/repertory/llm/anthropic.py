@@ -17,6 +17,8 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
+from repertory._error_texts import name_error
+from repertory._json_types import decode_text
 from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm import _failures
 from repertory.llm._bounds import DOCUMENT_BYTES, ERROR_BYTES
@@ -36,6 +38,7 @@ _API = "https://api.anthropic.com"
 _WAYS_IN = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
 _MESSAGES, _COUNTING = "/v1/messages", "/v1/messages/count_tokens"
 _COUNT_TIMEOUT = 60.0  # seconds; no model has to write a count, and the caller can do without it
+_REFUSAL_TIMEOUT = 5.0  # seconds to read why a server refuses; the status alone says enough
 _Listener: TypeAlias = Callable[[StreamEvent], Any]
 
 
@@ -226,13 +229,16 @@ class AnthropicModel:
                 try:
                     async with _ask(call, _MESSAGES, self._request_timeout) as response:
                         begun = True
-                        if "event-stream" in response.headers.get("content-type", ""):
+                        if "event-stream" in response.headers.get("content-type", "").lower():
                             answer = await _read_events(response, call.place, on_event, reset_idle_timer)
                         else:
-                            answer = response_of(await _read_json(response, DOCUMENT_BYTES))
+                            said = await _read_json(response, DOCUMENT_BYTES)
+                            if isinstance(said, dict) and "error" in said and "content" not in said:
+                                raise _failures.from_body(call.place, said)
+                            answer = response_of(said)
                     if answer.stop_reason == "model_context_window_exceeded":
-                        said = {"type": answer.stop_reason, "message": "the answer ran into the end of the window"}
-                        raise _failures.from_status(call.place, 400, {"error": said}, {})
+                        why = {"type": answer.stop_reason, "message": "the answer ran into the end of the window"}
+                        raise _failures.from_status(call.place, 400, {"error": why}, {})
                 except Failure as failure:
                     failure.begun = begun
                     raise
@@ -326,7 +332,7 @@ async def _read_refusal(response: httpx2.Response, place: Place) -> Failure:
     if "location" in response.headers and 300 <= response.status_code < 400:
         return _failures.redirected(place, response.status_code, response.headers["location"])
     body = b""
-    with suppress(httpx2.HTTPError, ModelResponseInvalid):  # the status says enough
+    with suppress(httpx2.HTTPError, ModelResponseInvalid), anyio.move_on_after(_REFUSAL_TIMEOUT):
         body = await _read_body(response, ERROR_BYTES)
     try:
         said: Any = msgspec.json.decode(body)
@@ -340,7 +346,7 @@ async def _read_json(response: httpx2.Response, most: int) -> Any:
     if len(body) > most:
         raise ModelResponseInvalid(f"the answer has more than {most:,} bytes")
     with reading("the answer is not JSON", body[:200]):
-        return msgspec.json.decode(body)
+        return decode_text(body)
 
 
 async def _read_body(response: httpx2.Response, most: int) -> bytes:
@@ -390,7 +396,7 @@ async def _read_events(
         async for chunk in chunks:
             for event in reader.feed(chunk):
                 if event["type"] == "error":
-                    raise _failures.from_stream_error(place, event)
+                    raise _failures.from_body(place, event)
                 grown = answer.grown
                 pieces = answer.feed(event)
                 if answer.grown > grown:
