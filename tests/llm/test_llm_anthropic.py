@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import AsyncIterator, Callable
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -578,6 +580,44 @@ async def test_a_gateway_may_answer_without_streaming(autojump_clock: trio.testi
     assert outcome.usage.input_tokens == 3
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_error_may_come_with_the_status_of_a_success(
+    streamed: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Gateways send the status before they know of the error; it means the same, also without the outer type."""
+    typed = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+    bare = {"error": {"type": "invalid_request_error", "message": "prompt is too long"}}
+
+    def answer(body: dict[str, Any]) -> httpx2.Response:
+        written = msgspec.json.encode(body)
+        if streamed:
+            headers = {"content-type": "Text/Event-Stream; charset=utf-8"}  # in any case, as HTTP has it
+            return httpx2.Response(200, headers=headers, content=b"data: " + written + b"\n\n")
+        return httpx2.Response(200, headers={"content-type": "application/json"}, content=written)
+
+    times, outcome = await times_of(Wire(answer(typed), answer(bare)), RetryPolicy(first_delay=1))
+    assert times == [0, 1]
+    assert isinstance(outcome, PromptTooLong)
+
+
+class Silence(httpx2.AsyncByteStream):
+    """A body that never comes."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+        yield b""
+
+
+async def test_a_refusal_without_its_reason_is_still_a_refusal(autojump_clock: trio.testing.MockClock) -> None:
+    """A server that does not finish the body of an error holds up the call for seconds, not for minutes."""
+    started = anyio.current_time()
+    times, outcome = await times_of(Wire(httpx2.Response(401, stream=Silence())), RetryPolicy())
+    assert isinstance(outcome, ModelAuthenticationError)
+    assert times == [0]
+    assert anyio.current_time() - started == 5
+
+
 async def test_running_out_of_window_is_a_prompt_too_long(autojump_clock: trio.testing.MockClock) -> None:
     """The stop reason that only a smaller request can cure is raised as the error that leads to one."""
     response = ModelResponse(content=(Text("half"),), stop_reason="model_context_window_exceeded")
@@ -626,12 +666,53 @@ def test_the_key_is_in_no_repr() -> None:
     assert model.profile == profile_for(NAME)
 
 
+@pytest.mark.parametrize("key", ["a-gateways-key-0123\n", "a-gateways-key-0123 "])
+def test_a_key_that_cannot_be_sent_is_not_shown(run_async: RunAsync, key: str) -> None:
+    """The end of a line, read from a file with the key, is reported once; no traceback quotes the key."""
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            model = client(server, api_key=key)
+            for calling in (model.complete, model.count_tokens):
+                with pytest.raises(ModelRequestRejected, match="check the key") as caught:
+                    await calling(request())
+                assert "a-gateways-key" not in "".join(traceback.format_exception(caught.value))
+            await model.aclose()
+            assert server.exchanges == []
+
+    run_async(main)
+
+
+def test_a_client_that_cannot_be_made_is_an_error_of_the_configuration() -> None:
+    """A bad proxy is found by the HTTP client, with errors of its own. (What the SDK half made warns when deleted.)"""
+    code = (
+        "import anyio; from repertory.llm import *;"
+        "model = AnthropicModel('m', base_url='http://localhost:1', api_key='key');"
+        "anyio.run(model.complete, ModelRequest(model='m', messages=(Message('user', (Text('hi'),)),)))"
+    )
+    environment = {**os.environ, "HTTP_PROXY": "http://me:hush-hush@proxy:port"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=False, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert "ConfigurationError: no HTTP client can be made for model 'm'" in ran.stderr
+    assert "check the proxy variables" in ran.stderr
+
+
 def test_options_that_contradict_are_refused() -> None:
     """Before anything is sent, with what to do instead."""
     with pytest.raises(ConfigurationError, match="pass one"):
         AnthropicModel(NAME, api_key="a", auth_token="b")
-    with pytest.raises(ConfigurationError, match="localhost:11434"):
-        AnthropicModel(NAME, base_url="localhost:11434")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:11434", "ftp://me:hush@localhost", "http://", "http://[::1", "http://host:port", "http://a?key=hush"],
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    """When the model is made, not by an error of the HTTP client in a run; what may be secret in it is not shown."""
+    with pytest.raises(ConfigurationError, match="base_url must begin with http") as caught:
+        AnthropicModel(NAME, base_url=url)
+    assert "hush" not in str(caught.value)
 
 
 def test_importing_and_making_a_model_does_not_import_the_sdk() -> None:

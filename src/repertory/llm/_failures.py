@@ -162,6 +162,14 @@ def unreachable(place: Place, error: BaseException) -> Failure:
     return Failure(ModelUnavailable(f"no connection to {place.url} ({why}); {todo}"), True)
 
 
+def unsendable(place: Place) -> Failure:
+    """The HTTP client refuses to send a header."""
+    todo = "check the key, ANTHROPIC_CUSTOM_HEADERS and the betas for line breaks and outer spaces"
+    return Failure(
+        ModelRequestRejected(f"no request to {place.url}: a header has characters that none may have; {todo}"), False
+    )
+
+
 def idle_timeout(place: Place, seconds: float) -> Failure:
     """No content came for too long; pings do not count as content."""
     todo = "a slow local server needs a longer content_idle_timeout"

@@ -270,6 +270,8 @@ class AnthropicModel:
         return _Call(client, Place(url, request.model, url != _API, secrets), body, needed_betas(body, request.betas))
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
+        import httpx2
+
         sdk = import_module("anthropic")
         if self._base_url is None and (url := os.environ.get("ANTHROPIC_BASE_URL")):
             _check_url(url, "ANTHROPIC_BASE_URL")
@@ -285,6 +287,11 @@ class AnthropicModel:
             )
         except sdk.CredentialsError as error:
             raise _failures.no_key(Place(self._base_url or _API, self.name, False), str(error)).error from error
+        except (OSError, ImportError, httpx2.InvalidURL) as error:
+            what = f"no HTTP client can be made for model {self.name!r}: {name_error(error)}"
+            raise ConfigurationError(
+                f"{what}; check the proxy variables, such as HTTPS_PROXY, and SSL_CERT_FILE"
+            ) from error
         has_key = client.api_key or client.auth_token or client.credentials
         if not has_key and str(client.base_url).rstrip("/") != _API:
             # A local server needs no key, but the SDK sends no request unless told so explicitly.
@@ -420,6 +427,8 @@ def _translated(place: Place) -> Generator[None]:
     except httpx2.RemoteProtocolError as error:
         raise _failures.unreadable(place, f"the stream broke off ({error})") from error
     except (anthropic.APIConnectionError, httpx2.TransportError) as error:
+        if isinstance(error.__cause__, httpx2.LocalProtocolError):
+            raise _failures.unsendable(place) from None  # its text quotes the header, which may be the key
         raise _failures.unreachable(place, error) from error
     except ModelResponseInvalid as error:
         raise _failures.unreadable(place, error) from error
@@ -433,8 +442,16 @@ def _translated(place: Place) -> Generator[None]:
 
 
 def _check_url(url: str, name: str) -> None:
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise ConfigurationError(f"{name} must begin with http:// or https://, got {url!r}")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # an impossible port, or half an IPv6 address
+        is_address = False
+    if not is_address or "?" in url or "#" in url:  # an endpoint's path is appended
+        shown = url.rpartition("@")[2].partition("?")[0].partition("#")[0]
+        raise ConfigurationError(
+            f"{name} must begin with http:// or https://, then a host, perhaps a port and a path, got {shown!r}"
+        )
 
 
 def _public(url: str) -> str:
