@@ -99,7 +99,7 @@ def check_labels(where: str, labels: object) -> None:
         raise ConfigurationError(f"{where} must be a list of printable texts that are not empty, got {show(labels)}")
 
 
-def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:
+def check_number(name: str, value: Any, kind: Any, *, least: float, most: float = math.inf, none: bool = False) -> None:
     """Raise ``ConfigurationError`` unless a value is a number from ``least`` to ``most``, or a permitted None."""
     number = isinstance(value, kind) and not isinstance(value, bool)
     number = number and (value <= _MOST_WHOLE if isinstance(value, int) else math.isfinite(value))

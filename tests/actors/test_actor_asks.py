@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -478,3 +479,50 @@ async def test_an_ask_that_waits_for_room_ends_at_its_deadline(autojump_clock: M
         assert trio.current_time() - started == pytest.approx(2)
         ref.resume()
         assert await ref.ask(AddSlowly()) == 1
+
+
+@pytest.mark.parametrize("given_up", ["timed out", "cancelled"])
+def test_an_ask_that_was_given_up_waits_for_room_no_more(run_async: Any, given_up: str) -> None:
+    """Otherwise the asks of a watchdog would pile up before an actor that hangs."""
+
+    async def main() -> None:
+        async with open_system(timer_resolution=0.001) as system:
+            ref = system.spawn(Player, capacity=1, overflow="wait")
+            ref.pause()
+            ref.tell(Note(""))
+            for _ in range(3):
+                if given_up == "cancelled":
+                    with anyio.move_on_after(0.001):
+                        await ref.ask(Add())
+                else:
+                    with pytest.raises(AskTimeout):
+                        await ref.ask(Add(), reply_timeout=0.001)
+            now = ref.statistics()
+            assert (now.senders_waiting, now.withdrawn, now.mailbox_length) == (0, 3, 1)
+            ref.resume()
+
+    run_async(main)
+
+
+def test_a_cycle_is_looked_for_at_each_actor_once(run_async: Any) -> None:
+    """Where two actors ask two others each, who ask two others, there are more ways than can be followed."""
+
+    async def ask_both(pair: list[ActorRef[Any]]) -> None:
+        async with anyio.create_task_group() as group:
+            for ref in pair:
+                group.start_soon(ref.ask, Relay(anyio.sleep_forever))
+
+    async def main() -> None:
+        with anyio.CancelScope() as scope:
+            async with open_system() as system:
+                to: Callable[[], Awaitable[Any]] = anyio.sleep_forever
+                for _ in range(40):
+                    pair = [system.spawn(Agent) for _ in range(2)]
+                    for ref in pair:
+                        ref.tell(Relay(to))
+                    await anyio.wait_all_tasks_blocked()
+                    to = partial(ask_both, pair)
+                scope.cancel()
+                await anyio.sleep_forever()
+
+    run_async(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from actor_cast import Add, AddSlowly, Boom, Crash, Hold, Hooked, Note, Player
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from repertory.actors import ActorContext, ActorRef, Restart, Strategy, Supervision, handler, open_system
-from repertory.errors import ActorFailed, ActorStopped
+from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
 Ending = Literal["crash", "leave", "stop", "kill"]
 
@@ -605,5 +606,32 @@ def test_a_permanent_actor_that_leaves_too_often_is_too_much(run_async: Any) -> 
             reason = await ref.wait_stopped()
             assert (reason.kind, type(reason.error)) == ("failed", ActorStopped)
             assert ref.statistics().restarts == 3
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_restarts": -1}, {"backoff_factor": 0.5}]
+    + [
+        {name: value}
+        for name in ("period", "backoff_first", "backoff_max", "backoff_reset")
+        for value in (-1.0, math.nan)
+    ],
+)
+def test_a_policy_of_impossible_numbers_is_refused(wrong: Any) -> None:
+    """Otherwise the wait before a restart would fail, and with it the parent."""
+    with pytest.raises(ConfigurationError, match=f"Supervision.{next(iter(wrong))} must be a"):
+        Supervision(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"timer_resolution": 0}, {"drain_timeout": -1}, {"cleanup_timeout": math.nan}])
+def test_a_system_of_impossible_times_is_refused(run_async: Any, wrong: Any) -> None:
+    """The error names the option, and comes out as it is."""
+
+    async def main() -> None:
+        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a number"):
+            async with open_system(**wrong):
+                pass
 
     run_async(main)

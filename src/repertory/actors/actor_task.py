@@ -40,10 +40,13 @@ async def run_actor(node: ActorNode) -> None:
             else:
                 try:
                     await _run_incarnation(node)
-                except BaseException:
-                    # Cancelled from above (or KeyboardInterrupt, or our own bug): no decision, but the hook is called.
+                except BaseException as error:  # noqa: BLE001 - raised again, apart from what is a crash
+                    # Cancelled from above (or KeyboardInterrupt): no decision, but the hook is called.
+                    crash, others = _split_errors(error)
+                    if crash is not None:
+                        _note_crash(node, crash)
                     await _call_last_hook(node, "stopped")
-                    raise
+                    raise others from None
                 decision = _decide_restart(node)
                 if isinstance(decision, StopReason):
                     reason = decision
@@ -90,6 +93,8 @@ async def _run_incarnation(node: ActorNode) -> None:
             box.idle = False
             if node.has_children_or_tasks():
                 nursery.cancel_scope.cancel()
+    except Exception as error:  # noqa: BLE001 - trio groups what was raised while this was cancelled with Cancelled
+        node.failure = node.failure or error
     finally:
         node.end_incarnation()
 
@@ -169,7 +174,7 @@ async def _handle_signals(node: ActorNode) -> None:
             # asyncio delivers a cancellation one pass late, and no message is begun in between.
             await node.mailbox.runtime.scheduler.park(node.mailbox)
             continue
-        signal = node.control.pop(0)
+        signal = node.control.popleft()
         if not isinstance(signal, Death):
             node.paused = signal == "pause"
         elif node.watching is not None and signal.node in node.watching:
@@ -181,7 +186,10 @@ async def _stop_gracefully(node: ActorNode) -> None:
     """Finish a graceful stop: the ``stopping`` hook, tasks, children; bounded by the incarnation's deadline."""
     node.state = "stopping"
     if node.has_hook("stopping"):
-        await _call_hook_or_log(node, "stopping")
+        try:
+            await _call_hook(node, "stopping")
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the stop continues
+            log(logging.ERROR, "actors.hook_failed", exc_info=error, actor=node.mailbox.path, hook="stopping")
     while node.tasks:
         for scope in node.tasks:
             scope.cancel()
@@ -195,9 +203,7 @@ def _decide_restart(node: ActorNode) -> StopReason | RestartPlan:
     box, settings = node.mailbox, node.mailbox.settings
     error, node.failure = node.failure, None
     if error is not None:
-        node.crashes += 1
-        box.runtime.crashes += 1
-        log(logging.ERROR, "actors.crashed", exc_info=error, actor=box.path, crashes=node.crashes)
+        _note_crash(node, error)
     if node.killed:
         return StopReason("killed")
     if node.halted:
@@ -210,6 +216,20 @@ def _decide_restart(node: ActorNode) -> StopReason | RestartPlan:
         box.reopen()
         return node.siblings.decide(node, ActorStopped(f"{box.path} stopped itself, but is permanent"))
     return StopReason("stopped")
+
+
+def _note_crash(node: ActorNode, error: BaseException) -> None:
+    node.crashes += 1
+    node.mailbox.runtime.crashes += 1
+    log(logging.ERROR, "actors.crashed", exc_info=error, actor=node.mailbox.path, crashes=node.crashes)
+
+
+def _split_errors(error: BaseException) -> tuple[BaseException | None, BaseException]:
+    """What an actor's code raised while it was cancelled from above, if anything, and the cancellation itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return None, error
+    crash, others = error.split(Exception)
+    return crash, others or error
 
 
 async def _wait_for_restart(node: ActorNode, plan: RestartPlan) -> None:
@@ -237,19 +257,13 @@ async def _call_last_hook(node: ActorNode, hook: str, *args: Any) -> None:
         if not node.has_hook(hook):
             return  # no such hook, or the factory failed
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
-            await _call_hook_or_log(node, hook, *args)
+            await _call_hook(node, hook, *args)
         if scope.cancelled_caught:
             log(logging.ERROR, "actors.hook_timed_out", actor=path, hook=hook, seconds=timeout)
+    except Exception as error:  # noqa: BLE001 - whatever it raises, also when its time was over, the actor has ended
+        log(logging.ERROR, "actors.hook_failed", exc_info=error, actor=path, hook=hook)
     finally:
         node.actor = node.context = node.blueprint = None
-
-
-async def _call_hook_or_log(node: ActorNode, name: str, *args: Any) -> None:
-    """Call a hook, and only log its failure."""
-    try:
-        await _call_hook(node, name, *args)
-    except Exception as error:  # noqa: BLE001 - whatever it raises, the actor has ended
-        log(logging.ERROR, "actors.hook_failed", exc_info=error, actor=node.mailbox.path, hook=name)
 
 
 async def _call_hook(node: ActorNode, name: str, *args: Any) -> None:

@@ -6,7 +6,7 @@ dead letters, and every ask is answered. All of that is decided in this file.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,6 +61,7 @@ class Ask(msgspec.Struct, eq=False):
         """The deadline has passed."""
         box = self.mailbox
         box.runtime.asks_timed_out += 1
+        box.leave(self)
         begun = "begun; it may have acted" if self.state == BEGUN else "not begun, and never will"
         self.answer(None, AskTimeout(f"{box.path} did not answer {_kind(self)} in time: it had {begun}"))
 
@@ -91,7 +92,7 @@ class Mailbox:
     thread: int  # the scheduler's
     room: int  # the length at which no more is accepted: the capacity, or CLOSED
     queue: deque[Any] = field(default_factory=_empty_queue)  # accepted and not yet begun, oldest first
-    senders: deque[_Sender | Ask] | None = None  # those that wait for room, behind the queue
+    senders: OrderedDict[_Sender | Ask, None] | None = None  # those that wait for room, behind the queue
     idle: bool = True  # the actor sleeps on an empty queue: a message must wake it, and may be handled inline
     plain_handlers: dict[type, HandlerMethod] | None = None  # by type of message, those that may run inline now
     parked: Any = None  # the sleeping actor
@@ -156,22 +157,27 @@ class Mailbox:
         try:
             await self.runtime.scheduler.park(sender)
         except BaseException:
-            if self.senders is not None and sender in self.senders:
-                self.senders.remove(sender)
+            self.leave(sender)
             raise
         if not sender.admitted:
             raise self.stopped_error(message)
 
     def _add_sender(self, waiting: _Sender | Ask) -> None:
         if self.senders is None:
-            self.senders = deque()
-        self.senders.append(waiting)
+            self.senders = OrderedDict()
+        self.senders[waiting] = None
+
+    def leave(self, waiting: _Sender | Ask) -> None:
+        """Forget one that was given up, if it waits for room. Otherwise a mailbox that stays full would keep them."""
+        if self.senders and waiting in self.senders:
+            del self.senders[waiting]
+            self.withdrawn += isinstance(waiting, Ask)
 
     def admit(self) -> None:
         """Accept the messages of those that wait for room, first come first served."""
         senders, scheduler = self.senders, self.runtime.scheduler
         while senders and len(self.queue) < self.room:
-            waiting = senders.popleft()
+            waiting, _ = senders.popitem(last=False)
             if not scheduler.is_parked(waiting):  # cancelled, or timed out
                 self.withdrawn += isinstance(waiting, Ask)
             elif isinstance(waiting, Ask):
@@ -215,10 +221,8 @@ class Mailbox:
         for waiting in senders or ():
             if isinstance(waiting, _Sender):
                 self.runtime.scheduler.unpark(waiting)
-            elif waiting.state != ENDED:
-                waiting.answer(None, self.stopped_error(waiting))
             else:
-                self.withdrawn += 1
+                waiting.answer(None, self.stopped_error(waiting))
 
     def reopen(self) -> None:
         """Accept messages again: a permanent actor has stopped itself and is restarted."""

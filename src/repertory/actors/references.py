@@ -189,8 +189,9 @@ class ActorRef(Generic[MessageT_contra]):
                 box.put(ask)
                 await runtime.scheduler.park(ask)
         finally:
-            # Reached with the ask still open only when the asker is cancelled or the mailbox refuses.
-            ask.state = ENDED
+            if ask.state != ENDED:  # the asker is cancelled, or the mailbox refuses
+                ask.state = ENDED
+                box.leave(ask)
             if timed:
                 runtime.wheel.discard(ask)
             if asker is not None and asker.asking is not None:
@@ -239,21 +240,30 @@ def node_of(ref: ActorRef[Any]) -> ActorNode:
 
 
 def _refuse_cycle(ask: Ask, asker: Mailbox) -> None:
-    if (path := _waiting_path(ask.mailbox, asker)) is not None:
+    if path := _waiting_path(ask.mailbox, asker):
         names = " → ".join(box.path for box in (asker, *path))
         kind = type(ask.message).__qualname__
         raise AskCycle(f"{kind} would wait for itself: {names}; use tell, or ask from a background task")
 
 
-def _waiting_path(start: Mailbox, goal: Mailbox) -> list[Mailbox] | None:
-    """The mailboxes from ``start`` to ``goal`` if ``start`` waits for ``goal``, directly or through others.
+def _waiting_path(start: Mailbox, goal: Mailbox) -> list[Mailbox]:
+    """The mailboxes from ``start`` to ``goal`` if ``start`` waits for ``goal``, directly or through others; else none.
 
     Every actor knows the asks its handler waits for, so this finds both an ask up its own chain and two actors
-    that ask each other at the same time.
+    that ask each other at the same time. Each actor is looked at once: handlers that ask several others at a time make
+    more ways through them than can be followed.
     """
-    if start is goal:
-        return [start]
-    for ask in start.asking or ():
-        if ask.state != ENDED and (path := _waiting_path(ask.mailbox, goal)) is not None:
-            return [start, *path]
-    return None
+    asker_of: dict[Mailbox, Mailbox | None] = {start: None}
+    looking = [start]
+    while looking and goal not in asker_of:
+        box = looking.pop()
+        for ask in box.asking or ():
+            if ask.state != ENDED and ask.mailbox not in asker_of:
+                asker_of[ask.mailbox] = box
+                looking.append(ask.mailbox)
+    path: list[Mailbox] = []
+    step = goal if goal in asker_of else None
+    while step is not None:
+        path.insert(0, step)
+        step = asker_of[step]
+    return path

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
 
+from repertory._choices import check_number
 from repertory.actors.actor_task import run_actor
 from repertory.actors.handlers import Actor
 from repertory.actors.observation import DeadLetter, DeadLetters, SystemStatistics
@@ -86,36 +87,44 @@ async def open_system(
         drain_timeout: Seconds that an actor at the top has to handle its accepted messages and to stop its children,
             if it is stopped without a timeout of its own.
         cleanup_timeout: Seconds for each ``stopped`` and ``restarting`` hook, which are shielded from cancellation.
-        timer_resolution: Precision of the deadlines of asks, in seconds: they are never early, and at most this late.
+        timer_resolution: Precision of the deadlines of asks, in seconds, at least 0.001: they are never early, and at
+            most this late.
         on_dead_letter: Called with each dead letter, in the scheduler's thread; must not block.
 
     Yields:
         The system.
 
     Raises:
+        ConfigurationError: A number of seconds is none, or out of range.
         ActorFailed: An actor at the top failed more often than ``supervision`` allows; ``__cause__`` has its error.
     """
+    check_number("drain_timeout", drain_timeout, int | float, least=0)
+    check_number("cleanup_timeout", cleanup_timeout, int | float, least=0)
+    check_number("timer_resolution", timer_resolution, int | float, least=0.001)
     failure: BaseException | None = None
-    async with current_scheduler().open_nursery() as nursery:
-        runtime = Runtime(
-            nursery,
-            drain_timeout=drain_timeout,
-            cleanup_timeout=cleanup_timeout,
-            timer_resolution=timer_resolution,
-            dead_letters=DeadLetters(on_dead_letter),
-        )
-        top = Children(runtime, None, nursery, run_actor, supervision)
-        nursery.start_soon(runtime.serve_foreign_calls, name=f"{name} courier")
-        nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
-        try:
-            yield ActorSystem(runtime, top)
-            runtime.run_foreign_calls()
-            await top.stop_all()
-        except Exception as error:  # noqa: BLE001 - raised again below, without the nursery's group around it
-            failure = error
-        top.closed = True
-        nursery.cancel_scope.cancel()
-    top.finish_remaining()
+    try:
+        async with current_scheduler().open_nursery() as nursery:
+            runtime = Runtime(
+                nursery,
+                drain_timeout=drain_timeout,
+                cleanup_timeout=cleanup_timeout,
+                timer_resolution=timer_resolution,
+                dead_letters=DeadLetters(on_dead_letter),
+            )
+            top = Children(runtime, None, nursery, run_actor, supervision)
+            nursery.start_soon(runtime.serve_foreign_calls, name=f"{name} courier")
+            nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
+            try:
+                yield ActorSystem(runtime, top)
+                runtime.run_foreign_calls()
+                await top.stop_all()
+            except Exception as error:  # noqa: BLE001 - raised again below, without the nursery's group around it
+                failure = error
+            finally:
+                top.kill_all()
+                nursery.cancel_scope.cancel()
+    except Exception as error:  # noqa: BLE001 - trio groups what the block raised while it was cancelled with Cancelled
+        failure = error
     runtime.run_foreign_calls()
     if runtime.failure is not None:
         runtime.failure.__context__ = failure  # how the block reacted to the end of its actors

@@ -6,6 +6,7 @@ Everything here is synchronous, or waits, and runs in the scheduler's thread.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -48,7 +49,7 @@ class ActorNode:
     ref: Any = None  # its only ActorRef, which is made above this module
     state: ActorState = "new"
     state_changed: anyio.Event | None = None
-    control: list[Signal] | None = None  # overtakes the messages
+    control: deque[Signal] | None = None  # overtakes the messages
     watchers: set[ActorNode] | None = None  # signalled when it has stopped for good
     history: RestartHistory | None = None  # its own, if each child has one
     crashes: int = 0
@@ -90,7 +91,7 @@ class ActorNode:
         if self.state == "stopped":
             return
         if self.control is None:
-            self.control = []
+            self.control = deque()
         self.control.append(signal)
         self.mailbox.wake()
 
@@ -328,6 +329,12 @@ class Children:
             node = next(reversed(self.members.values()))
             node.stop(None if deadline is None else deadline - self.runtime.scheduler.now())
             await node.wait_stopped()
+
+    def kill_all(self) -> None:
+        """Kill the children that are left, and spawn no more."""
+        self.closed = True
+        for node in list(self.members.values()):
+            node.kill()
 
     def finish_remaining(self) -> None:
         """The nursery is gone: end lazy children that never had a task to cancel."""

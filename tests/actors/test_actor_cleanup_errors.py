@@ -1,0 +1,149 @@
+"""Errors that an actor's code raises while it is cancelled; trio puts them into one group with the cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import anyio
+import pytest
+from actor_cast import Add, Boom, Note, Player
+
+from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision, handler, open_system
+from repertory.errors import ActorFailed
+
+
+async def clean_up_badly() -> None:
+    """Wait in a task group of which a task raises ``Boom`` when it is cancelled."""
+
+    async def fail() -> NoReturn:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise Boom("while cleaning up")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(fail)
+        await anyio.sleep_forever()
+
+
+class InHandler:
+    """Its handler fails when it is cancelled."""
+
+    @handler
+    async def begin(self, _: Note) -> None:
+        """Wait."""
+        await clean_up_badly()
+
+
+class InTask(Player):
+    """Its background task fails when it is cancelled."""
+
+    def started(self, ctx: ActorContext) -> None:
+        """Begin the task."""
+        ctx.start_soon(clean_up_badly)
+
+
+class InLastHook(Player):
+    """Its last hook fails when its time is over."""
+
+    async def stopped(self, _: ActorContext) -> None:
+        """Wait for longer than it may."""
+        await clean_up_badly()
+
+
+Ending = Callable[[ActorRef[Any]], Awaitable[None]]
+
+
+async def _kill(ref: ActorRef[Any]) -> None:
+    ref.kill()
+    await ref.wait_stopped()
+
+
+async def _stop(ref: ActorRef[Any]) -> None:
+    ref.stop(drain_timeout=0)
+    await ref.wait_stopped()
+
+
+async def _begin(system: ActorSystem, kind: type) -> ActorRef[Any]:
+    ref = system.spawn(kind)
+    ref.tell(Note("begin"))
+    await anyio.wait_all_tasks_blocked()
+    return ref
+
+
+@pytest.mark.parametrize("end", [_kill, _stop])
+@pytest.mark.parametrize("kind", [InHandler, InTask, InLastHook])
+def test_an_error_during_a_cancellation_ends_one_actor_alone(run_async: Any, kind: type, end: Ending) -> None:
+    """The others go on, and the block of the system is left without an error."""
+
+    async def main() -> None:
+        async with open_system(cleanup_timeout=0) as system:
+            other = system.spawn(Player)
+            await end(await _begin(system, kind))
+            assert await other.ask(Add(2)) == 2
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("kind", [InHandler, InTask, InLastHook])
+def test_an_error_during_a_cancellation_is_logged(run_async: Any, caplog: Any, kind: type) -> None:
+    """It is the actor's own crash, or the failure of its last hook."""
+
+    async def main() -> None:
+        async with open_system(cleanup_timeout=0) as system:
+            await _kill(await _begin(system, kind))
+
+    run_async(main)
+    assert "while cleaning up" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [InHandler, InTask, InLastHook])
+def test_what_ends_the_block_is_not_hidden_by_an_error_during_the_cancellation(run_async: Any, kind: type) -> None:
+    """An error of the block comes out as it is, and a scope around it catches its cancellation."""
+
+    async def main() -> None:
+        with pytest.raises(KeyError):
+            async with open_system(cleanup_timeout=0) as system:
+                await _begin(system, kind)
+                raise KeyError
+        with anyio.CancelScope() as scope:
+            async with open_system(cleanup_timeout=0) as system:
+                await _begin(system, kind)
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+    run_async(main)
+
+
+def test_the_failure_of_an_actor_is_not_hidden_by_the_end_of_the_block(run_async: Any) -> None:
+    """A block that fails while it is cancelled for an actor's failure raises that failure, with its own as context."""
+
+    class Failing:
+        @handler
+        def fail(self, _: Note) -> None:
+            raise Boom("first")
+
+    async def main() -> None:
+        with pytest.raises(ActorFailed, match="first") as caught:
+            async with open_system(supervision=Supervision(max_restarts=0)) as system:
+                system.spawn(Failing).tell(Note(""))
+                await clean_up_badly()
+        assert isinstance(caught.value.__context__, BaseExceptionGroup)
+
+    run_async(main)
+
+
+def test_a_lazy_actor_does_not_outlive_a_cancelled_block(run_async: Any) -> None:
+    """It has no task to cancel, and is ended all the same."""
+
+    async def main() -> None:
+        with anyio.CancelScope() as scope:
+            async with open_system() as system:
+                ref = system.spawn(Player, lazy=True)
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert (await ref.wait_stopped()).kind == "killed"
+
+    run_async(main)
