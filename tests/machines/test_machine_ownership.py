@@ -175,7 +175,7 @@ def test_a_take_over_waits_for_no_machine_that_stands_still_in_a_transaction(
             settle(taker)
             await lost_journal.write([started("run-1")])
             assert isinstance(lost_journal, PostgresJournal)
-            connection = lost_journal.postgres_writer._connection  # pyright: ignore[reportPrivateUsage]
+            connection = lost_journal.writer._connection  # pyright: ignore[reportPrivateUsage]
             connection.execute("BEGIN")
             connection.execute("SELECT guard_machine($1, ARRAY[]::text[])", [lost.machine_id])
             expire(postgres, uri, lost.machine_id)
@@ -215,7 +215,7 @@ def test_a_connection_that_is_lost_while_a_machine_begins_is_opened_again(
             with postgres.connect(uri) as connection:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
-                    (application_name(journal.postgres_writer.id),),
+                    (application_name(journal.writer.id),),
                 )
             async with open_machines(journal, name=None, labels=(), lease=LONG) as machines:
                 await journal.write([started("run-1")])

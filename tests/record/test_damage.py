@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import re
 import shutil
@@ -251,6 +252,18 @@ async def test_a_check_finds_no_damage_in_what_its_owner_goes_on_writing(tmp_pat
         for _ in range(10):
             assert await journal.check(deep=True) == []
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_a_check_of_a_file_that_was_taken_away_is_a_typed_error(deep: bool, tmp_path: Path) -> None:
+    """Whoever asks whether a journal is damaged learns that it is gone, by the error of the journal."""
+    async with open_journal(tmp_path / "j.db", durability="process") as journal:
+        assert isinstance(journal, SqliteJournal)
+        os.rename(tmp_path / "j.db", tmp_path / "elsewhere.db")
+        with pytest.raises(JournalUnreadable, match="unable to open"):
+            await journal.check(deep=deep)
+        os.rename(tmp_path / "elsewhere.db", tmp_path / "j.db")
+        assert await journal.check(deep=deep) == []
 
 
 def test_a_search_goes_on_beside_a_damaged_entry(

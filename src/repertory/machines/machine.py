@@ -401,7 +401,7 @@ async def open_machines(
         raise ConfigurationError(f"name must be printable, got {show(name)}")
     check_lease(lease)
     assert isinstance(journal, PostgresJournal)
-    writer = journal.postgres_writer
+    writer = journal.writer
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     own = [writer.id, name, list(labels), socket.gethostname(), os.getpid(), KERNEL, __version__, lease]
     sent = time.monotonic()

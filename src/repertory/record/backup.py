@@ -21,20 +21,18 @@ from repertory.errors import ConfigurationError, JournalDamaged, JournalUnreadab
 from repertory.record.rows import TABLES
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
-    ERRORS,
     FileLock,
     check_readable,
-    explain,
+    explained,
     file_space,
+    open_to_read,
     open_to_write,
-    read_uri,
 )
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of bytes copied and the number of all bytes."""
 
 _PAGES: Final = 2048  # copied between two reports of the progress: 8 MiB
-_TIMEOUT: Final = 30.0  # seconds to wait for a program that holds the file
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +92,7 @@ def _read_back(copy: Path, source: Path) -> tuple[int, int]:
     damage = find_damage(os.path.realpath(copy), True)
     if damage:
         raise JournalDamaged(f"{source} is damaged: {'; '.join(damage[:5])}")
-    with closing(sqlite3.connect(read_uri(os.path.realpath(copy)), uri=True)) as connection:
+    with open_to_read(os.path.realpath(copy)) as connection:
         counts = [
             connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name}").fetchone()
             for table in TABLES.values()
@@ -105,10 +103,8 @@ def _read_back(copy: Path, source: Path) -> tuple[int, int]:
 def _copy(source: Path, target: Path, progress: Progress) -> Copied:
     _check_free(target)
     with _temporary_file(target) as part:
-        try:
+        with explained(str(part), "write"):
             _copy_pages(os.path.realpath(source), str(part), progress)
-        except ERRORS as error:
-            raise explain(error, str(part), "write") from error
         records, seq = _read_back(part, source)
         size = part.stat().st_size
         _sync(part)
@@ -124,7 +120,7 @@ def _copy(source: Path, target: Path, progress: Progress) -> Copied:
 
 def _copy_pages(source: str, target: str, progress: Progress) -> None:
     with (
-        closing(sqlite3.connect(read_uri(source), uri=True, timeout=_TIMEOUT)) as reading,
+        open_to_read(source) as reading,
         closing(sqlite3.connect(target, isolation_level=None)) as writing,
     ):
         # One snapshot from the first page to the last. Without it, each write of another process restarts the copy.
@@ -199,12 +195,10 @@ def vacuum_file(path: Path) -> tuple[int, int]:
         with closing(connection):
             before, free = file_space(connection)
             _check_room(real, before - free)
-            try:
+            with explained(real, "write"):
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for a file that was made without it
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 return before, file_space(connection)[0]
-            except ERRORS as error:
-                raise explain(error, real, "write") from error
     finally:
         lock.release()

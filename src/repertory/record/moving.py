@@ -9,7 +9,6 @@ by the first search.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from hashlib import blake2b
@@ -183,17 +182,11 @@ def _in_file(path: str, *, to_write: bool) -> Generator[Tables]:
         sqlite_file.check_readable(path)
     lock = sqlite_file.FileLock(path)  # so that nobody writes to it meanwhile
     try:
-        if to_write:
-            connection = sqlite_file.open_to_write(path, "power")
-        else:
-            connection = sqlite3.connect(sqlite_file.read_uri(path), uri=True, isolation_level=None)
-        with closing(connection):
-            try:
-                connection.execute("BEGIN IMMEDIATE" if to_write else "BEGIN")
-                yield Tables(connection)
-                connection.execute("COMMIT")
-            except sqlite_file.ERRORS as error:
-                raise sqlite_file.explain(error, path, "write" if to_write else "read") from error
+        opened = closing(sqlite_file.open_to_write(path, "power")) if to_write else sqlite_file.open_to_read(path)
+        with opened as connection, sqlite_file.explained(path, "write" if to_write else "read"):
+            connection.execute("BEGIN IMMEDIATE" if to_write else "BEGIN")
+            yield Tables(connection)
+            connection.execute("COMMIT")
     finally:
         lock.release()
 

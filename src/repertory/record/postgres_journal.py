@@ -15,7 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from repertory._postgres_address import PostgresAddress
-from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
+from repertory.errors import JournalClosed, JournalDamaged
 from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
@@ -80,7 +80,7 @@ def has_writer(address: PostgresAddress) -> bool:
         return False
 
 
-class PostgresJournal(OwnedJournal):
+class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
     """A journal in a PostgreSQL database. ``open_journal`` opens it; several processes may write to it.
 
     Record numbers ascend, with gaps. A read of the whole journal (the events of every run) shows everything below a
@@ -97,29 +97,18 @@ class PostgresJournal(OwnedJournal):
         close_timeout: float,
         redactor: Redactor | None = None,
     ) -> None:
-        super().__init__(durability, redactor, writer)
+        reader = PostgresReader(address, readonly=writer is None)
+        super().__init__(address, durability, redactor, reader, writer, close_timeout=close_timeout)
         self.address = address
-        self._close_timeout = close_timeout
-        self._reader = PostgresReader(address, readonly=writer is None)
 
     @property
     def is_shared(self) -> bool:
         """Whether other processes may write to it too."""
         return self._writer is not None
 
-    @property
-    def postgres_writer(self) -> PostgresWriter:
-        """The writer. Raises ``JournalReadOnly`` if there is none."""
-        if not isinstance(self._writer, PostgresWriter):
-            raise self._not_writable()
-        return self._writer
-
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do other work over a connection to its database, in a thread; see ``PostgresReader.use``."""
         return await self._reader.use(doing, work)
-
-    def _not_writable(self) -> JournalReadOnly:
-        return JournalReadOnly(f"{self.address} was opened with readonly=True; open it without to write")
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         def fetch(connection: Connection) -> T:
@@ -129,19 +118,16 @@ class PostgresJournal(OwnedJournal):
         return await self._reader.use(f"read {what} in", fetch)
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
-        if self._writer is None:
-            raise self._not_writable()
-
         def change(connection: Connection) -> T:
             with connection.transaction():
                 return work(PostgresTables(connection))
 
-        await self._settle()
+        await self.writer.wait_queued()
         return await self._reader.use(f"{doing} in", change)
 
     async def _complete_below(self) -> int:
         await self._settle()
-        newest = self._writer.newest if isinstance(self._writer, PostgresWriter) else 0
+        newest = 0 if self._writer is None else self._writer.newest
         until = time.monotonic() + _FOLLOWING
         while True:
             ((found,),) = await self._query("numbers", "SELECT followed_up_to()", (), list)
@@ -165,13 +151,6 @@ class PostgresJournal(OwnedJournal):
         """A position at or after the last one in the item log."""
         sql = f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions"
         return max(await self._number("items", sql), await super().last_item_position())
-
-    def _close(self) -> None:
-        try:
-            self._reader.close()
-        finally:
-            if self._writer is not None:
-                self._writer.close(self._close_timeout)
 
 
 class PostgresReader:

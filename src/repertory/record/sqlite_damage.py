@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -11,15 +10,14 @@ from typing import Final
 from repertory.errors import JournalDamaged
 from repertory.record.rows import TABLES, Table, lenient_text
 from repertory.record.schema import CURRENT_STATES
-from repertory.record.sqlite_file import ERRORS, explain, read_uri
+from repertory.record.sqlite_file import ERRORS, explain, explained, open_to_read
 
 _MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
 
 
 def find_damage(path: str, deep: bool) -> list[str]:
     """Find all damage in a file; see ``SqliteJournal.check``."""
-    with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=30.0)) as connection:
-        connection.execute("PRAGMA query_only = 1")
+    with explained(path, "read"), open_to_read(path) as connection:
         connection.text_factory = lenient_text
         found = _whole(path, "read", _of_sqlite(connection, "integrity_check" if deep else "quick_check"))
         if deep:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import sqlite3
 import stat
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -94,6 +95,15 @@ def explain(error: Exception, path: str, doing: str) -> JournalError:
             return JournalUnreadable(f"{fact}; is it a file, on a disk that works?")
         case _:
             return JournalUnreadable(fact)
+
+
+@contextlib.contextmanager
+def explained(path: str, doing: str) -> Generator[None]:
+    """Raise the journal's error for one of ``ERRORS`` in the block."""
+    try:
+        yield
+    except ERRORS as error:
+        raise explain(error, path, doing) from error
 
 
 def make_folder(path: str) -> None:
@@ -247,16 +257,16 @@ def check_readable(path: str) -> None:
     _check_kind(path)
     if not os.path.exists(path):
         raise JournalUnreadable(f"there is no journal at {path}")
-    connection = None
-    try:
-        connection = sqlite3.connect(read_uri(path), uri=True, timeout=_BUSY_TIMEOUT)
-        connection.execute("PRAGMA query_only = 1")
+    with explained(path, "read"), open_to_read(path) as connection:
         check_current(schema_version(connection, path), path)
-    except ERRORS as error:
-        raise explain(error, path, "read") from error
-    finally:
-        if connection is not None:
-            connection.close()
+
+
+@contextlib.contextmanager
+def open_to_read(path: str) -> Generator[sqlite3.Connection]:
+    """Open a file for reading only, in this thread."""
+    with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=_BUSY_TIMEOUT)) as connection:
+        connection.execute("PRAGMA query_only = 1")
+        yield connection
 
 
 def file_space(connection: sqlite3.Connection) -> tuple[int, int]:

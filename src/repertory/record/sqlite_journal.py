@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -24,10 +24,9 @@ from repertory.record.rows import AFTER_REFUSED, Value
 from repertory.record.schema import migrate
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
-    ERRORS,
     FileLock,
     check_readable,
-    explain,
+    explained,
     file_space,
     make_folder,
     open_to_write,
@@ -39,6 +38,8 @@ from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Reader")
+W = TypeVar("W", bound=Writer)
 
 
 # --- opening ----------------------------------------------------------------------------------------------
@@ -57,10 +58,11 @@ def open_file(
     try:
         connection = open_to_write(path, durability)
         try:
-            writer = SqliteWriter(connection, path)
-        except ERRORS as error:
+            with explained(path, "open"):
+                writer = SqliteWriter(connection, path)
+        except BaseException:
             connection.close()
-            raise explain(error, path, "open") from error
+            raise
     except BaseException:
         lock.release()
         raise
@@ -136,20 +138,47 @@ class MemoryJournal(Journal):
             self._connection.close()
 
 
-class OwnedJournal(Journal):
+class Reader(Protocol):
+    """What an ``OwnedJournal`` reads with."""
+
+    def close(self) -> None:
+        """Refuse further reads and end the current ones; blocks. Safe to call twice."""
+        ...
+
+
+class OwnedJournal(Journal, Generic[R, W]):
     """A journal with a writer thread, or read-only without one, and then it may not update the search index."""
 
-    def __init__(self, durability: Durability, redactor: Redactor | None, writer: Writer | None) -> None:
+    def __init__(
+        self,
+        place: object,
+        durability: Durability,
+        redactor: Redactor | None,
+        reader: R,
+        writer: W | None,
+        *,
+        close_timeout: float,
+    ) -> None:
         super().__init__(durability, redactor)
+        self._place = place  # for errors
+        self._reader = reader
         self._writer = writer
+        self._close_timeout = close_timeout
 
-    def _not_writable(self) -> JournalReadOnly:
-        """The error for every write to a journal that was opened read-only."""
-        raise NotImplementedError
+    @property
+    def writer(self) -> W:
+        """The writer. Raises ``JournalReadOnly`` if there is none."""
+        if self._writer is None:
+            raise JournalReadOnly(f"{self._place} was opened with readonly=True; open it without to write")
+        return self._writer
 
     def _close(self) -> None:
-        """Close readers and writer, in a thread."""
-        raise NotImplementedError
+        """Close the reader, so that nobody is reading when the writer empties a file's log, and then the writer."""
+        try:
+            self._reader.close()
+        finally:
+            if self._writer is not None:
+                self._writer.close(self._close_timeout)
 
     async def aclose(self) -> None:
         """Write what is queued, then close and give up ownership of a file. Safe to call twice.
@@ -163,9 +192,7 @@ class OwnedJournal(Journal):
             await anyio.to_thread.run_sync(self._close)
 
     def _insert(self, batch: Batch) -> Ticket:
-        if self._writer is None:
-            raise self._not_writable()
-        return self._writer.submit(batch)
+        return self.writer.submit(batch)
 
     async def _settle(self) -> None:
         if self._writer is not None:
@@ -205,7 +232,7 @@ class OwnedJournal(Journal):
         return await aside.find_items(layers, query, ids=ids, bodies=bodies, ended=ended)
 
 
-class SqliteJournal(OwnedJournal):
+class SqliteJournal(OwnedJournal[SqliteReader, SqliteWriter]):
     """A journal in one SQLite file. ``open_journal`` opens it; it owns the file until it is closed."""
 
     def __init__(
@@ -218,25 +245,16 @@ class SqliteJournal(OwnedJournal):
         close_timeout: float,
         redactor: Redactor | None = None,
     ) -> None:
-        super().__init__(durability, redactor, writer)
+        super().__init__(path, durability, redactor, SqliteReader(path), writer, close_timeout=close_timeout)
         self.path = path
         self._lock = lock
-        self._close_timeout = close_timeout
-        self._reader = SqliteReader(path)
-
-    def _not_writable(self) -> JournalReadOnly:
-        return JournalReadOnly(f"{self.path} was opened with readonly=True; open it without to write")
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         return await self._in_writer(f"{doing} in", lambda connection: work(Tables(connection)))
 
     async def _in_writer(self, doing: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        if not isinstance(self._writer, SqliteWriter):
-            raise self._not_writable()
-        try:
-            return await self._writer.start_job(work).result()
-        except ERRORS as error:
-            raise explain(error, self.path, doing) from error
+        with explained(self.path, doing):
+            return await self.writer.start_job(work).result()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)
@@ -268,12 +286,9 @@ class SqliteJournal(OwnedJournal):
         return await anyio.to_thread.run_sync(find_damage, self.path, deep)
 
     def _close(self) -> None:
-        writer = self._writer
         try:
-            self._reader.close()  # first, so that nobody is reading when the writer empties the log
-            if writer is not None:
-                writer.close(self._close_timeout)
+            super()._close()
         finally:
             # A thread that hangs on the disk may still write. Then the file stays owned until the process ends.
-            if self._lock is not None and (writer is None or writer.ended):
+            if self._lock is not None and self.writer.ended:
                 self._lock.release()
