@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import random
 import re
 import subprocess
 import sys
@@ -110,6 +113,31 @@ def test_a_text_without_names_keeps_its_beginning() -> None:
     """Prose is not left without a word."""
     lines = [f"the load {word} in the wind" for word in ("hangs", "turns", "sways", "falls")]
     assert choose_lines(lines, 60, Vocabulary()) == lines[:2]
+
+
+@pytest.mark.parametrize("width", [64, 76, 30_000])
+def test_encoded_data_does_not_outrank_what_is_said_beside_it(width: int) -> None:
+    """An attachment in base64 is all rare words; none of its lines stand for a mail, and no room is lost on them."""
+    data = base64.b64encode(random.Random(7).randbytes(20_000)).decode()
+    said = ["Subject: the invoice", "Please pay 4,310.22 EUR by the first of May.", "Content-Type: application/pdf"]
+    body = [data[at : at + width] for at in range(0, len(data), width)]
+    lines = source_lines("\n".join([*said, *body, "--the end--"]))
+    chosen = choose_lines(lines, 1_500, known("\n".join(said), "other_name"))
+    assert [line for line in chosen if line not in said] == ["…", "--the end--"]
+
+
+def test_long_names_and_digests_are_no_data() -> None:
+    """Nor is anything in a text that fits: a key may be what was asked for."""
+    names = [
+        f"/home/dev/Work/{'project/' * 8}SourceFile2.java",
+        hashlib.sha256(b"image").hexdigest(),
+        hashlib.sha512(b"archive").hexdigest().upper(),
+        "shouldReturnNullWhenTheUser2IsNotFoundInTheDatabaseNorInTheCache",
+    ]
+    text = "\n".join([*names, *["plain words of no use at all, " * 3 + str(n) for n in range(40)]])
+    assert choose_lines(source_lines(text), 600, known(text, "other_name"))[:4] == names
+    key = f"ssh-ed25519 {base64.b64encode(random.Random(7).randbytes(51)).decode()} dev@host"
+    assert choose_lines(source_lines(key), 200, known(key)) == [key]
 
 
 def test_a_vocabulary_forgets_what_is_long_ago() -> None:

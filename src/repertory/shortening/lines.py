@@ -32,6 +32,11 @@ _SEPARATORS = bytes(
     byte if byte >= 128 or re.match(r"[\w./:@~\-\n]", chr(byte)) else ord(" ")  # other alphabets are left alone
     for byte in range(256)
 )
+# Lines of base64 have 64 characters (RFC 7468) or 76 (RFC 2045), or it is all on one; a path or a name may match, too.
+_LONG_WORDS = re.compile(
+    r"(?<![A-Za-z\d+/])[A-Za-z\d+/]{60,}+(?:\n[ \t]*+[A-Za-z\d+/]{60,}+)*+(?:\n[ \t]*+[A-Za-z\d+/]*+=)?=*+"
+)
+_CHARACTER_KINDS = re.compile(r"[a-z]+|[A-Z]+|\d+")
 _LETTER = re.compile(r"[^\W\d]")
 _NAME_MARK = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # distinguishes a name from a word
 _VERDICT = re.compile(
@@ -219,6 +224,20 @@ def _pieces(line: str) -> Iterable[str]:
         yield piece
 
 
+def _without_data(lines: Sequence[str]) -> list[str]:
+    """Return distinct lines with an ellipsis for base64, whose rare words would outrank everything beside it."""
+    return list(dict.fromkeys(_LONG_WORDS.sub(_shorten_data, "\n".join(lines)).split("\n")))
+
+
+def _shorten_data(found: re.Match[str]) -> str:
+    words = found[0]
+    kinds = _CHARACTER_KINDS.findall(words)
+    # In base64 of compressed data the kind changes at 62 of 100 characters, in that of English text at 58, in paths and
+    # names of this length at 22; one of six changes is to a digit. Hexadecimal digests stay: agents use them as names.
+    changes = len(kinds) > 0.45 * len(words) and sum(map(str.isdigit, kinds)) > 0.05 * len(kinds)
+    return "…" if changes and not (words.islower() or words.isupper()) else words
+
+
 class Vocabulary:
     """Counts how many results of the last iterations held a name."""
 
@@ -260,13 +279,14 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
     A name counts once: a second line with it has that much less value. Errors and verdicts come first if they are few;
     in code that handles errors they would be every other line. The remaining room goes to the lines around those
     chosen; of a text without names the beginning is kept. If no line fits, the beginning of the most telling one is.
+    Unless all lines fit, an ellipsis replaces encoded data in them.
 
     Args:
         lines: From ``source_lines``.
         room: Most characters of the chosen lines.
         vocabulary: The names so far.
     """
-    if sum(map(len, lines)) + len(lines) <= room + 1:  # a newline between each two
+    if _fit(lines, room) or _fit(lines := _without_data(lines), room):
         return list(lines)
     if min(map(len, lines)) >= room:
         lines = [clip(line.strip(), room - 1) for line in lines]
@@ -316,6 +336,10 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
             room -= len(lines[at]) + 1
             chosen.append(at)
     return [lines[at] for at in sorted(chosen)]
+
+
+def _fit(lines: Sequence[str], room: int) -> bool:
+    return sum(map(len, lines)) + len(lines) <= room + 1  # a newline between each two
 
 
 def _verdicts(lines: Sequence[str]) -> list[int]:
