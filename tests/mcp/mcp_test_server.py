@@ -173,8 +173,8 @@ if __name__ == "__main__":
         sock.listen()
         print(sock.getsockname()[1], flush=True)
         uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[sock])
-    elif sys.argv[1:] == ["broken"]:
-        sys.exit("the disk is on fire")
+    elif sys.argv[1:2] == ["broken"]:
+        sys.exit("the disk is on fire, password=geheim")
     elif sys.argv[1:] == ["garbled"]:
         garble()
         server.run()

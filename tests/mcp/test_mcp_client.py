@@ -152,6 +152,13 @@ def test_a_picture_that_no_model_can_be_shown_is_a_line_of_text() -> None:
     ]
 
 
+def test_a_structured_value_is_shown_if_the_blocks_say_nothing() -> None:
+    """Some servers send an empty text beside it."""
+    empty: list[types.ContentBlock] = [types.TextContent(text="")]
+    output = to_tool_output(types.CallToolResult(content=empty, structured_content={"n": 1}), server="tests")
+    assert (output.content, output.format) == ('{"n":1}', "json")
+
+
 def test_effects_follow_from_hints_only_where_the_server_is_trusted(run_async: RunAsync, address: str) -> None:
     """Effects follow from hints only where the server is trusted."""
 
@@ -222,6 +229,7 @@ import json, sys
 sys.stderr.write("x" * 300_000)
 sys.stderr.flush()
 tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("", "go", "g.o", "g_o")]
+calls = 0
 for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:
@@ -238,6 +246,9 @@ for line in sys.stdin:
         told = {"progressToken": token, "progress": 1, "message": "far " * 100_000}
         print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": told}), flush=True)
         answer = {"result": {"content": [{"type": "text", "text": "gone"}]}}
+        calls += 1
+        if asked["params"]["name"] == "g.o":
+            answer = {"error": {"code": -32000, "message": f"out of paper in call {calls}"}}
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
 """
 
@@ -252,6 +263,19 @@ def test_an_odd_server_fills_nothing_and_has_the_tools_that_can_be_called(run_as
             context = ToolContext(progress=said.append)
             assert (await call_tool(tools["go"], context=context)).content == "gone"
         assert {len(each) for each in said} <= {500}
+
+    run_async(main)
+
+
+def test_an_error_with_the_code_of_a_lost_connection_is_only_an_error(run_async: RunAsync) -> None:
+    """Many servers use -32000 for errors of their own: the model is told, and the process lives on."""
+
+    async def main() -> None:
+        async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
+            for call in (1, 2):
+                output = await call_tool(tools["g_o"])
+                assert output.status == "error"
+                assert f"out of paper in call {call}" in output.text
 
     run_async(main)
 
@@ -383,6 +407,44 @@ def test_the_last_words_of_a_process_are_read_to_their_end() -> None:
     assert kept[-1] == "and that is why"
 
 
+class Forgetful(Endless):
+    """A server that knows one session at a time."""
+
+    session = "1"
+
+    def do_POST(self) -> None:
+        """Answer, if it is a request of the session or the beginning of one."""
+        if self.headers.get("Mcp-Session-Id", self.session) == self.session:
+            super().do_POST()
+            return
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(404)
+
+    def end_headers(self) -> None:
+        """Name the session."""
+        self.send_header("Mcp-Session-Id", self.session)
+        super().end_headers()
+
+
+def test_a_server_that_was_started_again_gets_another_session(run_async: RunAsync) -> None:
+    """It does not know the old one, which would stay useless; the call that notices it is not repeated."""
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Forgetful)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+
+    async def main() -> None:
+        async with opened(McpServer("forgetful", f"http://127.0.0.1:{web.server_port}/mcp")) as tools:
+            assert (await call_tool(tools["large_event"])).status == "ok"
+            Forgetful.session += "1"
+            assert (await call_tool(tools["large_event"])).status == "interrupted"
+            assert (await call_tool(tools["large_event"])).status == "ok"
+
+    try:
+        run_async(main)
+    finally:
+        web.shutdown()
+        web.server_close()
+
+
 def test_a_list_that_changed_is_there_for_the_next_run(run_async: RunAsync) -> None:
     """A list that changed is there for the next run."""
 
@@ -407,7 +469,7 @@ def _named(tools: Sequence[Tool], name: str) -> list[Tool]:
     ("server", "says"),
     [
         (McpServer("gone", ["no-such-command-at-all"]), "no-such-command-at-all"),
-        (McpServer("broken", [*COMMAND, "broken"]), "the disk is on fire"),
+        (McpServer("broken", [*COMMAND, "broken", "--token=geheim"]), "the disk is on fire"),
         (McpServer("silent", [*COMMAND, "silent"], connect_timeout=1.0), "no answer within 1 seconds"),
         (McpServer("nobody", "http://user:geheim@127.0.0.1:9/mcp?key=geheim"), "127.0.0.1:9"),
     ],

@@ -25,12 +25,12 @@ from repertory.errors import ConfigurationError, RepertoryError, ToolFailed, Too
 from repertory.llm.messages import Json
 from repertory.mcp.asking import OnInput, legacy_handler, responses, result_later
 from repertory.mcp.results import effect_of, to_tool_output
-from repertory.mcp.transport import MOST_SAID, open_client, reason
+from repertory.mcp.transport import MOST_SAID, open_client, reason, says_lost
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
 from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP, check_deadline
-from repertory.tools.output import ResultLater, one_line
+from repertory.tools.output import ResultLater, one_line, redact
 from repertory.tools.schema import LONGEST_NAME, foreign_definition
 from repertory.tools.tool_sets import Lifetime
 
@@ -188,6 +188,7 @@ class _Connection:
         self.tools: list[Tool] = []
         self._client: Client | None = None
         self._lost = anyio.Event()  # the current connection is lost
+        self._forgotten = anyio.Event()  # the server over HTTP does not know the current session any more
         self._stale = anyio.Event()  # the list of tools is out of date
         self._settled = anyio.Event()  # no attempt to connect is in progress
         self._settled.set()
@@ -216,13 +217,13 @@ class _Connection:
 
     async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
         """Connect, call ``connected``, and hold the connection until it is lost. Return why it could not connect."""
-        timeout, is_connected = self._server.connect_timeout, False
+        timeout, is_connected, forgotten = self._server.connect_timeout, False, anyio.Event()
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
-                async with self._opened() as client:
+                async with self._opened(forgotten) as client:
                     await self._list_tools(client)
                     scope.deadline = math.inf
-                    self._client, self._lost, is_connected = client, anyio.Event(), True
+                    self._client, self._lost, self._forgotten, is_connected = client, anyio.Event(), forgotten, True
                     connected()
                     await self._hold(client)
         except Exception as error:  # noqa: BLE001 - from the server, its process or the network: the server is gone
@@ -231,7 +232,7 @@ class _Connection:
             self._client = None
         return None if is_connected else TimeoutError(f"no answer within {timeout:g} seconds")
 
-    def _opened(self) -> AbstractAsyncContextManager[Client]:
+    def _opened(self, forgotten: anyio.Event) -> AbstractAsyncContextManager[Client]:
         server = self._server
         return open_client(
             server.target,
@@ -239,6 +240,7 @@ class _Connection:
             cwd=server.cwd,
             headers=server.headers,
             on_message=self._on_message,
+            forgotten=forgotten,
             answer=legacy_handler(server.on_input, server=server.name),
         )
 
@@ -260,7 +262,6 @@ class _Connection:
         """Listen for changes of the tool list, if the protocol has that, and notice early that the server is gone."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
-        from mcp_types import CONNECTION_CLOSED
 
         try:
             async with client.listen(tools_list_changed=True) as changes:
@@ -270,7 +271,7 @@ class _Connection:
         except (ListenNotSupportedError, SubscriptionLost):
             pass
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED:
+            if says_lost(error):
                 self._mark_lost(client)
 
     async def _on_message(self, message: Any) -> None:
@@ -341,11 +342,12 @@ class _Connection:
     async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
         """Call a tool. Call it once more if the connection was lost during the call and the call may be repeated."""
         from mcp.shared.exceptions import MCPError
-        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS
+        from mcp_types import INVALID_PARAMS
 
         answer, may_repeat = context.answer, effect in ("pure", "idempotent")
         for again in (may_repeat, False):
             client = await self._connected()
+            forgotten = self._forgotten
             try:
                 result = await self._ask(client, tool, arguments, context, answer)
                 if answer is not None and answer.expired and isinstance(result, ResultLater):
@@ -365,7 +367,7 @@ class _Connection:
                         status="interrupted",
                         source_type="mcp",
                     )
-                if error.code != CONNECTION_CLOSED:
+                if not says_lost(error) and not forgotten.is_set():
                     raise ToolFailed(f"server {self._server.name}: {error.message}") from error
                 self._mark_lost(client)
             if not again:
@@ -449,4 +451,4 @@ def _is_word(value: object) -> bool:
 
 
 def _without_secrets(target: str) -> str:
-    return re.sub(r"//[^/@\s]*@", "//", target.partition("?")[0])
+    return redact(re.sub(r"//[^/@\s]*@", "//", target.partition("?")[0]))

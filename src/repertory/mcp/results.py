@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def to_tool_output(result: types.CallToolResult, *, server: str) -> ToolOutput:
-    """A server's answer as a tool's output: its blocks, or its structured value if it gave no blocks."""
-    blocks = tuple(_block(block) for block in result.content)
+    """A server's answer as a tool's output: its blocks, or its structured value if these say nothing."""
+    blocks = tuple(block for block in map(_block, result.content) if block != Text(""))
     structured: Any = getattr(result, "structured_content", None)
     status: OutcomeStatus = "error" if result.is_error else "ok"
     if not blocks and structured is not None:
@@ -26,7 +26,7 @@ def to_tool_output(result: types.CallToolResult, *, server: str) -> ToolOutput:
         return ToolOutput(text, status=status, source_type="mcp", format="json", facts={"server": server})
     texts = [block.text for block in blocks if isinstance(block, Text)]
     content = "\n".join(texts) if len(texts) == len(blocks) else blocks
-    form = "json" if structured is not None and isinstance(content, str) and content[:1] in "{[" else "text"
+    form = "json" if structured is not None and isinstance(content, str) and content[:1] in ("{", "[") else "text"
     return ToolOutput(content, status=status, source_type="mcp", format=form, facts={"server": server})
 
 

@@ -15,7 +15,7 @@ import anyio
 from repertory._error_texts import leaves_of
 from repertory._json_types import decode_text
 from repertory.errors import ConfigurationError
-from repertory.tools.output import one_line
+from repertory.tools.output import one_line, redact
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
     from mcp.client._transport import ReadStream, TransportStreams
     from mcp.client.session import ElicitationFnT, MessageHandlerFnT
+    from mcp.shared.exceptions import MCPError
     from mcp.shared.message import SessionMessage
     from pydantic import ValidationError
 
@@ -44,6 +45,7 @@ async def open_client(
     cwd: str | os.PathLike[str] | None,
     headers: dict[str, str],
     on_message: MessageHandlerFnT,
+    forgotten: anyio.Event,
     answer: ElicitationFnT,
 ) -> AsyncGenerator[Client]:
     """Start or reach a server, as ``McpServer`` says, and close the connection at the end of the block.
@@ -54,6 +56,7 @@ async def open_client(
         cwd: Working directory of the process.
         headers: Headers of each request to the address.
         on_message: Called with each notification from the server.
+        forgotten: Set if the server at the address no longer knows the session, for example after a restart.
         answer: Answers what the server asks within a call.
 
     Raises:
@@ -78,7 +81,7 @@ async def open_client(
                 httpx2.AsyncClient(
                     headers=headers,
                     timeout=httpx2.Timeout(30.0, read=300.0),
-                    event_hooks={"response": [partial(_note_refusal, words), _bound_reading]},
+                    event_hooks={"response": [partial(_note_refusal, words, forgotten), _bound_reading]},
                 )
             )
             transport = streamable_http_client(target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
@@ -103,7 +106,7 @@ async def open_client(
                 errlog, reader = output
                 errlog.close()  # the process has ended too, so the reader comes to the end of what it said
                 await anyio.to_thread.run_sync(reader.join, _READING_ON, abandon_on_cancel=True)
-            said = "\n".join(words)
+            said = redact("\n".join(words))
             raise (ConnectionError(f"{reason(error)}; it said last:\n{said}") if said else error) from error
         yield client
 
@@ -156,8 +159,10 @@ def _repair_message(error: ValidationError) -> SessionMessage | Exception:
         return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message["id"], error=told))
 
 
-async def _note_refusal(words: deque[str], response: Any) -> None:
+async def _note_refusal(words: deque[str], forgotten: anyio.Event, response: Any) -> None:
     """Remember the HTTP status of an error response, which the SDK does not report."""
+    if response.status_code == 404 and "mcp-session-id" in response.request.headers:
+        forgotten.set()  # by the protocol it means this; another session must be begun
     if response.is_error:
         words.append(f"HTTP {response.status_code} {response.reason_phrase}")
 
@@ -204,3 +209,10 @@ def reason(error: BaseException) -> str:
     """What went wrong, in one line; the first of several errors."""
     error = leaves_of(error)[0]
     return str(error) if isinstance(error, ConnectionError | TimeoutError) else one_line(error)
+
+
+def says_lost(error: MCPError) -> bool:
+    """Whether the SDK says by an error that the connection ended. Servers use its code for errors of their own."""
+    from mcp_types import CONNECTION_CLOSED
+
+    return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection closed", "SSE stream "))
