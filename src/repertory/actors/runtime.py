@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any, TypeVarTuple
 
 from repertory.actors.observation import DeadLetters
-from repertory.actors.scheduler import Nursery, TimingWheel, current_scheduler
+from repertory.actors.scheduler import TimingWheel, current_scheduler
 
 ArgsT = TypeVarTuple("ArgsT")
 
@@ -23,14 +23,12 @@ class Runtime:
 
     def __init__(
         self,
-        nursery: Nursery,
         *,
         drain_timeout: float,
         cleanup_timeout: float,
         timer_resolution: float,
         dead_letters: DeadLetters,
     ) -> None:
-        self.nursery = nursery
         self.scheduler = current_scheduler()
         self.thread = get_ident()  # the scheduler's
         self.drain_timeout = drain_timeout
@@ -92,8 +90,3 @@ class Runtime:
                 await self.scheduler.park(self)  # calls are announced by a callback, which runs only after this
         finally:
             self._serves_foreign_calls = False
-
-    def fail(self, error: BaseException) -> None:
-        """End the system: an actor at the top failed for good, and there is no parent to escalate to."""
-        self.failure = self.failure or error
-        self.nursery.cancel_scope.cancel()

@@ -12,7 +12,6 @@ from repertory.actors.handlers import Actor
 from repertory.actors.observation import DeadLetter, DeadLetters, SystemStatistics
 from repertory.actors.references import ActorRef
 from repertory.actors.runtime import Runtime
-from repertory.actors.scheduler import current_scheduler
 from repertory.actors.supervision import SpawnOptions, Supervision
 from repertory.actors.tree import Children
 
@@ -101,16 +100,15 @@ async def open_system(
     check_number("drain_timeout", drain_timeout, int | float, least=0)
     check_number("cleanup_timeout", cleanup_timeout, int | float, least=0)
     check_number("timer_resolution", timer_resolution, int | float, least=0.001)
+    runtime = Runtime(
+        drain_timeout=drain_timeout,
+        cleanup_timeout=cleanup_timeout,
+        timer_resolution=timer_resolution,
+        dead_letters=DeadLetters(on_dead_letter),
+    )
     failure: BaseException | None = None
     try:
-        async with current_scheduler().open_nursery() as nursery:
-            runtime = Runtime(
-                nursery,
-                drain_timeout=drain_timeout,
-                cleanup_timeout=cleanup_timeout,
-                timer_resolution=timer_resolution,
-                dead_letters=DeadLetters(on_dead_letter),
-            )
+        async with runtime.scheduler.open_nursery() as nursery:
             top = Children(runtime, None, nursery, run_actor, supervision)
             nursery.start_soon(runtime.serve_foreign_calls, name=f"{name} courier")
             nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")

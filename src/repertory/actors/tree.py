@@ -357,7 +357,11 @@ class Children:
             limit = f"{policy.max_restarts} restarts in {policy.period:g} s"
             failure = ActorFailed(f"{node.mailbox.path} needed more than {limit}: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            (self.parent or self.runtime).fail(failure)
+            if self.parent is not None:
+                self.parent.fail(failure)
+            else:  # it ends the system
+                self.runtime.failure = self.runtime.failure or failure
+                self.nursery.cancel_scope.cancel()
         return StopReason("failed", error)
 
     def restart_group(self, failed: ActorNode, plan: RestartPlan) -> None:
