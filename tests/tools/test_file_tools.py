@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,7 @@ async def test_plain_search_and_regular_expression_agree(root: Path) -> None:
     [
         ({"pattern": "a\nb"}, "must be within one line"),
         ({"pattern": "(", "regex": True}, "the pattern '(' is wrong: missing )"),
+        ({"pattern": "[[a](", "regex": True}, "is wrong: missing )"),  # Python warns of it as well
         ({"pattern": "a{99999999999}", "regex": True}, "is wrong: the repetition number is too large"),
         ({"pattern": "x\ud800", "regex": True}, "characters that are not text"),
         ({"pattern": ""}, "length >= 1"),
@@ -270,6 +272,27 @@ async def test_many_files_go_to_the_pattern_in_batches(tmp_path: Path) -> None:
         "6 matches in 6 files",
         *(f"f{number}:900001: needle {number}" for number in range(6)),
     ]
+
+
+@pytest.mark.parametrize("regex", [False, True])
+async def test_a_search_holds_one_file_at_a_time(tmp_path: Path, regex: bool) -> None:
+    """A hundred large files with a match each would otherwise fill the memory, though little of them is shown."""
+
+    async def peak() -> int:
+        tracemalloc.start()
+        try:
+            assert "large/" in await answer(tmp_path, "search_files", pattern="needle", regex=regex, limit=1_000)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    (tmp_path / "large").mkdir()
+    for number in range(2):
+        (tmp_path / "large" / f"{number}").write_text("word\n" * 50_000 + "needle\n")
+    few = await peak()
+    for number in range(2, 12):
+        (tmp_path / "large" / f"{number}").write_text("word\n" * 50_000 + "needle\n")
+    assert await peak() < 2 * few
 
 
 async def test_what_cannot_be_read_is_counted() -> None:

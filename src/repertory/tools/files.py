@@ -184,14 +184,19 @@ def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int,
     if "\n" in wanted.pattern:
         raise ToolRetry("the pattern must be within one line; search for a part of it")
     skipped: Counter[str] = Counter()
-    hits: list[_Hit] = []
-    total = files = 0
-    for hit in _find(folder, wanted, seconds, skipped):
-        if total < limit:  # matches that will not be shown are only counted
-            hits.append(hit)
+    lines: list[str] = []
+    total = files = shown = size = 0
+    is_full = False
+    for hit in _find(folder, wanted, seconds, skipped):  # one file at a time: all together may not fit into memory
         total += hit.matches.total
         files += 1
-    lines, shown = _show(hits, context_lines, limit)
+        for group in () if is_full else _show(hit, context_lines, begun=bool(lines)):
+            size += sum(len(line) + 1 for line in group)
+            is_full = shown == limit or (size > PAGE and bool(lines))
+            if is_full:  # matches that are not shown are only counted
+                break
+            lines += group
+            shown += 1
     head = f"{total:,} match{'es' * (total != 1)} in {files:,} file{'s' * (files != 1)}"
     if shown < total:
         head += f", the first {shown:,} shown; narrow the pattern, path or glob for the rest"
@@ -264,32 +269,27 @@ def _search_text(wanted: _Wanted, found: FoundFile, data: bytes) -> _Hit | None:
     return _Hit(found.path, lines, Matches(len(places), places)) if places else None
 
 
-def _search_batch(wanted: _Wanted, batch: list[tuple[str, str]]) -> list[_Hit]:
+def _search_batch(wanted: _Wanted, batch: list[tuple[str, str]]) -> Iterator[_Hit]:
     answers = search_lines(wanted.pattern, [text for _, text in batch], ignore_case=wanted.ignore_case)
-    return [_Hit(path, text.split("\n"), each) for (path, text), each in zip(batch, answers, strict=True) if each.total]
+    for (path, text), matches in zip(batch, answers, strict=True):
+        if matches.total:
+            yield _Hit(path, text.split("\n"), matches)
 
 
-def _show(hits: list[_Hit], around: int, limit: int) -> tuple[list[str], int]:
-    """Lines of the answer, and how many matches they show."""
-    out: list[str] = []
-    size = shown = 0
-    for hit in hits:
-        matches = dict(hit.matches.places)
-        done = -1  # the last line of this file that is in the answer
-        for index in matches:
-            first, last = max(done + 1, index - around), min(len(hit.lines) - 1, index + around)
-            group = ["--"] if around and out and (done < 0 or first > done + 1) else []
-            for number in range(first, last + 1):
-                mark = ":" if number in matches else "-"
-                text = _excerpt(hit.lines[number], matches.get(number, 0))
-                group.append(f"{hit.path}{mark}{number + 1}{mark} {text}")
-            size += sum(len(line) + 1 for line in group)
-            if shown == limit or (size > PAGE and out):
-                return out, shown
-            out += group
-            shown += 1
-            done = max(done, last)
-    return out, shown
+def _show(hit: _Hit, around: int, *, begun: bool) -> Iterator[list[str]]:
+    """The lines that show each match, without those that the match before has shown; ``begun``: after other files."""
+    matches = dict(hit.matches.places)
+    done = -1  # the last line that was shown
+    for index in matches:
+        first, last = max(done + 1, index - around), min(len(hit.lines) - 1, index + around)
+        is_apart = begun if done < 0 else first > done + 1
+        group = ["--"] if around and is_apart else []
+        for number in range(first, last + 1):
+            mark = ":" if number in matches else "-"
+            text = _excerpt(hit.lines[number], matches.get(number, 0))
+            group.append(f"{hit.path}{mark}{number + 1}{mark} {text}")
+        yield group
+        done = max(done, last)
 
 
 def _excerpt(line: str, offset: int) -> str:

@@ -76,7 +76,7 @@ def search_lines(
     request = {**options, "lengths": [len(body) for body in bodies]}
     try:
         done = subprocess.run(  # noqa: S603 - our own program; the pattern travels as data
-            [sys.executable, "-I", "-S", "-c", _SEARCH],
+            [sys.executable, "-I", "-S", "-W", "ignore", "-c", _SEARCH],  # its errors stand alone
             input=b"\n".join([msgspec.json.encode(request), b"".join(bodies)]),
             capture_output=True,
             timeout=seconds,
