@@ -207,6 +207,20 @@ def test_what_is_denied_is_denied_under_every_spelling(world: Path, deny: str, p
     assert ("src", "a.py") in listed
 
 
+@pytest.mark.parametrize("rule", ["", ".", "./", "..", "src/../src"])
+def test_a_rule_that_names_nothing_is_refused(world: Path, rule: str) -> None:
+    """A setting that is empty would allow every secret, and one with ".." would deny nothing."""
+    for option in ("deny", "allow"):
+        with pytest.raises(ConfigurationError, match=f"file tools: {option}: .* is neither a name nor a path"):
+            Folder(world, **{option: [rule]})  # type: ignore[arg-type]
+
+
+def test_an_absolute_path_cannot_be_allowed(world: Path) -> None:
+    """It would have no effect: secrets are known by their names below the folder."""
+    with pytest.raises(ConfigurationError, match="neither a name nor a path from the folder"):
+        Folder(world, allow=[str(world / "src" / "key.pem")])
+
+
 def test_an_absolute_denial_holds_under_every_name(world: Path) -> None:
     """The thing itself is recognised: a hard link to it and a folder renamed are the same thing."""
     (world / "state").mkdir()

@@ -91,8 +91,8 @@ class Folder:
         self.root = Path(root).resolve()
         rules = _rules("deny", deny)
         self._places = tuple(rule for rule in rules if os.path.isabs(rule))
-        self._patterns = tuple(_fold(rule) for rule in rules if not os.path.isabs(rule))
-        self._allowed = tuple(map(_fold, _rules("allow", allow)))
+        self._patterns = _patterns("deny", (rule for rule in rules if not os.path.isabs(rule)))
+        self._allowed = _patterns("allow", _rules("allow", allow))
 
     def parts_of(self, path: str) -> Parts:
         """Split a path that the model gave.
@@ -277,6 +277,18 @@ def _rules(option: str, given: Any) -> list[str]:
     for rule in rules:
         check_type(f"{where}: each", rule, str | os.PathLike, "a name or a path")
     return [os.fsdecode(rule) for rule in rules]
+
+
+def _patterns(option: str, rules: Iterable[str]) -> tuple[str, ...]:
+    """Names and paths from the root, ready to compare. One without any name, such as "", would match every file."""
+    made = tuple(map(_fold, rules))
+    for rule in made:
+        names = rule.split("/")
+        if os.path.isabs(rule) or ".." in names or not any(name not in ("", ".") for name in names):
+            raise ConfigurationError(
+                f"file tools: {option}: {rule!r:.200} is neither a name nor a path from the folder"
+            )
+    return made
 
 
 def read_all(fd: int, limit: int) -> tuple[bytes, bool]:
