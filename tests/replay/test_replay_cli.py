@@ -99,7 +99,7 @@ def test_a_person_sees_tables_and_a_chart(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.out
     for words in (
-        "COST r=0.1",
+        "RUN  ITER  r=0.1",
         "All runs: 1, 3 iterations, policy plain",
         "cost relative to append-only",
         "1.000",
@@ -125,16 +125,16 @@ def test_a_narrow_terminal_shows_every_figure(columns: int, models: list[str], t
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert max(map(len, lines)) <= columns
-    head, *body = lines[: lines.index("")]
+    end = next(number for number, line in enumerate(lines) if line.startswith("by model"))
+    runs, below = lines[:end], lines[end:]
     names = models or PRESETS
-    shown = [line.split()[0] for line in body if line.startswith("1b4e")]
+    shown = [line.split()[0] for line in runs if line.startswith("1b4e")]
     assert len(set(shown)) == 3
     assert all(cut.endswith(("a427", "c3d4", "ff00")) for cut in shown)
     figures = json.loads(replay(*words, "--json", cwd=tmp_path).out)["runs"][0]["models"]
-    words_of_tables = set(" ".join([head, *body]).split())
+    words_of_tables = set(" ".join(runs).split())
     assert {"RUN", "ITER", "RECALL", "PEAK", "PLAIN", *names} <= words_of_tables
     assert {f"{figures[name]['cost_ratio']:.3f}" for name in names} <= words_of_tables
-    below = lines[lines.index("") :]
     assert not any("…" in line for line in below if not line.startswith("Context of"))
     assert all(any(name in line.split() for line in below) for name in names)
     assert "decisions" in done.out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repertory.llm import Model
     from repertory.replay import Played, RecordedRun, Sample
 
-_LEAST, _MOST = 16, 44  # columns of a run's id: if it would get fewer, its figures are on lines below it
+_MOST = 44  # columns of a run's id
 
 _Line = tuple[str, Callable[[dict[str, Any]], str]]
 
@@ -178,7 +178,8 @@ def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict
             title = f"Runs of {least} iterations and more" if least else "All runs"
             what = f"{title}: {group['runs']}, {group['iterations']:,} iterations, policy "
             output.show(screen, Text(what + output.one_line(result["policy"]), style="bold"))
-            _print_figures(screen, group["models"], names)
+            figures = [group["models"][name] for name in names]
+            _print_columns(screen, [["", *names], *([label, *map(show, figures)] for label, show in _LINES)])
     first = next(iter(_longest(played).values()))
     output.show(
         screen,
@@ -204,66 +205,32 @@ def _print_agreement(screen: Console, result: dict[str, Any]) -> None:
     )
 
 
-# --- runs -------------------------------------------------------------------------------------------------
+# --- runs and sums ----------------------------------------------------------------------------------------
 
 
 def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    headers, *rows = _beside(runs, names, screen.width) or _below(runs, names, screen.width)
-    output.show(screen, output.table(headers, rows, width=screen.width, right="|".join(headers[1:])))
-    whose = "each model" if "COST" in headers else names[0]
-    output.show(screen, Text(f"costs relative to append-only; recall and peak of {whose}", style="dim"), Text())
+    room = min(_MOST, screen.width // 2)
+    lines = [["RUN", "ITER", *names, "RECALL", "PEAK", "PLAIN"]]
+    for run in runs:
+        costs = (_times(run["models"][name]["cost_ratio"]) for name in names)
+        first = run["models"][names[0]]
+        sizes = (output.tokens(first[name]) for name in ("peak_context", "peak_plain"))
+        recall = _share(first["recall"]["union"])
+        lines.append([_cut(run["id"], room), str(run["iterations"]), *costs, recall, *sizes])
+    _print_columns(screen, lines)
+    caption = f"by model: cost relative to append-only; recall and peak of {names[0]}"
+    output.show(screen, Text(caption, style="dim"), "")
     failed = [(run, name) for run in runs for name in names if run["models"][name]["error"]]
     for run, name in failed:
         error = output.one_line(run["models"][name]["error"])
         output.show(screen, Text(f"{output.one_line(run['id'])}, {name}: {error}", style="red"))
     if failed:
-        output.show(screen, Text())
-
-
-def _beside(runs: Sequence[dict[str, Any]], names: Sequence[str], width: int) -> list[list[str]] | None:
-    """A line for each run, with the costs of all models side by side; None if there is no room for that."""
-    wanted = max(len("RUN"), *(len(output.one_line(run["id"])) for run in runs))
-    for prefix, least in (("COST ", _MOST), ("", _LEAST)):
-        lines = [["ITER", *(f"{prefix}{name}" for name in names), "RECALL", "PEAK", "PLAIN"]]
-        for run in runs:
-            costs = (_times(run["models"][name]["cost_ratio"]) for name in names)
-            lines.append([str(run["iterations"]), *costs, *_of(run["models"][names[0]])[1:]])
-        room = width - _width(lines)
-        if room >= min(wanted, least):
-            ids = ["RUN", *(_cut(run["id"], min(room, _MOST)) for run in runs)]
-            return [[run_id, *line] for run_id, line in zip(ids, lines, strict=True)]
-    return None
-
-
-def _below(runs: Sequence[dict[str, Any]], names: Sequence[str], width: int) -> list[list[str]]:
-    """A line for each run, and one below it for each model."""
-    lines = [["RUN", "ITER", "COST", "RECALL", "PEAK", "PLAIN"]]
-    for run in runs:
-        lines.append([run["id"], str(run["iterations"]), "", "", "", ""])
-        lines.extend([f"  {name}", "", *_of(run["models"][name])] for name in names)
-    room = width - _width([line[1:] for line in lines])
-    return [[_cut(first, room), *others] for first, *others in lines]
-
-
-def _of(figures: dict[str, Any]) -> list[str]:
-    return [
-        _times(figures["cost_ratio"]),
-        _share(figures["recall"]["union"]),
-        output.tokens(figures["peak_context"]),
-        output.tokens(figures["peak_plain"]),
-    ]
-
-
-def _width(lines: Iterable[Sequence[str]]) -> int:
-    """The width of columns that follow another one."""
-    return sum(2 + max(map(len, column)) for column in zip(*lines, strict=True))
+        output.show(screen, "")
 
 
 def _cut(text: str, width: int) -> str:
     """One line, cut in the middle, because the ids of one session's agents differ at the end."""
-    indent = text[: len(text) - len(text.lstrip(" "))]
-    line = indent + output.one_line(text)
-    kept = line
+    line = kept = output.one_line(text)
     for length in range(width, 3, -1):
         if cell_len(kept) <= width:
             break
@@ -272,20 +239,17 @@ def _cut(text: str, width: int) -> str:
     return kept
 
 
-# --- sums -------------------------------------------------------------------------------------------------
-
-
-def _print_figures(screen: Console, models: dict[str, Any], names: Sequence[str]) -> None:
-    """Print one table, or several if not all models fit side by side."""
-    rows = [[label, *(show(models[name]) for name in names)] for label, show in _LINES]
-    labels, *columns = zip(["", *names], *rows, strict=True)
+def _print_columns(screen: Console, lines: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first line has the headers; as several, if not all columns fit side by side."""
+    labels, *columns = zip(*lines, strict=True)
+    widths = [2 + max(map(len, column)) for column in columns]
     while columns:
         count = len(columns)
-        while count > 1 and _width(zip(*columns[:count], strict=True)) > screen.width - max(map(len, labels)):
+        while count > 1 and sum(widths[:count]) > screen.width - max(map(cell_len, labels)):
             count -= 1
-        headers, *lines = zip(labels, *columns[:count], strict=True)
-        output.show(screen, output.table(headers, lines, width=screen.width, right="|".join(headers)), "")
-        del columns[:count]
+        headers, *rows = zip(labels, *columns[:count], strict=True)
+        output.print_table(screen, headers, rows, right="|".join(headers[1:]))
+        del columns[:count], widths[:count]
 
 
 def _share(value: float | None) -> str:
