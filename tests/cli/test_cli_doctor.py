@@ -234,7 +234,7 @@ def test_versions_are_shown(tmp_path: Path) -> None:
 def test_stress_finds_nothing_wrong(words: tuple[str, ...], tmp_path: Path) -> None:
     """Tasks and threads at once; all of it is found again in the file."""
     options = ("--writers", "6", "--appends", "20", "--threads", "2")
-    report = invoke("stress", "appends", *options, "--json", *words, home=tmp_path).json
+    report = invoke("stress", *options, "--json", *words, home=tmp_path).json
     assert report["clean"] is True
     assert (report["acknowledged"], report["lost"], report["threads"]) == (120, 0, 2)
     assert report["snapshots_checked"] > 0

@@ -17,7 +17,7 @@ from rich.text import Text
 from repertory._postgres_address import postgres_address
 from repertory.cli import output, signals
 from repertory.cli.commands import Answer, command
-from repertory.cli.options import BACKEND, Backend, argument, option
+from repertory.cli.options import BACKEND, Backend, option
 from repertory.cli.status import status_line
 from repertory.errors import ConfigurationError, RepertoryError
 
@@ -35,7 +35,6 @@ _SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives 
 
 @command
 def stress(
-    workload: Literal["appends"] = argument("WORKLOAD", "What to stress: appends.", "appends"),
     *,
     writers: int = option("--writers N", "How many append at once.", 50, min=1, max=10_000),
     appends: int = option("--appends N", "Appends of each writer.", 2000, min=1, max=1_000_000),

@@ -1,4 +1,4 @@
-"""Concurrent appends under observation: the engine of ``repertory stress appends``.
+"""Concurrent appends under observation: the engine of ``repertory stress``.
 
 Many writers, both tasks and OS threads, append to one real ledger over a real journal, while others take snapshots of
 it. Afterwards the journal is reopened and read, and the record is compared with what was acknowledged.
