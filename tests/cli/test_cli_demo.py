@@ -65,7 +65,9 @@ def test_what_the_researchers_saw_was_edited(demo: Result, demo_home: Path) -> N
     shown = invoke("inspect", child, "--json", home=demo_home).json
     assert {entry["shown"] for entry in shown["record"]} & {"stub", "covered"}
     assert shown["decisions"]
-    assert shown["prompt_tokens"] < shown["record_tokens"]
+    step = invoke("stats", child, "--json", home=demo_home).json["runs"][0]["iterations"][-1]
+    assert shown["prompt_tokens"] == step["prompt_tokens"] < step["plain_tokens"] == shown["record_tokens"]
+    assert all(len(entry["what"]) < 120 or entry["what"].endswith("…") for entry in shown["record"])
 
 
 def test_a_run_that_is_done_is_resumed_to_its_answer(demo: Result, demo_home: Path) -> None:

@@ -104,7 +104,7 @@ def _heading(shown: Json) -> RenderableType:
         heading.append(
             f"saw {tokens(shown['prompt_tokens'])} tokens ({tokens(usage['cache_read_tokens'])} from the "
             f"cache), wrote {tokens(usage['output_tokens'])}, {output.dollars(shown['cost'])}, "
-            f"{shown['duration']:.1f} s; the record held about {tokens(shown['record_tokens'])}\n"
+            f"{shown['duration']:.1f} s; the whole record: {tokens(shown['record_tokens'])}\n"
         )
     return heading
 

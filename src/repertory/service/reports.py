@@ -9,6 +9,7 @@ from operator import add
 import anyio.to_thread
 import msgspec
 
+from repertory._cutting import clip
 from repertory.context import Decision, decode_decision, replay
 from repertory.errors import ContentNotFound, RunNotFound
 from repertory.llm.messages import Json, ToolUse, encode_block, text_of
@@ -143,7 +144,8 @@ def _inspected(inspected: ModelCallRow, bodies: Sequence[Json], entries: Sequenc
     marks = Marks(replay(bodies), decisions)
     return {
         **_fields(inspected.called, _OF_CALL),
-        "record_tokens": sum(entry.tokens for entry in entries),
+        # Until there is an answer, without the system prompt and the tools, whose size is not on record.
+        "record_tokens": getattr(replied, "plain_tokens", 0) or sum(entry.tokens for entry in entries),
         "request": request,
         "places": places(request["messages"], entries),
         "record": [{**_fields(entry, _OF_ENTRY), **marks.of(entry), "what": _line(entry)} for entry in entries],
@@ -237,7 +239,7 @@ async def read_content_page(journal: Journal, run_id: str, content_id: str, page
 def _line(entry: Entry) -> str:
     calls = (f"{block.name} {block.input}" for block in entry.content if isinstance(block, ToolUse))
     words = f"{entry.tool or entry.kind}: {text_of(entry.content)} {'; '.join(calls)}"
-    return " ".join(words.split())[:_LINE]
+    return clip(words, _LINE)
 
 
 # --- what a run saw and cost ------------------------------------------------------------------------------
