@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_support import EVIL, EVIL_SHOWN, at_a_terminal, in_a_process, settings
+from cli_support import EVIL, EVIL_SHOWN, at_a_terminal, in_a_process
 from rich.console import Console
 
-from patience import PATIENCE
-from repertory.cli.speech import Speech, SpokenLines
+from repertory.cli.speech import Speech
 from repertory.runs.streaming import (
     Piece,
     StreamRestarted,
@@ -112,41 +109,20 @@ def test_a_terminal_shows_what_the_model_says_while_it_says_it(home: Path, termi
     assert seen.count("the north.") == 1  # the picture lets go of it, as the answer stands below
 
 
-def run_of(home: Path, *words: str, together: bool = False) -> tuple[str, str]:
-    """Standard output and standard error of a run; in one if they go to one place."""
+def run_of(home: Path, *words: str) -> tuple[str, str]:
+    """Standard output and standard error of a run."""
     open_gates(home)
-    if not together:
-        done = in_a_process("run", "Where?", *words, "--db", "a.db", home=home, env={"PYTHONPATH": str(home)})
-        assert done.code == 0
-        return done.out, done.err
-    ended = subprocess.run(
-        [sys.executable, "-m", "repertory", "run", "Where?", *words, "--db", "a.db"],
-        env={**settings(home), "PYTHONPATH": str(home)},
-        cwd=home,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    return ended.stdout, ""
+    done = in_a_process("run", "Where?", *words, "--db", "a.db", home=home, env={"PYTHONPATH": str(home)})
+    assert done.code == 0
+    return done.out, done.err
 
 
 def test_without_a_terminal_it_comes_in_lines(home: Path) -> None:
-    """Beside the other lines; the answer alone goes to standard output."""
+    """What is said on the way stands beside the other lines; the answer goes to standard output alone."""
     out, err = run_of(home, "--agent", "ag:clerk")
     assert out == "It is in\nthe north.\n"
-    spoken = [line.partition("│ ")[2] for line in err.splitlines() if "│" in line]
-    assert spoken[:2] == ["[thinking]", "I look for it."]
-    assert spoken[-2:] == ["It is in", "the north."]
-
-
-def test_an_answer_stands_once_where_lines_and_answer_go_to_one_place(home: Path) -> None:
-    """In a log that takes both, what came before the answer is told, and the answer is not told twice."""
-    out, _ = run_of(home, "--agent", "ag:clerk", together=True)
-    assert "│ I look for it." in out
-    assert out.count("the north.") == 1
-    assert out.endswith("It is in\nthe north.\n")
+    assert [line.partition("│ ")[2] for line in err.splitlines() if "│" in line] == ["I look for it."]
+    assert "the north." not in err
 
 
 def test_quiet_shows_the_answer_only(home: Path) -> None:
@@ -213,30 +189,3 @@ def test_a_new_answer_and_one_begun_anew_take_the_place_of_what_was_heard() -> N
     assert (speech.text, speech.calling, speech.tail(20)) == ("", "", "What next?")
     speech.hear(text("x" * 50 + " the end", iteration=2))
     assert speech.tail(20) == f"…{'x' * 11} the end"
-
-
-def lines_of(*pieces: Piece, hold: bool) -> list[str]:
-    """What is written of pieces before their end."""
-    lines: list[str] = []
-    spoken = SpokenLines(lines.append, hold=hold)
-    for piece in pieces:
-        spoken.hear(piece)
-    return lines
-
-
-def test_lines_are_written_once_they_are_complete() -> None:
-    """A long one without an end earlier, at a word; what is void is said to be, if any of it was seen."""
-    assert lines_of(text("one\n\ntw"), text("o\nthr"), hold=False) == ["one", "two"]
-    (line,) = lines_of(text("word " * 100), hold=False)
-    assert line == " ".join(["word"] * 100)
-    begun = lines_of(text("one\ntwo"), void(), text("three\n"), hold=False)
-    assert begun == ["one", f"[ignore the text so far: broke {EVIL_SHOWN}]", "three"]
-    assert lines_of(text("one"), void(), text("two\n"), hold=False) == ["two"]
-    assert lines_of(thought("a"), thought("b"), text(f"{EVIL}\n"), hold=False) == ["[thinking]", EVIL_SHOWN]
-
-
-def test_an_answer_is_held_until_it_is_not_the_last() -> None:
-    """A call, or another answer, shows that a text was said on the way."""
-    assert lines_of(text("one\ntwo"), hold=True) == []
-    assert lines_of(text("one\ntwo"), called(), hold=True) == ["one", "two"]
-    assert lines_of(text("one"), text("two", iteration=2), hold=True) == ["one"]

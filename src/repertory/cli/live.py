@@ -5,8 +5,6 @@ Below the tree, the display streams the text of the first run; the text of the o
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator
@@ -26,11 +24,10 @@ from repertory.cli.output import one_line, tokens
 from repertory.cli.reading import call_line
 from repertory.cli.runs import coloured_state, in_tree
 from repertory.cli.signals import drawn_on
-from repertory.cli.speech import Speech, SpokenLines
+from repertory.cli.speech import Speech
 from repertory.cli.status import REFRESH, has_picture
 from repertory.record import FINAL_STATES
 from repertory.runs import events
-from repertory.runs.streaming import Piece
 
 if TYPE_CHECKING:
     from repertory.supervisor import Run
@@ -58,7 +55,7 @@ def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
     screen = output.console(stderr=shown.as_json or stderr)
     if shown.quiet or shown.plain or not has_picture(screen):
         is_silent, write = shown.quiet or shown.as_json, output.remark if stderr else partial(print, flush=True)
-        yield Progress(None if is_silent else write, beside_answer=not stderr or _one_place())
+        yield Progress(None if is_silent else write)
         return
     progress = Progress(is_drawn=True)
     progress.announce = progress.notes.append
@@ -84,14 +81,6 @@ def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
     with drawn_on(screen.file.fileno()), picture:
         yield progress
         progress.end()
-
-
-def _one_place() -> bool:
-    """Whether standard output and standard error go to the same terminal, file or pipe."""
-    try:
-        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
-    except (OSError, ValueError):
-        return False
 
 
 # --- the state of the runs ----------------------------------------------------------------------------------------
@@ -121,14 +110,11 @@ class Progress:
     a question can be asked.
 
     Args:
-        on_line: Gets a line for each event that has one, and the lines of the first run's text.
-        beside_answer: The lines go to the same place as the answer, so the answer is not among them.
+        on_line: Gets a line for each event that has one, and the lines of what the first run says between its calls.
         is_drawn: There is a live display.
     """
 
-    def __init__(
-        self, on_line: Callable[[str], None] | None = None, *, beside_answer: bool = False, is_drawn: bool = False
-    ) -> None:
+    def __init__(self, on_line: Callable[[str], None] | None = None, *, is_drawn: bool = False) -> None:
         self.announce: Callable[[str], None] = output.say
         self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         self.started_at = time.monotonic()
@@ -136,52 +122,37 @@ class Progress:
         self.notes: deque[str] = deque(maxlen=6)
         self.counts: Counter[str] = Counter()
         self.is_over = False
+        self.is_drawn = is_drawn
         self._on_line = on_line
-        self._is_drawn = is_drawn
         self._names: Counter[str] = Counter()
-        self._spoken = SpokenLines(self._write_spoken, hold=beside_answer)
 
     def add(self, event: events.Event) -> None:
         """Take in one event."""
         agent, text = self._agent(event.run_id, event.agent), self.describe(event)[1]
-        if text:
-            line = self._line(agent, text)
+        lines = [text] if text else []
+        is_first = agent is next(iter(self.agents.values()))
+        if is_first and isinstance(event, events.ModelAnswered) and event.tool_calls:  # else it is the answer itself
+            lines += [f"│ {line.rstrip()}" for line in output.clean(event.text).split("\n") if line.strip()]
+        for line in lines:
+            whole = f"{time.monotonic() - self.started_at:5.1f}s  {agent.name:<13} {line}"
             if self._on_line is not None:
-                self._on_line(line)
+                self._on_line(whole)
             if isinstance(event, _NOTED):
-                self.notes.append(line)
+                self.notes.append(whole)
 
     def describe(self, event: events.Event) -> tuple[str, str]:
         """Take in one event; returns the name of its agent, and the event's line, or ""."""
         agent = self._agent(event.run_id, event.agent)
         return agent.name, self._take(event, agent)
 
-    def wants_speech(self, run_id: str) -> bool:
-        """Whether the text of a run is shown: a live display shows that of all runs, lines that of the first."""
-        return self._is_drawn or (self._on_line is not None and next(iter(self.agents), run_id) == run_id)
-
-    def hear(self, run: Run[Any], piece: Piece | None) -> None:
-        """Take in a piece of a run's streamed text; None at its end."""
+    async def read_along(self, run: Run[Any]) -> None:
+        """Take in what a run says, while it says it."""
         agent = self._agent(run.id, run.agent.name)
-        if piece is not None:
+        async for piece in run.stream():
             agent.speech.hear(piece)
-            called = agent.speech.calling
             agent.now = "" if agent.speech.text else "thinking"
-            if called:
-                agent.now = f"writes a call to {one_line(called)}"
-        if self._on_line is None:
-            return
-        if piece is not None:
-            self._spoken.hear(piece)
-        else:
-            self._spoken.end(is_answered=run.state == "done")
-
-    def _write_spoken(self, text: str) -> None:
-        if self._on_line is not None:
-            self._on_line(self._line(next(iter(self.agents.values())), f"│ {text}"))
-
-    def _line(self, agent: AgentLine, text: str) -> str:
-        return f"{time.monotonic() - self.started_at:5.1f}s  {agent.name:<13} {text}"
+            if agent.speech.calling:
+                agent.now = f"writes a call to {one_line(agent.speech.calling)}"
 
     def end(self) -> None:
         """Mark runs that are still unfinished as interrupted: no more events will come."""

@@ -193,7 +193,6 @@ def execute(
     """
     from repertory.cli.deciding import decide_at_terminal
     from repertory.cli.live import show_progress
-    from repertory.cli.speech import read_along
     from repertory.cli.stopping import stopped_by_signals
     from repertory.supervisor import open_supervisor
     from repertory.tools.citations import check_citations
@@ -211,14 +210,11 @@ def execute(
             async with anyio.create_task_group() as watching:
                 watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
                 watching.start_soon(decide_at_terminal, run, progress.announce, progress.aside)
-                async with anyio.create_task_group() as showing:
-                    if progress.wants_speech(run.id):
-                        showing.start_soon(read_along, run, progress.hear)
-                    async for event in run.events(tree=True):
-                        is_new = event.run_id not in progress.agents and event.run_id != run.id
-                        progress.add(event)
-                        if is_new and progress.wants_speech(event.run_id):
-                            watching.start_soon(read_along, supervisor.run(event.run_id), progress.hear)
+                async for event in run.events(tree=True):
+                    is_new = event.run_id not in progress.agents
+                    progress.add(event)
+                    if is_new and progress.is_drawn:
+                        watching.start_soon(progress.read_along, supervisor.run(event.run_id))
                 watching.cancel_scope.cancel()
             if stop.asked.is_set():
                 progress.announce("stopping at the next boundary; Ctrl-C again stops at once")

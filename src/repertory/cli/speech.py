@@ -1,9 +1,8 @@
-"""The streamed text of a run: kept for the live display, or written line by line."""
+"""The streamed text of a run, as the live display shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from repertory.cli import output
 from repertory.runs.streaming import (
@@ -17,10 +16,7 @@ from repertory.runs.streaming import (
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from repertory.supervisor import Run
-
 _KEPT: Final = 20_000  # characters of an answer; a terminal shows fewer
-_LONGEST: Final = 400  # characters after which an unfinished line is written in part
 _THOUGHT_LINES: Final = 3
 
 
@@ -77,72 +73,3 @@ def _last_lines(text: str, screen: Console, lines: int, style: str) -> list[Rend
 
     end = output.clean(text[-screen.width * lines :]).expandtabs(4).strip("\n")
     return list(Text(end, style=style).wrap(screen, screen.width)[-lines:]) if end and lines > 0 else []
-
-
-class SpokenLines:
-    """Writes the text of a run as whole lines, for logs and plain output.
-
-    Args:
-        write: Writes a line.
-        hold: Hold an answer back until it is certain not to be the last one, which the command itself writes to the
-            same place: it would be there twice.
-    """
-
-    def __init__(self, write: Callable[[str], None], *, hold: bool) -> None:
-        self._write = write
-        self._hold = hold
-        self._rest = ""
-        self._iteration = 0
-        self._begun = self._thinks = False
-
-    def hear(self, piece: Piece) -> None:
-        """Take in a piece, and write the lines that are complete."""
-        if piece.iteration != self._iteration:
-            self.flush()  # the run continued, so it was not the last answer
-            self._iteration = piece.iteration
-            self._begun = self._thinks = False
-        if isinstance(piece, StreamRestarted):
-            self._rest = ""
-            if self._begun:
-                self._write(f"[ignore the text so far: {output.one_line(piece.reason, 120)}]")
-            self._begun = False
-        elif isinstance(piece, ThinkingStreamed) and not self._thinks:
-            self._thinks = True
-            self._write("[thinking]")
-        elif isinstance(piece, TextStreamed):
-            self._rest += piece.text
-            if not self._hold:
-                self._write_lines()
-        elif isinstance(piece, ToolCallStreamed):
-            self.flush()
-
-    def end(self, *, is_answered: bool) -> None:
-        """The text has ended: write what is left, unless it is the answer, which the command itself writes."""
-        if not (self._hold and is_answered):
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is left."""
-        self._write_lines()
-        self._put(self._rest)
-        self._rest = ""
-
-    def _write_lines(self) -> None:
-        *lines, self._rest = self._rest.split("\n")
-        if len(self._rest) > _LONGEST and " " in self._rest:
-            line, _, self._rest = self._rest.rpartition(" ")
-            lines.append(line)
-        for line in lines:
-            self._put(line)
-
-    def _put(self, line: str) -> None:
-        if line.strip():
-            self._begun = True
-            self._write(output.clean(line).rstrip())
-
-
-async def read_along(run: Run[Any], hear: Callable[[Run[Any], Piece | None], None]) -> None:
-    """Pass on each piece of the text of a run, and None at its end."""
-    async for piece in run.stream():
-        hear(run, piece)
-    hear(run, None)
