@@ -96,6 +96,8 @@ def test_in_a_pipe_the_demo_writes_plain_lines(tmp_path: Path) -> None:
     ):
         assert said in result.out
     assert not any(line.endswith(" ") for line in result.out.split("\n"))
+    advice = result.out[result.out.index("Look at what happened") :].splitlines()[1:]
+    assert len({line.rindex("   ") for line in advice}) == 1  # what each command shows stands in one column
 
 
 def _on_a_terminal(home: Path, *words: str, **env: str) -> str:

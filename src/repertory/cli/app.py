@@ -158,7 +158,8 @@ class _Group(TyperGroup):
             code = super().main(words, prog_name or "repertory", **extra)
             return code if isinstance(code, int) else output.OK
         except _UsageError as error:
-            context = error.ctx.command_path if error.ctx is not None else "repertory"
+            # There is none if the value of an option is missing.
+            context = error.ctx.command_path if error.ctx is not None else f"repertory {words[0]}"
             message: str = error.format_message().rstrip(".?")
             for theirs, ours in ((". Did you mean", "; perhaps"), ("Value error, ", ""), (": Input ", ": it ")):
                 message = message.replace(theirs, ours)

@@ -140,13 +140,16 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
     screen.print(Text("Look at what happened:", style="bold"))
     where = db_option(fields["database"] if named else None)
     name, run_id = _program(), fields["run_id"]
-    for words, what in (
-        (f"{name} ps -a{where}", "the tree of runs"),
-        (f"{name} stats {run_id}{where}", "what it saw and cost, call by call"),
-        (f"{name} inspect {run_id}{where}", "what the model saw last"),
-        (f"{name} ledger {run_id}{where}", "the whole record"),
-    ):
-        screen.print(Text.assemble(f"  {output.clean(words)}", (f"   {what}", "dim")), soft_wrap=True)
+    commands = {
+        f"ps -a{where}": "the tree of runs",
+        f"stats {run_id}{where}": "what it saw and cost, call by call",
+        f"inspect {run_id}{where}": "what the model saw last",
+        f"ledger {run_id}{where}": "the whole record",
+    }
+    widest = max(map(len, commands))
+    for words, what in commands.items():
+        line = output.clean(f"  {name} {words:<{widest}}")
+        screen.print(Text.assemble(line, (f"   {what}", "dim")), soft_wrap=True)
 
 
 def _print_bars(screen: Console, fields: Json) -> None:
