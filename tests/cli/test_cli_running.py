@@ -268,6 +268,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(made: Path, home: Path
         (("demo", "--limit", "runs=1.5"), "limits.runs must be a whole number"),
         (("serve", "--limit", "runs=none"), "limits.runs must be a whole number"),
         (("run",), "missing argument"),
+        (("run", "x", "--model"), "option '--model' requires an argument; see repertory run --help"),
         (("ps", "--nonsense"), "no such option"),
         (("nonsense",), "no such command"),
         (("rnu",), "no such command 'rnu'; perhaps 'run'; see repertory --help"),

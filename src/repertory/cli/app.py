@@ -159,7 +159,7 @@ class _Group(TyperGroup):
             return code if isinstance(code, int) else output.OK
         except _UsageError as error:
             # There is none if the value of an option is missing.
-            context = error.ctx.command_path if error.ctx is not None else f"repertory {words[0]}"
+            context = error.ctx.command_path if error.ctx is not None else " ".join(["repertory", *words[:1]])
             message: str = error.format_message().rstrip(".?")
             for theirs, ours in ((". Did you mean", "; perhaps"), ("Value error, ", ""), (": Input ", ": it ")):
                 message = message.replace(theirs, ours)
