@@ -69,8 +69,8 @@ _EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
 _MOST_SCOPES: Final = 1_000  # kept in memory, some 500 bytes each; others are read again when they are used
 
 
-class _NotLoaded(Exception):
-    """The file must be read first."""
+class _ReadFirst(Exception):
+    """What is in memory is not enough to decide."""
 
 
 class MemoryActor:
@@ -111,8 +111,10 @@ class MemoryActor:
     def at_once(self, message: SimpleMessage, ctx: ActorContext) -> Pending[Any]:
         """Decide from what is in memory. If that is not enough, the asker sends ``ReadFirst`` to have the file read."""
         try:
-            return self._store(message) if isinstance(message, StoreItem) else self._decide(message, read=False)
-        except _NotLoaded:
+            if isinstance(message, OpenScope) and message.scope_id and message.scope_id not in self._scopes:
+                raise _ReadFirst
+            return self._store(message) if isinstance(message, StoreItem) else self._decide(message)
+        except (_ReadFirst, ScopeNotFound, QuotaExceeded):
             return Pending(partial(_ask_again, cast("MemoryRef", ctx.ref), ReadFirst(message)))
 
     @handler(expected=_EXPECTED)
@@ -125,8 +127,8 @@ class MemoryActor:
             for scope_id in filter(None, (request.scope_id, request.parent_id)):
                 await self._load(scope_id)
         if not isinstance(request, StoreItem):
-            return self._decide(request, read=True)
-        scope = self._scope(request.scope_id, request.by, read=True)
+            return self._decide(request)
+        scope = self._scope(request.scope_id, request.by)
         seen = await read_by_id(self._journal, scope.view(self._position), [request.item_id])
         if request.if_position is not None:
             current = seen.get(request.item_id)
@@ -134,11 +136,11 @@ class MemoryActor:
         self._sizes[scope.target] = await self._journal.scope_size(scope.target)
         return self._store(request, seen)
 
-    def _decide(self, message: Any, *, read: bool) -> Pending[Any]:
-        """Answer a request; ``read`` says that the file was read, so what is not in memory does not exist."""
+    def _decide(self, message: Any) -> Pending[Any]:
+        """Answer a request; a scope that is not in memory does not exist."""
         if isinstance(message, OpenScope):
-            return self._open(message, read=read)
-        scope = self._scope(message.scope_id, message.by, read=read)
+            return self._open(message)
+        scope = self._scope(message.scope_id, message.by)
         match message:
             case RetrieveItem():
                 return Pending(partial(self._read_item, message, scope.view(self._position)))
@@ -163,19 +165,17 @@ class MemoryActor:
             self._sizes.clear()
         self._scopes[scope.opened.scope_id] = scope
 
-    def _scope(self, scope_id: str, by: str, *, read: bool) -> Scope:
+    def _scope(self, scope_id: str, by: str) -> Scope:
         scope = self._scopes.get(scope_id)
-        if scope is None and not read:
-            raise _NotLoaded
         if scope is None or (by and root_of(by) != root_of(scope.opened.owner)):
             raise ScopeNotFound(f"there is no memory scope {scope_id!r}; open it first")
         return scope
 
     async def _load_writable(self, scope_id: str, by: str) -> Scope:
         await self._load(scope_id)
-        return _writable(self._scope(scope_id, by, read=True))
+        return _writable(self._scope(scope_id, by))
 
-    def _open(self, message: OpenScope, *, read: bool) -> Pending[ScopeOpened]:
+    def _open(self, message: OpenScope) -> Pending[ScopeOpened]:
         _check_id("scope_id", message.scope_id)
         _check_id("owner", message.owner)
         known = self._scopes.get(message.scope_id)
@@ -188,14 +188,12 @@ class MemoryActor:
                     f"scope {message.scope_id!r} exists as {has[0]} of {has[1]}, not as {asked[0]} of {asked[1]}"
                 )
             return Pending(partial(_when_durable, self._journal.submit(()), known.opened))
-        if message.scope_id and not read:
-            raise _NotLoaded
         parent: Scope | None = None
         position = 0
         if message.mode not in ("root", "isolated"):
             if message.parent_id is None:
                 raise ConfigurationError(f"a {message.mode} scope needs parent_id, got None")
-            parent = self._scope(message.parent_id, message.by, read=read)
+            parent = self._scope(message.parent_id, message.by)
             if message.mode.startswith("snapshot"):
                 position = self._check_position(message.position)
         elif message.parent_id is not None:
@@ -234,11 +232,11 @@ class MemoryActor:
 
     def _store(self, message: StoreItem, seen: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
         """Write an item; ``seen`` holds the item that it hides, by id, or is None if the file was not read."""
-        read = seen is not None
-        scope = _writable(self._scope(message.scope_id, message.by, read=read))
+        scope = _writable(self._scope(message.scope_id, message.by))
         _check_id("item_id", message.item_id)
-        if message.if_position is not None and not read:
-            raise _NotLoaded
+        held = self._sizes.get(scope.target)
+        if held is None or (seen is None and message.if_position is not None):
+            raise _ReadFirst
         shape, content = encode_content(self._journal.redact(message.content))
         item = self._journal.redact(
             ItemWritten(
@@ -256,15 +254,8 @@ class MemoryActor:
                 metadata=message.metadata,
             )
         )
-        held = self._sizes.get(scope.target)
-        if held is None and not read:
-            raise _NotLoaded
-        try:
-            size = check_room(self._quota, scope.target, held or (0, 0), [item], seen or {})
-        except QuotaExceeded:
-            if read:
-                raise
-            raise _NotLoaded from None  # it may replace an item, or others were replaced: the exact size is in the file
+        # Without the file it may seem too large: it may replace an item, and others may have been replaced.
+        size = check_room(self._quota, scope.target, held, [item], seen or {})
         info = item_info(item)
         ticket = self._submit(message, info, [item])  # may raise, so no position is assigned before
         self._position += 1
@@ -316,7 +307,7 @@ class MemoryActor:
     async def list_snapshots(self, message: ListSnapshots) -> Pending[list[ScopeOpened]]:
         """Find the snapshots that may be merged into a scope."""
         await self._load(message.scope_id)
-        target = self._scope(message.scope_id, message.by, read=True).target
+        target = self._scope(message.scope_id, message.by).target
         return Pending(partial(self._read_snapshots, target, message.by))
 
     async def _read_snapshots(self, target: str, by: str) -> list[ScopeOpened]:
@@ -368,11 +359,11 @@ class MemoryActor:
     async def merge_scope(self, message: MergeScope) -> Pending[MergeReport]:
         """Merge a snapshot scope's changes into its parent, and record what is settled."""
         await self._load(message.scope_id)
-        scope = self._scope(message.scope_id, message.by, read=True)
+        scope = self._scope(message.scope_id, message.by)
         opened, journal, now = scope.opened, self._journal, self._position
         parent_id = parent_of(scope)
         await self._load(parent_id)
-        parent = _writable(self._scope(parent_id, "", read=True))
+        parent = _writable(self._scope(parent_id, ""))
         compared = await compare(journal, scope, parent, now, message.prefer)
         plan = compared.plan
         wanted = [*plan.take, *plan.copy]
