@@ -92,7 +92,6 @@ def test_marks_are_numbered_and_hints_left_out() -> None:
     """But not what stands in a text."""
     sql = "SELECT '?' FROM t INDEXED BY by_x WHERE a = ? AND b = '$.x' AND c = ?"
     assert translate(sql) == "SELECT '?' FROM t  WHERE a = $1 AND b = '$.x' AND c = $2"
-    assert translate("a = ?1 OR b = ?1") == "a = $1 OR b = $1"
 
 
 def test_numbers_are_kept_exactly(run_async: RunAsync, postgres: PostgresServer) -> None:

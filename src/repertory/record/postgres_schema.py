@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.errors import JournalUnreadable
-from repertory.record.schema import SHARED, TRIGGERS, VERSION, VIEWS, changes, check_current, not_too_new
+from repertory.record.schema import SHARED, TRIGGERS, VERSION, VIEWS, changes, check_current, llm_calls, not_too_new
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -137,20 +137,7 @@ _WORDS: Final = (
 
 _ELEMENTS: Final = """CROSS JOIN LATERAL json_array_elements(
     CASE json_typeof({0}) WHEN 'array' THEN {0} ELSE '[]'::json END) WITH ORDINALITY AS {1} (value, number)"""
-_LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
-    SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
-           (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
-                SELECT c.seq, c.call, c.base_call, CASE WHEN c.base_call IS NULL THEN 0 ELSE
-                       c.shared_messages * 1000000 + c.shared_blocks END,
-                       CAST(1e15 AS BIGINT)
-                UNION ALL
-                SELECT b.seq, b.call, b.base_call, CASE WHEN b.base_call IS NULL THEN 0 ELSE
-                       b.shared_messages * 1000000 + b.shared_blocks END,
-                       least(bound, start)
-                FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
-                    SELECT max(seq) FROM model_calls WHERE run_id = c.run_id AND call = base)
-                WHERE start > 0),
-            placed (place, bound, role, block) AS (
+_MESSAGES: Final = f"""placed (place, bound, role, block) AS (
                 SELECT CASE WHEN m.number = 1 THEN start ELSE (start / 1000000 + m.number - 1) * 1000000 END
                            + b.number - 1,
                        bound, (m.value -> 'role')::text,
@@ -166,13 +153,8 @@ _LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
                 SELECT place / 1000000, '{{"role":' || min(role) || ',"content":['
                        || string_agg(coalesce(block::text, 'null'), ',' ORDER BY place) || ']}}'
                 FROM placed WHERE place < bound GROUP BY place / 1000000)
-            SELECT '[' || coalesce(string_agg(message, ',' ORDER BY place), '') || ']' FROM messages)
-               AS request_messages,
-           coalesce(r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens, 0)
-               AS prompt_tokens,
-           coalesce(r.output_tokens, 0) AS completion_tokens,
-           to_char(to_timestamp(c.at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') AS created_at
-    FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
+            SELECT '[' || coalesce(string_agg(message, ',' ORDER BY place), '') || ']' FROM messages"""
+_LLM_CALLS: Final = llm_calls(_MESSAGES, "to_char(to_timestamp(c.at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS')")
 
 # Texts are sorted and compared by their bytes, as in SQLite, whatever the locale of the database.
 _KINDS: Final = {"INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION", "TEXT": 'TEXT COLLATE "C"'}

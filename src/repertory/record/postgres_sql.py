@@ -8,6 +8,7 @@ unescaped text.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -45,24 +46,18 @@ _SERVERS_NETWORK: Final = """SET tcp_keepalives_idle = 5; SET tcp_keepalives_int
 # --- SQL --------------------------------------------------------------------------------------------------
 
 _PING_TIMEOUT: Final = 5  # seconds to ask a server whether it accepts connections
-_MARK: Final = re.compile(r"\?(\d*)|'[^']*'|INDEXED BY \w+")
+_MARK: Final = re.compile(r"\?|'[^']*'|INDEXED BY \w+")
 
 
 @lru_cache(maxsize=512)
 def translate(sql: str) -> str:
     """The journal's SQL for PostgreSQL: with numbered placeholders, and without hints about indexes."""
-    count = 0
+    numbers = itertools.count(1)
 
     def replace(match: re.Match[str]) -> str:
-        nonlocal count
-        if match[0].startswith("'"):
-            return match[0]
-        if not match[0].startswith("?"):
-            return ""
-        if match[1]:
-            return f"${match[1]}"
-        count += 1
-        return f"${count}"
+        if match[0] == "?":
+            return f"${next(numbers)}"
+        return match[0] if match[0].startswith("'") else ""
 
     return _MARK.sub(replace, sql)
 

@@ -9,6 +9,7 @@ from repertory.llm.profiles import Amount
 from repertory.record.reads import Reads, marks
 from repertory.record.records import QueuedRow, ScheduleSettled
 from repertory.record.rows import Value
+from repertory.record.statistics import PROMPT
 
 AGEING: Final = 300.0
 """Seconds of waiting that count as much as one level of priority.
@@ -21,9 +22,8 @@ _QUEUED: Final = """SELECT r.run_id, r.agent, r.client, r.priority, s.at
     FROM current_states c JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
     WHERE c.state = 'queued'"""
 # A call without a reply was cut off or is in progress. The most that it can take is counted, as for limits.
-_USED: Final = """SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
-        SELECT run_id, cost + cost_lost AS cost, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens
-               + cache_write_1h_tokens + tokens_lost AS tokens
+_USED: Final = f"""SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
+        SELECT run_id, cost + cost_lost AS cost, {PROMPT} + output_tokens + tokens_lost AS tokens
         FROM model_replies WHERE at >= ?
         UNION ALL
         SELECT run_id, cost_at_most, tokens_at_most FROM model_calls c WHERE at >= ? AND NOT EXISTS (

@@ -41,7 +41,15 @@ from repertory.record.requests import RecordedRequest
 from repertory.record.rows import NEWEST, NO_LIMIT, TABLES, Value, decode_text, encode_json
 from repertory.record.schema import LATEST_ITERATION
 from repertory.record.search import ENTRIES, search_hit
-from repertory.record.statistics import RESULT_SUMMARIZED, STATES_SQL, RunStatistics, Totals, statistics_sql, totals_sql
+from repertory.record.statistics import (
+    PROMPT,
+    RESULT_SUMMARIZED,
+    STATES_SQL,
+    RunStatistics,
+    Totals,
+    statistics_sql,
+    totals_sql,
+)
 
 B = TypeVar("B")
 R = TypeVar("R", bound=Record)
@@ -253,8 +261,8 @@ class RunReads(Reads):
 
     async def read_spent(self, since: float) -> tuple[int, int, float]:
         """How many model calls of all runs have ended since a time, with their tokens and US dollars."""
-        taken = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens + output_tokens"
-        sql = f"SELECT count(*), coalesce(sum({taken}), 0), coalesce(sum(cost), 0.0) FROM model_replies WHERE at >= ?"
+        sql = f"""SELECT count(*), coalesce(sum({PROMPT} + output_tokens), 0), coalesce(sum(cost), 0.0)
+                  FROM model_replies WHERE at >= ?"""
         (spent,) = await self._rows(tuple[int, int, float], "model replies", sql, since)
         return spent
 

@@ -16,7 +16,7 @@ from typing import Final
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
 from repertory.record.rows import TABLES, Table
-from repertory.record.statistics import RESULT_SUMMARIZED, SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
+from repertory.record.statistics import PROMPT, RESULT_SUMMARIZED, SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
 
 APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
 VERSION: Final = 1
@@ -124,12 +124,10 @@ VIEWS: Final = (
                   o.at AS finished_at, o.duration, o.deduplicated_from
            FROM tool_intents i LEFT JOIN tool_outcomes o ON o.seq = (
                SELECT max(seq) FROM tool_outcomes WHERE run_id = i.run_id AND call_id = i.call_id)""",
-    """CREATE VIEW context_growth AS
+    f"""CREATE VIEW context_growth AS
            SELECT c.run_id, c.iteration, c.call, c.purpose, c.model, c.position AS entries, c.prompt_estimate,
                   c.expected_tokens,
-                  r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens
-                      AS prompt_tokens,
-                  r.input_tokens, r.cache_read_tokens,
+                  {PROMPT} AS prompt_tokens, r.input_tokens, r.cache_read_tokens,
                   r.cache_write_tokens + r.cache_write_1h_tokens AS cache_write_tokens,
                   r.output_tokens, r.cost, r.plain_tokens, r.plain_cost, r.duration, r.stop_reason, r.error, c.at
            FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call
@@ -203,21 +201,39 @@ VIEWS: Final = (
            FROM context_growth GROUP BY run_id, purpose""",
 )
 
-# A block's place in a request is one number: a million for each message before its own, plus its place there. What a
-# request takes from a call that it builds on, directly or through others, is before the place where each of them
-# diverged. See ``repertory.record.requests`` for the references that may replace a block.
-_LLM_CALLS: Final = """CREATE VIEW llm_calls AS
+# Where a call's own part of its request begins: what it takes from the call that it builds on is before that place.
+_START: Final = "CASE WHEN {0}.base_call IS NULL THEN 0 ELSE {0}.shared_messages * 1000000 + {0}.shared_blocks END"
+
+
+def llm_calls(messages: str, created_at: str) -> str:
+    """SQL for the view of all model calls with their whole requests.
+
+    A block's place in a request is one number: a million for each message before its own, plus its place there. What a
+    request takes from a call that it builds on, directly or through others, is before the place where each of them
+    diverged; so ``parts`` holds the bodies that it consists of, each with the places where it starts and ends.
+
+    Args:
+        messages: How an engine puts the parts together: common tables, and the SELECT of a JSON text with all messages.
+            See ``repertory.record.requests`` for the references that may replace a block.
+        created_at: How an engine writes ``c.at`` as a time.
+    """
+    return f"""CREATE VIEW llm_calls AS
            SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
                   (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
-                       SELECT c.seq, c.call, c.base_call, iif(c.base_call IS NULL, 0,
-                              c.shared_messages * 1000000 + c.shared_blocks), 1e15
+                       SELECT c.seq, c.call, c.base_call, {_START.format("c")}, CAST(1e15 AS BIGINT)
                        UNION ALL
-                       SELECT b.seq, b.call, b.base_call, iif(b.base_call IS NULL, 0,
-                              b.shared_messages * 1000000 + b.shared_blocks), min(bound, start)
+                       SELECT b.seq, b.call, b.base_call, {_START.format("b")},
+                              CASE WHEN start < bound THEN start ELSE bound END
                        FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
                            SELECT max(seq) FROM model_calls WHERE run_id = c.run_id AND call = base)
                        WHERE start > 0),
-                   blocks (place, role, block) AS (
+                   {messages}) AS request_messages,
+                  coalesce({PROMPT}, 0) AS prompt_tokens, coalesce(output_tokens, 0) AS completion_tokens,
+                  {created_at} AS created_at
+           FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
+
+
+_MESSAGES: Final = """blocks (place, role, block) AS (
                        SELECT iif(m.key = 0, start, (start / 1000000 + m.key) * 1000000) + b.key AS place,
                               json_extract(m.value, '$.role'),
                               CASE WHEN json_extract(b.value, '$.type') IS NOT 'entry' THEN b.value
@@ -233,12 +249,8 @@ _LLM_CALLS: Final = """CREATE VIEW llm_calls AS
                    messages (message) AS (
                        SELECT json_object('role', role, 'content', json_group_array(json(block)))
                        FROM blocks GROUP BY place / 1000000 ORDER BY place)
-                   SELECT json_group_array(json(message)) FROM messages) AS request_messages,
-                  coalesce(r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens, 0)
-                      AS prompt_tokens,
-                  coalesce(r.output_tokens, 0) AS completion_tokens,
-                  strftime('%Y-%m-%d %H:%M:%f', c.at, 'unixepoch') AS created_at
-           FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
+                   SELECT json_group_array(json(message)) FROM messages"""
+_LLM_CALLS: Final = llm_calls(_MESSAGES, "strftime('%Y-%m-%d %H:%M:%f', c.at, 'unixepoch')")
 
 # Only for SQLite; for PostgreSQL see ``repertory.record.postgres_schema``.
 _SQLITE: Final = (

@@ -24,6 +24,8 @@ from repertory.record.records import (
 
 SUMMARY_TAKEN: Final = "SummaryTaken"
 SUMMARY_REFUSED: Final = "SummaryRefused"
+PROMPT: Final = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens"
+"""SQL for the tokens of the prompt of a ``ModelReplied``, as billed."""
 RESULT_SUMMARIZED: Final = "ResultSummarized"
 """The type of the event that holds a result's summary: ``position``, ``text``, and ``key``, as in ``SummaryStored``."""
 
@@ -184,7 +186,6 @@ def count_in(figures: dict[str, RunStatistics], record: Any) -> None:
         figures[record.run_id] = now.count(record)
 
 
-_PROMPT: Final = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens"
 _OF_LOOP: Final = "purpose = 'agent' AND error IS NULL"
 _AND_WHERE: Final = "/* and where */"  # replaced by the caller's condition
 # The sources of a run's figures: a table, the condition on its rows, and the SQL of each figure over these rows.
@@ -193,22 +194,22 @@ _SOURCES: Final = (
     (
         "model_replies",
         "",
-        f"""sum({_PROMPT} + output_tokens) AS tokens_billed, sum(cost) AS cost_seen, sum(cost_lost) AS cost_lost,
+        f"""sum({PROMPT} + output_tokens) AS tokens_billed, sum(cost) AS cost_seen, sum(cost_lost) AS cost_lost,
             sum(tokens_lost) AS tokens_lost, max(at) AS replied_at""",
     ),
     (
         "model_replies",
         _OF_LOOP,
-        f"""count(*) AS iterations, sum({_PROMPT}) AS tokens_seen, sum(plain_tokens) AS tokens_plain,
+        f"""count(*) AS iterations, sum({PROMPT}) AS tokens_seen, sum(plain_tokens) AS tokens_plain,
             sum(cache_read_tokens) AS cache_read_tokens,
             sum(cache_write_tokens + cache_write_1h_tokens) AS cache_write_tokens, sum(output_tokens) AS output_tokens,
-            sum(plain_cost) AS cost_plain, max({_PROMPT}) AS largest_prompt""",
+            sum(plain_cost) AS cost_plain, max({PROMPT}) AS largest_prompt""",
     ),
     # Only the newest, which is one row for each run.
     (
         "model_replies",
         f"seq IN (SELECT max(seq) FROM model_replies WHERE {_OF_LOOP} {_AND_WHERE} GROUP BY run_id)",
-        f"max({_PROMPT}) AS view_tokens, max(plain_tokens) AS record_tokens",
+        f"max({PROMPT}) AS view_tokens, max(plain_tokens) AS record_tokens",
     ),
     ("decisions", "", "sum(covers) AS summaries"),
     (
