@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from typing import Any
 
@@ -309,6 +310,27 @@ async def test_what_is_no_exception_passes_through() -> None:
         await call_tool(raising(BaseExceptionGroup("tasks", [ValueError("one"), Leave()])))
     assert caught.group_contains(Leave)
     assert not caught.group_contains(ValueError)
+
+
+def test_a_tool_that_exits_does_not_end_the_program(run_async: Any) -> None:
+    """Whoever wraps a command line in a tool lets the model's words reach ``sys.exit``."""
+
+    def read_plainly(words: str) -> None:
+        """Read a command line."""
+        argparse.ArgumentParser().parse_args([words])
+
+    async def read(words: str) -> None:
+        """Read a command line."""
+        read_plainly(words)
+
+    async def main() -> None:
+        for function in (read_plainly, read):
+            output = await call_tool(tool(function), {"words": "--wrong"})
+            assert (output.status, output.text) == ("error", "SystemExit: 2")
+        grouped = BaseExceptionGroup("tasks", [SystemExit(2), ValueError("one")])
+        assert (await call_tool(raising(grouped))).status == "error"
+
+    run_async(main)
 
 
 async def test_a_hung_tool_ends_at_its_deadline(autojump_clock: trio.testing.MockClock) -> None:

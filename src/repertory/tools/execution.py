@@ -46,8 +46,8 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
         context: Passed to the tool if it has a parameter for it.
 
     Raises:
-        ToolAbort: The tool ends the run. Apart from it, only what is not an ``Exception`` is raised: cancellation,
-            ``KeyboardInterrupt`` and the like.
+        ToolAbort: The tool ends the run. Apart from it, only what is neither an ``Exception`` nor ``SystemExit`` is
+            raised: cancellation, ``KeyboardInterrupt`` and the like.
     """
     try:
         values = read_arguments(tool, arguments)
@@ -104,11 +104,12 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
             value = await _call(tool, values)
             finished = True
     except BaseExceptionGroup as group:
-        beyond, _ = group.split(lambda part: not isinstance(part, Exception | BaseExceptionGroup))
+        beyond, _ = group.split(lambda part: not isinstance(part, Exception | SystemExit | BaseExceptionGroup))
         if beyond is not None:
             raise beyond from None
         output = _explain(tool, group, timed_out=scope.cancel_called)
-    except Exception as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
+        # A function that reads a command line calls sys.exit() for words that are wrong, and the model wrote these.
         output = _explain(tool, error, timed_out=scope.cancel_called)
     except CancelledError as error:
         if is_being_cancelled():
