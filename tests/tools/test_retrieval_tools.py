@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from repertory.record import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.record.entries import Retrieved
 from repertory.record.ledger import Snapshot
 from repertory.record.records import ContentStored, SearchHit
-from repertory.tools import ToolContext, ToolOutput, context_tools
+from repertory.tools import ToolContext, ToolOutput, call_tool, context_tools
 from repertory.tools.execution import execute
 from repertory.tools.pages import PAGE, page_bounds, page_note, take_page
 from repertory.tools.repeats import arguments_digest
@@ -168,13 +169,24 @@ async def test_some_lines_of_one_message(run: Run, one: dict[str, Any]) -> None:
     """Counted in the whole, of which the record has only the beginning; of a call's two messages, its result."""
     output = await run.call(RETRIEVE, **one, start_line=100, end_line=101)
     assert output.text.startswith("1 message found\n\n--- position 4 · iteration 2 · action-result · fetch · call-2 · ")
-    assert output.text.endswith("lines 100-101 of 101\nThe heron stands.\nThe kestrel hovers.\n")
+    assert output.text.endswith("lines 100-101 of 101\nThe heron stands.\nThe kestrel hovers.")
     assert output.retrieved is not None
     assert output.retrieved.positions == (4,)
     end = await run.call(RETRIEVE, **one, start_line=101)
-    assert end.text.endswith("lines 101-101 of 101\nThe kestrel hovers.\n")
+    assert end.text.endswith("lines 101-101 of 101\nThe kestrel hovers.")
     begin = await run.call(RETRIEVE, **one, end_line=1)
-    assert begin.text.endswith("lines 1-1 of 101\nThe heron stands.\n")
+    assert begin.text.endswith("lines 1-1 of 101\nThe heron stands.")
+
+
+async def test_lines_are_counted_in_one_way(run: Run) -> None:
+    """By newlines, as a shortened result and its citation count them: a form feed or U+2028 ends no line."""
+    content_id = await run.turn("fetch", {}, "a\fpage\nsome\u2028words\nthe last\r\n", cite=True)
+    position = run.snapshot()[-1].position
+    of_message = await run.call(RETRIEVE, position=position, start_line=2, end_line=2)
+    of_content = await run.call(CONTENT, content_id=content_id, start_line=2, end_line=2)
+    for output in (of_message, of_content):
+        assert re.search("lines 2-2 of 3\n+some\u2028words$", output.text)
+    assert " · 3 lines · " in (await run.call(RETRIEVE, position=position, hint=True)).text
 
 
 @pytest.mark.parametrize(
@@ -422,6 +434,26 @@ async def test_passages_of_a_content(run: Run) -> None:
     assert one.facts["shown"] == 1
     none = await run.call(CONTENT, content_id=content_id, search="walrus")
     assert none.text.endswith("no passages for 'walrus'")
+
+
+async def test_words_are_searched_beside_the_event_loop(run: Run) -> None:
+    """A long content would hold up everything else in the process for half a second."""
+    threads: list[int] = []
+
+    class Body(str):
+        def lower(self) -> str:
+            threads.append(get_ident())
+            return super().lower()
+
+    class Contents:
+        async def read_content(self, content_id: str) -> ContentStored:
+            body = Body("A heron.")
+            return ContentStored(content_id=content_id, run_id="r", source_type="tool", source="", body=body, at=0.0)
+
+    output = await call_tool(CONTENT, {"content_id": "c", "search": "heron"}, context=ToolContext(contents=Contents()))
+    assert "A heron." in output.text
+    assert threads
+    assert get_ident() not in threads
 
 
 async def test_a_pattern_in_a_content(run: Run) -> None:

@@ -235,14 +235,16 @@ def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: i
 
 async def _passages(stored: ContentStored, search: str, regex: bool, limit: int, repeated: str) -> _Found:
     total = 0
-    if regex:
-        find = partial(search_lines, search, [stored.body], every=True)
-        async with compute_limiter():
+    async with compute_limiter():
+        if regex:
+            find = partial(search_lines, search, [stored.body], every=True)
             (matches,) = await run_in_thread(find, name="tool retrieve_content")
-        total, starts = matches.total, Lines(stored.body).starts
-        found = excerpts_around(stored.body, [starts[line] + offset for line, offset in matches.places], limit=limit)
-    else:
-        found = find_words(stored.body, search, limit=limit)
+            total, starts = matches.total, Lines(stored.body).starts
+            places = [starts[line] + offset for line, offset in matches.places]
+            found = excerpts_around(stored.body, places, limit=limit)
+        else:  # in two million characters this takes from 0.05 to 0.5 s
+            find_all = partial(find_words, stored.body, search, limit=limit)
+            found = await run_in_thread(find_all, name="tool retrieve_content")
     shown = f"{repeated}{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
     parts: list[Part] = []
     for piece in found:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from repertory._excerpts import Lines
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Block, Image, RawBlock, Text, ToolResult, ToolUse, is_media, text_of
 from repertory.record.entries import Entry, Part
@@ -49,16 +50,17 @@ async def render(entry: Entry, contents: ContentReader | None, *, lines: tuple[i
     body, note, source = await _body(entry, contents)
     if lines is None:
         return Piece(_head(entry, f"{len(body):,} characters{note}"), body, source)
-    each = body.splitlines(keepends=True)
-    first, last = line_range(f"the message at position {entry.position}", len(each), *lines)
-    head = _head(entry, f"lines {first}-{last} of {len(each)}{note}")
-    return Piece(head, "".join(each[first - 1 : last]), source, len("".join(each[: first - 1])))
+    within = Lines(body)
+    first, last = line_range(f"the message at position {entry.position}", within.count, *lines)
+    head = _head(entry, f"lines {first}-{last} of {within.count}{note}")
+    start, end = within.slice(first, last)
+    return Piece(head, body[start:end], source, start)
 
 
 async def hint_of(entry: Entry, contents: ContentReader | None) -> Piece:
     """What a message is about, and how long it is."""
     body, note, source = await _body(entry, contents)
-    count = len(body.splitlines())
+    count = Lines(body).count
     head = _head(entry, f"{count} line{'s' * (count != 1)}", f"{len(body):,} characters{note}")
     return Piece(head, compact(body, _HINT_CHARS, tool=entry.tool or ""), f"hint of {source}")
 
