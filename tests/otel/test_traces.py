@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import repertory as rp
 from backends import RunAsync
 from repertory.errors import ModelResponseInvalid, RunFailed
-from repertory.llm.messages import text_of
-from repertory.llm.model import ModelRequest
+from repertory.llm.messages import Block, RawBlock, Text, text_of
+from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.otel import OpenTelemetry
 from repertory.testing import FunctionModel, ScriptedModel, call
 
@@ -121,11 +121,12 @@ def test_a_team_is_one_trace_with_each_call_in_its_place(run_async: RunAsync) ->
 CANARY = "only-the-model-may-know"
 
 
-@pytest.mark.parametrize("content", [False, True, None])
+@pytest.mark.parametrize(("content", "redact"), [(False, []), (True, []), (None, []), (True, ["CANARY"])])
 def test_content_is_in_the_spans_only_where_that_was_asked_for(
-    run_async: RunAsync, content: bool | None, monkeypatch: pytest.MonkeyPatch
+    run_async: RunAsync, content: bool | None, redact: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None asks the usual environment variable."""
+    """None asks the usual environment variable. What the record may not hold is in no span."""
+    monkeypatch.setenv("CANARY", CANARY)
     if content is None:
         monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
     backend = Backend(content=content)
@@ -140,17 +141,55 @@ def test_content_is_in_the_spans_only_where_that_was_asked_for(
 
     async def main() -> None:
         model = ScriptedModel([call("tell", what=CANARY), f"Done: {CANARY}"])
-        async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
+        async with rp.open_supervisor(model=model, telemetry=backend.telemetry, redact=redact) as supervisor:
             await (await supervisor.spawn(rp.Agent("teller", tools=[tell]), f"Tell {CANARY}")).wait_result()
             failing = await supervisor.spawn(rp.Agent("failing", model=FunctionModel(refuse)), "Go.")
-            with pytest.raises(RunFailed, match=CANARY):
+            with pytest.raises(RunFailed, match="cannot read"):
                 await failing.wait_result()
 
     run_async(main)
     told = [span.name for span in backend.exporter.get_finished_spans() if CANARY in span.to_json()]
-    assert bool(told) == (content is not False), told
+    assert bool(told) == (content is not False and not redact), told
     if told:
         assert {name.split()[0] for name in told} == {"chat", "execute_tool", "invoke_agent"}
+
+
+class OddModel:
+    """An application's own model, which answers and names its server as it likes."""
+
+    name = "odd"
+    profile = rp.profile_for("odd")
+
+    def __init__(self, server: str, *blocks: Block) -> None:
+        self.server = server
+        self._blocks = blocks
+
+    async def complete(self, request: ModelRequest, *, on_event: Any = None) -> ModelResponse:
+        """Answer."""
+        return ModelResponse(content=(*self._blocks, Text("Done.")))
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OddModel("http://host:port", Text("half \ud83d")),
+        OddModel("http://[", RawBlock({"type": "new", "of": object()})),
+    ],
+)
+def test_what_cannot_be_shown_in_a_span_stops_no_run(run_async: RunAsync, model: OddModel) -> None:
+    """Neither content that is no JSON nor a server's address that is none."""
+    backend = Backend(content=True)
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
+            assert "Done." in await (await supervisor.spawn(rp.Agent("clerk"), "Do it")).wait_result()
+
+    run_async(main)
+    assert len(backend.exporter.get_finished_spans()) == 2
+    assert "gen_ai.output.messages" in (backend.spans["chat odd"].attributes or {})
 
 
 def test_what_fails_is_an_error_in_its_span(run_async: RunAsync) -> None:

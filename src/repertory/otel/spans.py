@@ -7,22 +7,22 @@ of the conventions' repository.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
-
+from repertory._error_texts import safe_str
 from repertory._version import __version__
 from repertory.errors import ConfigurationError
-from repertory.llm.messages import ToolUse, encode_block
+from repertory.llm.messages import Json, Message, ToolUse, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse, server_of
 from repertory.llm.profiles import cost_of
 from repertory.record.records import EventLogged
 from repertory.runs.telemetry import TRACED, TracedRun
 from repertory.tools import Tool, ToolOutput
+from repertory.tools.output import json_text
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -97,13 +97,13 @@ class OpenTelemetry:
         links = [] if live.trace.earlier is None else [self._link(live.trace.earlier)]
         parent = live.trace.parent if live.trace.earlier is None else None
         root = self._context.Context()  # not the context that happens to be current in the task of the run's actor
-        with self._span(f"invoke_agent {name}", attributes, context=parent or root, links=links) as span:
+        with self._span(live, f"invoke_agent {name}", attributes, context=parent or root, links=links) as span:
             self._remember(live, span)
 
             def ended(error: str | None) -> None:
                 if error is not None:
                     kind, _, text = error.partition(": ")
-                    self._fail(span, kind, text if self._content else "")
+                    self._fail(live, span, kind, text)
 
             try:
                 yield ended
@@ -115,22 +115,20 @@ class OpenTelemetry:
     @contextmanager
     def model_call(self, live: TracedRun, request: ModelRequest) -> Generator[Callable[[ModelResponse], None]]:
         """Open a span ``chat``."""
-        server = urlsplit(server_of(live.model))
+        address = _address(server_of(live.model))
         attributes: _Attributes = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": "anthropic" if server.hostname else "repertory",
+            "gen_ai.provider.name": "anthropic" if address else "repertory",
             "gen_ai.request.model": request.model,
             "gen_ai.request.max_tokens": request.max_tokens,
             "gen_ai.request.stream": True,
             "gen_ai.conversation.id": live.run_id,
+            **address,
         }
-        if server.hostname:
-            attributes["server.address"] = server.hostname
-            attributes["server.port"] = server.port or (443 if server.scheme == "https" else 80)
         if isinstance(request.options.get("temperature"), int | float):
             attributes["gen_ai.request.temperature"] = request.options["temperature"]
         common = {name: attributes[name] for name in _OF_METRICS if name in attributes}
-        with self._span(f"chat {request.model}", attributes, kind=self._trace.SpanKind.CLIENT) as span:
+        with self._span(live, f"chat {request.model}", attributes, kind=self._trace.SpanKind.CLIENT) as span:
 
             def answered(response: ModelResponse) -> None:
                 usage = response.usage
@@ -150,16 +148,9 @@ class OpenTelemetry:
                     span.set_attribute("gen_ai.response.model", response.model)
                 if response.response_id:
                     span.set_attribute("gen_ai.response.id", response.response_id)
-                if self._content:
-                    parts = [encode_block(block) for block in response.content]
-                    span.set_attribute("gen_ai.output.messages", _text([{"role": "assistant", "parts": parts}]))
+                self._show(live, span, "gen_ai.output.messages", [Message("assistant", response.content)])
 
-            if self._content:
-                messages = [
-                    {"role": message.role, "parts": [encode_block(block) for block in message.content]}
-                    for message in request.messages
-                ]
-                span.set_attribute("gen_ai.input.messages", _text(messages))
+            self._show(live, span, "gen_ai.input.messages", request.messages)
             yield answered
 
     @contextmanager
@@ -172,21 +163,20 @@ class OpenTelemetry:
             "gen_ai.tool.call.id": use.id,
             "gen_ai.conversation.id": live.run_id,
         }
-        with self._span(f"execute_tool {tool.name}", attributes) as span:
-            if self._content:
-                span.set_attribute("gen_ai.tool.call.arguments", _text(use.input))
+        with self._span(live, f"execute_tool {tool.name}", attributes) as span:
+            self._show(live, span, "gen_ai.tool.call.arguments", use.input)
 
             def ended(output: ToolOutput) -> None:
                 if output.is_error:
-                    self._fail(span, output.error.type or output.error.cause if output.error else output.status, "")
-                if self._content:
-                    span.set_attribute("gen_ai.tool.call.result", output.text)
+                    self._fail(live, span, output.error.type or output.error.cause if output.error else output.status)
+                self._show(live, span, "gen_ai.tool.call.result", output.text)
 
             yield ended
 
     @contextmanager
     def _span(
         self,
+        live: TracedRun,
         name: str,
         attributes: _Attributes,
         *,
@@ -205,7 +195,7 @@ class OpenTelemetry:
                 yield span
         except BaseException as raised:
             error = type(raised).__name__
-            self._fail(span, error, str(raised) if self._content else "")
+            self._fail(live, span, error, safe_str(raised))
             raise
         finally:
             span.end()
@@ -214,9 +204,21 @@ class OpenTelemetry:
                 common["error.type"] = error
             self._durations[operation].record(perf_counter() - begun, common)
 
-    def _fail(self, span: Span, error: str, text: str) -> None:
+    def _fail(self, live: TracedRun, span: Span, error: str, text: str = "") -> None:
         span.set_attribute("error.type", error)
-        span.set_status(self._trace.StatusCode.ERROR, text or error)
+        shown = live.shared.journal.redact(text) if self._content else ""
+        span.set_status(self._trace.StatusCode.ERROR, shown or error)
+
+    def _show(self, live: TracedRun, span: Span, name: str, content: str | Json | Sequence[Message]) -> None:
+        """Put content into a span if it is wanted there, without the values that the record may not have either."""
+        if not self._content:
+            return
+        if not isinstance(content, str):
+            try:
+                content = json_text(content if isinstance(content, Mapping) else [*map(_in_parts, content)])
+            except (TypeError, ValueError, RecursionError) as error:  # the run itself may well get along with it
+                content = f"[it cannot be written as JSON: {type(error).__name__}]"
+        span.set_attribute(name, live.shared.journal.redact(content))
 
     def _remember(self, live: TracedRun, span: Span) -> None:
         """Record where the run's trace is, for a process that resumes the run later."""
@@ -247,5 +249,15 @@ _OF_METRICS: Final = frozenset(
 )
 
 
-def _text(value: object) -> str:
-    return msgspec.json.encode(value, order="deterministic").decode()
+def _address(url: str) -> _Attributes:
+    """Where a model's server is; nothing if that is no address: the model may be an application's own."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return {}
+    return {"server.address": parts.hostname, "server.port": port} if parts.hostname else {}
+
+
+def _in_parts(message: Message) -> Json:
+    return {"role": message.role, "parts": [encode_block(block) for block in message.content]}
