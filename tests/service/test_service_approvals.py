@@ -32,6 +32,9 @@ async def order(what: str) -> rp.ResultLater:
     return rp.ResultLater("the shop")
 
 
+HALF = "half \ud83d"  # of a character in two halves, as text that was cut in JavaScript may end with
+
+
 buyer = rp.Agent("buyer", tools=[pay, order], context=None)
 
 
@@ -75,6 +78,25 @@ def test_calls_are_listed_decided_and_given_their_result(short: Path, run_async:
             await client.post(f"{path}/c2/deny", {"reason": "no"})
             other = {"arguments": {"to": "ann", "amount": 2}}
             assert "not under way" in (await client.post(f"{path}/c1/approve", other, 409))["error"]
+
+    run_async(main)
+
+
+def test_half_a_character_in_a_call_hides_nothing(short: Path, run_async: Any) -> None:
+    """JSON from a model may have it, but UTF-8 has not: lists, events and messages show it replaced."""
+
+    async def main() -> None:
+        model = ScriptedModel([call("pay", call_id="c1", to=HALF, amount=1), HALF])
+        async with open_client(short, model, agents=["test_service_approvals:buyer"]) as client:
+            run_id = await client.start("Buy.", agent="buyer")
+            await client.wait_for(run_id, "waiting")
+            ((waiting,),) = (await client.get("/approvals")).values()
+            assert waiting["arguments"]["to"] == "half \ufffd"
+            await client.post(f"/runs/{run_id}/calls/c1/approve", {"by": "eve"})
+            detail = await client.wait_for(run_id, "done")
+            assert detail["result"] == "half \ufffd"
+            types = [event["type"] for event in await client.get(f"/runs/{run_id}/events?follow=no")]
+            assert {"ApprovalRequested", "ToolStarted", "ModelAnswered"} <= set(types)
 
     run_async(main)
 

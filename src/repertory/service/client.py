@@ -40,6 +40,7 @@ from repertory.service.views import (
     Started,
     Waiting,
     WebhookAttempt,
+    encode,
 )
 
 T = TypeVar("T")
@@ -205,7 +206,7 @@ class ServiceClient:
         within: float = ANSWER,
         also: int = 200,
     ) -> T:
-        sent = None if body is None else msgspec.json.encode(body)
+        sent = None if body is None else encode(body)
         try:
             with anyio.fail_after(within):
                 answer = await self._http.request(method, path, content=sent)

@@ -39,7 +39,7 @@ from repertory.errors import (
     RunNotFound,
     ScopeNotFound,
 )
-from repertory.service.views import Accepted
+from repertory.service.views import Accepted, encode
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -153,7 +153,7 @@ def _endpoint(operation: Operation, service: object) -> Callable[[Request], Awai
 
 def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Make a JSON answer."""
-    return Response(msgspec.json.encode(value), status, headers=headers, media_type="application/json")
+    return Response(encode(value), status, headers=headers, media_type="application/json")
 
 
 # --- long requests ----------------------------------------------------------------------------------------
