@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -157,8 +158,10 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
         listed = repertory("approvals", "--json", *at)
         assert len(json.loads(listed.stdout)["waiting"]) == 3
         assert "c0" in repertory("approvals", *at).stdout
-        wrong = repertory("approve", "c0", "--arguments", "{", *at)
-        assert "--arguments must be one JSON object" in wrong.stderr
+        for text in ("{", "[1]", "[" * 50_000, os.fsdecode(b'{"to": "\xff"}')):
+            wrong = repertory("approve", "c0", "--arguments", text, *at)
+            assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+            assert "the arguments must be one JSON object" in wrong.stderr
         assert "no call 'c7' waits" in repertory("approve", "c7", *at).stderr
         changed = json.dumps({"to": "ann", "amount": 50})
         done = [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from repertory.cli import output
 from repertory.cli.conversing import Lines
@@ -29,6 +30,14 @@ def who_decides() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
         return f"user {os.getuid()}"
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """The arguments of a call, as a person wrote them. Raises ``ConfigurationError`` unless they are a JSON object."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ConfigurationError(f"the arguments must be one JSON object: {error}") from None
 
 
 async def decide_at_terminal(
@@ -76,13 +85,11 @@ async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
                     reason = reason or await _typed("why not? ") or ""
                     await run.deny(event.call_id, reason.strip() or "denied at the terminal", by=by)
                 case "e" | "edit" if not reason:
-                    written = json.loads(await _typed("all arguments, as one JSON object: ") or "null")
-                    if not isinstance(written, dict):
-                        raise ConfigurationError("that is not a JSON object")
-                    await run.approve(event.call_id, arguments=written, by=by)
+                    written = await _typed("all arguments, as one JSON object: ") or ""
+                    await run.approve(event.call_id, arguments=arguments_in(written), by=by)
                 case _:
                     continue
-        except (ConfigurationError, RunError, ValueError) as error:
+        except (ConfigurationError, RunError) as error:
             output.say(str(error))
             if any(each.call_id == event.call_id for each in run.waiting(tree=True)):
                 continue

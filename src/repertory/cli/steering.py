@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,15 @@ from repertory._choices import check_text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import ask_service, ask_service_of, open_source
-from repertory.cli.deciding import who_decides
+from repertory.cli.deciding import arguments_in, who_decides
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
-from repertory.errors import ConfigurationError, RunError
+from repertory.errors import RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from repertory.llm.messages import Json
     from repertory.runs.waiting_calls import WaitingCall
 
 _CALL = argument("CALL", "The call's id, or its beginning, as approvals lists it.", ...)
@@ -158,12 +156,7 @@ async def approve(
     at: At,
 ) -> None:
     """Allow a tool call that waits. The decision is durable when the command returns."""
-    body: Json = {}
-    if arguments is not None:
-        try:
-            body["arguments"] = json.loads(arguments)
-        except ValueError as error:
-            raise ConfigurationError(f"--arguments must be one JSON object: {error}") from error
+    body = {} if arguments is None else {"arguments": arguments_in(arguments)}
     await _decide("approve", call_id, run=run, by=by, at=at, **body)
 
 

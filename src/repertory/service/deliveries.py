@@ -149,7 +149,8 @@ class Deliveries:
         """
         senders = [sender for sender in self._senders.values() if url in (None, sender.hook.url)]
         if len(senders) != 1:
-            raise RunNotFound(f"there is no such webhook, or several; there are: {', '.join(self._senders) or 'none'}")
+            known = ", ".join(self._senders)
+            raise RunNotFound(f"name one of the webhooks: {known}" if known else "this service has no webhooks")
         found = await self.journal.read_state_changes(after=number - 1, limit=1) if number else []
         if not found or found[0][0] != number or number > await senders[0].reached():
             raise RunNotFound(f"change {number} is not on record, or its turn has not come yet")
