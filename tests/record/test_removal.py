@@ -11,7 +11,7 @@ import pytest
 
 import journal_kit as kit
 from patience import PATIENCE
-from repertory.record import MemoryJournal, open_journal
+from repertory.record import MemoryJournal, Record, open_journal
 from repertory.record.items import ItemQuery
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, EventLogged, ItemWritten, RunStarted, RunStateChanged, ScopeOpened
@@ -139,6 +139,23 @@ async def test_removing_takes_as_long_among_many_scopes_as_among_few() -> None:
             await journal.remove_run("r20", at=1.0)
             steps.append(taken[0])
     assert steps[1] < 1.1 * steps[0]
+
+
+@KINDS
+async def test_the_memory_of_a_large_team_goes_in_few_slices(kind: str, tmp_path: Path) -> None:
+    """A slice deletes the records of many scopes: one for each scope would take as many times longer as there are."""
+    async with kit.opened(kind, tmp_path) as journal:
+        records: list[Record] = [kit.started("one")]
+        for number in range(1, 251):
+            records.append(ScopeOpened(scope_id=f"s{number}", owner=f"one.{number}", mode="isolated", at=1.0))
+            records.append(kit.item(number, f"s{number}"))
+        await journal.write(records)
+        slices = 1
+        while not await journal._change("remove", partial(remove_slice, run_id="one", at=5.0)):
+            slices += 1
+        assert slices < 12
+        assert await journal.read_scopes() == []
+        assert await journal.read_items([f"s{number}" for number in range(1, 251)]) == []
 
 
 async def test_a_search_ends_although_what_it_waits_for_is_removed_meanwhile() -> None:

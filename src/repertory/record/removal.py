@@ -11,12 +11,14 @@ from typing import Final
 from repertory.errors import JournalDamaged
 from repertory.record.contents import OF_TREE, of_tree
 from repertory.record.items import ITEMS
+from repertory.record.reads import marks
 from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
 from repertory.record.rows import TABLES, Table, Value, encode_json
 from repertory.record.search import ENTRIES
 from repertory.record.tables import Tables
 
 _SLICE: Final = 500  # records that one transaction deletes; some 10 ms
+_SCOPES: Final = 100  # scopes whose records it deletes; all their openings must go in one
 # The settled due times of a schedule stay, though they name a run: otherwise they would become due again.
 _OF_RUNS: Final = [
     table for table in TABLES.values() if "run_id" in table.columns and table.record is not ScheduleSettled
@@ -57,11 +59,11 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
         if _take(tables, table, run_id, f"SELECT seq FROM {table.name} WHERE {OF_TREE} LIMIT {_SLICE}", *tree):
             return False
     # A snapshot of this tree's memory in another tree, such as a fork's, needs the scopes that it is based on.
-    for scope_id in _scopes_of_nobody(tables, run_id):
-        for table in (ITEMS.table, TABLES[ScopeMerged], TABLES[ScopeOpened]):
-            sql = f"SELECT seq FROM {table.name} WHERE scope_id = ? LIMIT {_SLICE}"
-            if _take(tables, table, run_id, sql, scope_id):
-                return False
+    scopes = _scopes_of_nobody(tables, run_id)[:_SCOPES]
+    for table in (ITEMS.table, TABLES[ScopeMerged], TABLES[ScopeOpened]):
+        sql = f"SELECT seq FROM {table.name} WHERE scope_id IN ({marks(scopes)}) LIMIT {_SLICE}"
+        if _take(tables, table, run_id, sql, *scopes):
+            return False
     tables.execute("UPDATE removals SET finished = 1 WHERE run_id = ?", run_id)
     return True
 
