@@ -27,7 +27,7 @@ from repertory.errors import (
 from repertory.record import Durability, MemoryJournal, SqliteJournal, open_journal
 from repertory.record.records import ModelReplied, RunStateChanged, ToolFinished, ToolIntended
 from repertory.record.schema import APPLICATION_ID, VERSION, migrate, schema_version
-from repertory.record.sqlite_file import FileLock, explain, open_to_write
+from repertory.record.sqlite_file import FileLock, announce, explain, open_to_write, owner_of
 
 
 async def make(path: Path) -> None:
@@ -153,6 +153,17 @@ def test_a_file_has_one_owner_in_one_process_too(tmp_path: Path, run_async: RunA
             assert not (tmp_path / "link.db.lock").exists()
 
     run_async(main)
+
+
+def test_the_owner_of_a_file_leaves_its_latest_words(tmp_path: Path) -> None:
+    """Also if they are shorter than those before, of which nothing stays."""
+    lock = FileLock(str(tmp_path / "journal.db"))
+    try:
+        for words in (b"a long line of words", b"short"):
+            announce(tmp_path / "journal.db", words)
+            assert owner_of(tmp_path / "journal.db") == (os.getpid(), words)
+    finally:
+        lock.release()
 
 
 def test_a_lock_is_given_up_once(tmp_path: Path) -> None:

@@ -377,6 +377,7 @@ def announce(path: str | os.PathLike[str], words: bytes) -> None:
         if lock.read(len(first)) != first:
             raise JournalClosed(f"{path} is not owned by this process any more")
         lock.write(words + b"\n")
+        lock.truncate()  # a longer line may have been left before
 
 
 def owner_of(path: str | os.PathLike[str]) -> Owner | None:
