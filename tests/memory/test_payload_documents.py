@@ -77,6 +77,20 @@ def test_what_writers_commit_is_in_the_document_or_in_a_conflict(writes: list[tu
     assert [record.version for record in records] == list(range(1, len(records) + 1))
 
 
+def test_a_text_is_not_taken_for_a_list_of_its_characters() -> None:
+    """Who wanted "z" to be the first item of a list that has become the text "zed" is in conflict, and not content."""
+    state = PayloadState(ValueType(dict[str, Any], "test"))
+    state.adopt(state.begin({"found": ["a", "b"]}, run_id="r", at=0.0))
+    first, second = Payload.draft(state), Payload.draft(state)
+    first.set("found", "zed")
+    second.set("found.0", "z")
+    for draft in (first, second):
+        (made,) = state.commit(draft.staged("tool"), run_id="r", at=1.0)
+        state.adopt(made)
+    assert state.document == {"found": "zed"}
+    assert [conflict.change.path for conflict in made.conflicts] == [("found", 0)]
+
+
 def state_has(state: PayloadState, change: PayloadChange) -> bool:
     """Whether what a change wanted is so, as somebody else had done the same before."""
     draft = Payload.draft(state)

@@ -81,6 +81,8 @@ def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
 def find(document: Any, parts: PathParts) -> Any:
     """The value at a place; ``MISSING`` if there is none."""
     for part in parts:
+        if isinstance(document, str):  # has characters, which are no places
+            return MISSING
         try:
             document = document[part]
         except (LookupError, TypeError):
