@@ -175,7 +175,7 @@ def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = Fal
 
 
 def decode_text(text: str | bytes) -> Any:
-    """Read a JSON text. Half a surrogate pair, which a text that was cut in JavaScript may end with, becomes U+FFFD.
+    """Read a JSON text. Half a surrogate pair stays what it is.
 
     Raises:
         ValueError: It is not JSON.
@@ -184,9 +184,8 @@ def decode_text(text: str | bytes) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
         try:
-            lenient = json.dumps(json.loads(text, parse_constant=_refuse_constant), ensure_ascii=False)
-            return msgspec.json.decode(lenient.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-        except (ValueError, msgspec.DecodeError, RecursionError):
+            return json.loads(text, parse_constant=_refuse_constant)  # takes lone surrogates
+        except (ValueError, RecursionError):
             raise ValueError(f"it is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from repertory._json_types import decode_text
 from repertory.errors import ModelResponseInvalid
 from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOST_TOKENS
-from repertory.llm.messages import Json, decode_content
+from repertory.llm.messages import Json, decode_content, decode_received
 from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted, Usage
 
 T = TypeVar("T")
@@ -83,7 +82,7 @@ class EventReader:
 
 def _event(data: bytes) -> Json | None:
     with reading("an event of the answer is not a JSON object", data[:200]):
-        event = _require(dict, decode_text(data))
+        event = _require(dict, decode_received(data))
     if "type" not in event:  # some servers end a stream with an error that has none
         event["type"] = "error" if "error" in event else "ping"
     return None if event["type"] == "ping" else event
@@ -115,7 +114,7 @@ class _Open:
         self.raw.update((name, "".join(grown)) for name, grown in self._pieces.items())
         if arguments := "".join(pieces or ()).strip():
             try:
-                self.raw["input"] = decode_text(arguments)
+                self.raw["input"] = decode_received(arguments)
             except ValueError:
                 self.raw["input"] = arguments
         elif pieces is not None:

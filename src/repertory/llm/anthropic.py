@@ -18,14 +18,13 @@ import anyio.to_thread
 import msgspec
 
 from repertory._error_texts import name_error
-from repertory._json_types import decode_text
 from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm import _failures
 from repertory.llm._bounds import DOCUMENT_BYTES, ERROR_BYTES
 from repertory.llm._failures import Failure, Place
 from repertory.llm._stream import Assembler, EventReader, count_of, reading, response_of
 from repertory.llm.features import needed_betas
-from repertory.llm.messages import Json
+from repertory.llm.messages import Json, decode_received
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.llm.retry import RetryPolicy
@@ -353,7 +352,7 @@ async def _read_json(response: httpx2.Response, most: int) -> Any:
     if len(body) > most:
         raise ModelResponseInvalid(f"the answer has more than {most:,} bytes")
     with reading("the answer is not JSON", body[:200]):
-        return decode_text(body)
+        return decode_received(body)
 
 
 async def _read_body(response: httpx2.Response, most: int) -> bytes:

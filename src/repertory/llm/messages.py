@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from repertory._frozen import freeze_fields
+from repertory._json_types import decode_text
 
 Role: TypeAlias = Literal["user", "assistant"]
 Json: TypeAlias = dict[str, Any]
@@ -248,3 +249,16 @@ def canonical_json(value: object) -> bytes:
         return _json.encode(value)
     except UnicodeEncodeError:
         return json.dumps(msgspec.to_builtins(value), sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode_received(text: str | bytes) -> Any:
+    """Read a JSON text from elsewhere. Half a surrogate pair, as a cut in JavaScript leaves it, becomes U+FFFD.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        whole = json.dumps(decode_text(text), ensure_ascii=False)
+        return msgspec.json.decode(whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

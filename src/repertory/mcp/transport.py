@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from repertory._error_texts import leaves_of
-from repertory._json_types import decode_text
 from repertory.errors import ConfigurationError
+from repertory.llm.messages import decode_received
 from repertory.tools.output import one_line, redact
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _repair_message(error: ValidationError) -> SessionMessage | Exception:
 
     raw: Any = error.errors(include_url=False)[0]["input"]
     try:
-        message: Any = decode_text(raw) if isinstance(raw, str) else raw
+        message: Any = decode_received(raw) if isinstance(raw, str) else raw
     except ValueError:
         return error
     try:
