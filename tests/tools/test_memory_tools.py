@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from repertory.actors import open_system
-from repertory.llm.messages import Image
 from repertory.memory import Memory, MemoryActor, MemoryQuota
 from repertory.record import MemoryJournal
-from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, memory_tools
+from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, media_block, memory_tools
 from repertory.tools.pages import PAGE
+
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @asynccontextmanager
@@ -176,7 +177,7 @@ async def test_what_memory_refuses_is_told() -> None:
 
 
 async def test_data_and_pictures_are_shown_as_what_they_are() -> None:
-    """JSON as JSON; an image as an image; other bytes by their type and size; and no shape that makes no sense."""
+    """JSON as JSON; an image that is one as an image; other bytes by type and size; no shape that makes no sense."""
     async with open_memory() as memory:
         data = await call(memory, "memory_store", content={"tides": [{"hour": 6}]})
         shown = await call(memory, "memory_retrieve", id=data.facts["item_id"])
@@ -187,13 +188,16 @@ async def test_data_and_pictures_are_shown_as_what_they_are() -> None:
         )
         line = await call(memory, "memory_retrieve", id=data.facts["item_id"], transform="filtered", words="hour")
         assert line.text.endswith('\n\n      "hour": 6')
-        picture = await memory.store(b"\x89PNG", media_type="image/png")
+        picture = await memory.store(PNG, media_type="image/png")
         shown = await call(memory, "memory_retrieve", id=picture.item_id)
         assert isinstance(shown.content, tuple)
-        assert shown.content[1] == Image({"type": "base64", "media_type": "image/png", "data": "iVBORw=="})
+        assert shown.content[1] == media_block(PNG, "image/png")
         archive = await memory.store(b"PK", media_type="application/zip")
         shown = await call(memory, "memory_retrieve", id=archive.item_id)
-        assert shown.text.endswith("[application/zip, 2 bytes] It cannot be shown here.")
+        assert "[application/zip, 2 bytes] It cannot be shown here: media_type is 'application/zip'" in shown.text
+        wrong = await memory.store(b"GIF8", media_type="image/png")
+        shown = await call(memory, "memory_retrieve", id=wrong.item_id)
+        assert "It cannot be shown here: media_type is 'image/png', but the data is image/gif" in shown.text
         refused = await call(memory, "memory_retrieve", id=archive.item_id, transform="summary")
         assert "is no text (application/zip, 2 bytes): only transform 'full' applies" in refused.text
 

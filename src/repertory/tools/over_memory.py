@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,13 +19,13 @@ from repertory.errors import (
     ToolFailed,
     ToolRetry,
 )
-from repertory.llm.messages import Image, Text
+from repertory.llm.messages import Text
 from repertory.memory.items import Item, ItemInfo, Transform, TransformKind
 from repertory.memory.merging import Conflict, MergeReport, Prefer
 from repertory.record.items import ItemQuery
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
-from repertory.tools.media import IMAGE_TYPES
+from repertory.tools.media import media_block
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 
@@ -200,11 +199,11 @@ async def _retrieve(
 
 def _show_bytes(item: Item, content: bytes, line: str) -> ToolOutput:
     facts = {"item_id": item.item_id, "media_type": item.media_type}
-    if item.media_type not in IMAGE_TYPES:
-        return ToolOutput(f"{line}\n\n{item.text} It cannot be shown here.", source_type="memory", facts=facts)
-    data = base64.b64encode(content).decode()
-    image = Image({"type": "base64", "media_type": item.media_type, "data": data})
-    return ToolOutput((Text(line), image), source_type="memory", facts=facts)
+    try:  # a block that the API refuses would spoil this request and every later one
+        block = media_block(content, item.media_type)
+    except ValueError as error:
+        return ToolOutput(f"{line}\n\n{item.text} It cannot be shown here: {error}", source_type="memory", facts=facts)
+    return ToolOutput((Text(line), block), source_type="memory", facts=facts)
 
 
 async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolOutput:
