@@ -614,6 +614,8 @@ def test_names_of_living_siblings_differ(run_async: Any) -> None:
             ref.kill()
             await ref.wait_stopped()
             assert system.spawn(Player, "a").path == "/a"
+            system.spawn(Player, "player-1")
+            assert system.spawn(Player).path == "/player-2"  # a generated name is never taken
 
     run_async(main)
 

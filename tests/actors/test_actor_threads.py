@@ -11,7 +11,8 @@ import anyio
 import pytest
 from actor_cast import Add, AddSlowly, Note, Player
 
-from repertory.actors import ActorRef, handler, open_system
+from repertory.actors import ActorRef, DeadLetter, handler, open_system
+from repertory.actors.mailbox import MOST_UNDER_WAY
 from repertory.errors import ActorStopped, MailboxFull
 
 
@@ -125,6 +126,57 @@ def test_what_no_longer_fits_on_arrival_is_a_dead_letter(run_async: Any) -> None
             await anyio.wait_all_tasks_blocked()
             assert [letter.message for letter in system.dead_letters.recent] == [Note("from a thread")]
             assert system.dead_letters.counts == {"dropped": 1}
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("overflow", ["drop-old", "drop-new", "wait"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_is_under_way_is_bounded(run_async: Any, overflow: Any, stopped: bool) -> None:
+    """Also on its way to dead letters: a thread that floods a loop that stands still is told."""
+
+    async def main() -> None:
+        async with open_system() as system:
+            ref = system.spawn(Player, overflow=overflow)
+            if stopped:
+                ref.kill()
+                await ref.wait_stopped()
+            told: list[int] = []
+
+            def flood() -> None:
+                for n in range(MOST_UNDER_WAY + 1):
+                    try:
+                        ref.tell(Note(""))
+                    except MailboxFull:
+                        told.append(n)
+
+            in_a_thread_while_the_loop_stands_still(flood)
+            assert told == [MOST_UNDER_WAY]
+
+    run_async(main)
+
+
+def test_a_thread_that_is_as_fast_as_the_loop_does_not_hold_it_up(run_async: Any) -> None:
+    """Each of its messages that arrives is followed by another."""
+
+    async def main() -> None:
+        more = 1_000
+
+        def tell_again(_: DeadLetter) -> None:
+            nonlocal more
+            if more:
+                more -= 1
+                in_a_thread_while_the_loop_stands_still(ref.tell, Note("again"))
+
+        async with open_system(on_dead_letter=tell_again) as system:
+            ref = system.spawn(Player, overflow="drop-old")
+            ref.kill()
+            await ref.wait_stopped()
+            in_a_thread_while_the_loop_stands_still(ref.tell, Note("first"))
+            while system.dead_letters.total < 3:
+                await anyio.lowlevel.checkpoint()
+            assert more > 900
+            more = 0
 
     run_async(main)
 

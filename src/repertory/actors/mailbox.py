@@ -26,6 +26,10 @@ WAITING, BEGUN, ENDED = 0, 1, 2
 
 CLOSED = -1
 
+MOST_UNDER_WAY = 10_000
+"""How many messages of other OS threads may be under way in one system before mailboxes that drop refuse more: as many
+as a mailbox holds by default."""
+
 NOTHING = object()
 """Means that no message is being handled; None could be a message."""
 
@@ -191,13 +195,16 @@ class Mailbox:
         """Put a message from another OS thread, through the scheduler's thread.
 
         Raises:
-            MailboxFull: The mailbox is full as seen from here; the policies that drop decide on arrival.
+            MailboxFull: The mailbox is full as seen from here. The policies that drop decide on arrival, unless
+                ``MOST_UNDER_WAY`` is reached.
             ActorStopped: The scheduler's thread has ended.
         """
-        capacity = self.settings.capacity
-        raises = not self.settings.overflow.startswith("drop")
-        # Everything in transit counts against this mailbox: slightly too strict, but never unbounded.
-        if raises and self.room != CLOSED and len(self.queue) + len(self.runtime.foreign) >= capacity:
+        under_way = len(self.runtime.foreign)
+        if self.room == CLOSED or self.settings.overflow.startswith("drop"):
+            is_full = under_way >= MOST_UNDER_WAY
+        else:  # everything under way counts against this mailbox: slightly too strict, but never unbounded
+            is_full = len(self.queue) + under_way >= self.settings.capacity
+        if is_full:
             raise self._full(message)
         try:
             self.runtime.call_soon_threadsafe(partial(self._receive_foreign, message))

@@ -75,10 +75,11 @@ class Runtime:
             self.run_foreign_calls()
 
     def run_foreign_calls(self) -> None:
-        """Run what other threads have handed over."""
-        # Clear the flag before emptying the deque, so that what is appended from here on is announced again.
+        """Run what other threads have handed over so far."""
+        # Clear the flag before counting, so that what is appended from here on is announced again. It is left for then:
+        # threads that hand over more as fast as this runs it would keep the event loop from ever going on.
         self._announced = False
-        while self.foreign:
+        for _ in range(len(self.foreign)):
             self.foreign.popleft()()
 
     async def serve_foreign_calls(self) -> None:

@@ -301,9 +301,11 @@ class Children:
         settings = settings_of(options)
         if isinstance(factory, type):
             blueprint_of(factory)  # a class that cannot be an actor is the caller's mistake, not a crash of the actor
-        self._spawned += 1
         if name is None:
-            name = f"{getattr(factory, '__name__', 'actor').strip('<>').lower()}-{self._spawned}"
+            kind = getattr(factory, "__name__", "actor").strip("<>").lower()
+            while name is None or name in self.members:  # somebody may have chosen such a name
+                self._spawned += 1
+                name = f"{kind}-{self._spawned}"
         path = f"{self._path}/{name}"
         if not name or "/" in name:
             raise ConfigurationError(f"an actor cannot be named {name!r}: a name is not empty and has no slash")
