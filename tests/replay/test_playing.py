@@ -406,6 +406,11 @@ def broken() -> ContextPolicy:
     raise ValueError("no such window")
 
 
+def leaving() -> ContextPolicy:
+    """A function that ends the process."""
+    raise SystemExit(3)
+
+
 def needy() -> ContextPolicy:
     """A function that needs what is not installed."""
     import not_installed  # type: ignore[import-not-found]
@@ -427,12 +432,13 @@ def test_a_policy_is_named_or_imported() -> None:
     ("name", "words"),
     [
         ("lavish", "expected a policy as thrifty, strict, plain or module:name, got 'lavish'"),
-        ("no.such:thing", "No module named 'no'; is its folder on PYTHONPATH"),
+        ("no.such:thing", "no module named 'no' for policy 'no.such:thing'; is its folder on PYTHONPATH"),
         (f"{__name__}:nothing", "has no 'nothing'"),
         (f"{__name__}:MESSAGES", "is of the type list, not a ContextPolicy"),
-        (f"{__name__}:broken", f"policy '{__name__}:broken' could not be made: ValueError: no such window"),
-        (f"{__name__}:needy", f"No module named 'not_installed'; module '{__name__}' needs it"),
-        ("json:loads", "policy 'json:loads' could not be made: TypeError: loads.. missing 1 required"),
+        (f"{__name__}:broken", f"'{__name__}:broken' makes no policy: ValueError: no such window"),
+        (f"{__name__}:leaving", f"'{__name__}:leaving' makes no policy: SystemExit: 3"),
+        (f"{__name__}:needy", f"module '{__name__}' needs 'not_installed'"),
+        ("json:loads", "'json:loads' makes no policy: TypeError: loads.. missing 1 required"),
     ],
 )
 def test_a_policy_that_is_none_is_refused(name: str, words: str) -> None:

@@ -435,22 +435,22 @@ def test_a_session_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path: Pat
     found = list(read_recordings(path))
     assert [len(run.turns) for run in found if isinstance(run, RecordedRun)] == [2, 1]
     [error] = [error for error in found if isinstance(error, RecordingError)]
-    assert "line 18: expected JSON" in str(error)
+    assert "line 18: it is not JSON" in str(error)
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"", "expected recorded runs, got an empty file"),
-        (b"no json", "expected JSON, got: JSON is malformed"),
-        (b"{\n  no json\n}\n", "line 1: expected JSON"),
-        (b"\xff\xfe\n\xff", "line 1: expected JSON"),
-        (b"no json\n7\nno json\n", "line 1: expected JSON"),
+        (b"no json", "it is not JSON: invalid character"),
+        (b"{\n  no json\n}\n", "line 1: it is not JSON"),
+        (b"\xff\xfe\n\xff", "line 1: it is not JSON"),
+        (b"no json\n7\nno json\n", "line 1: it is not JSON"),
         (b"SQLite format 3\0\n7\n{}\n", "expected JSON or JSONL, got an SQLite database"),
         (gzip.compress(b"[7, 8")[:-9], "expected gzipped data with its end, got a file that was cut off"),
         (gzip.compress(b"[]")[:-8] + b"12345678", "expected a readable file of recorded runs, got: Error -3"),
-        (b"[" * 100_000, "expected JSON, got: JSON that is nested too deeply"),
-        (b'["\\ud800", ' + b"[" * 100_000, "expected JSON, got: "),
+        (b"[" * 100_000, "it is nested too deep"),
+        (b'["\\ud800", ' + b"[" * 100_000, "it is n"),
         (None, "got: No such file or directory"),
     ],
     ids=[

@@ -84,7 +84,7 @@ def test_a_broken_line_is_named_and_the_others_are_played(tmp_path: Path) -> Non
     done = replay("set.jsonl", "missing.jsonl", "--json", "--model", "r=0.1", cwd=tmp_path)
     assert done.code == 1
     assert re.fullmatch(
-        r"repertory: set\.jsonl: line 2: expected JSON, got: .*\n"
+        r"repertory: set\.jsonl: line 2: it is not JSON: .*\n"
         r"repertory: missing\.jsonl: expected a readable file of recorded runs, got: No such file or directory\n",
         done.err,
     )
@@ -186,7 +186,7 @@ def test_a_policy_of_ones_own_is_judged(tmp_path: Path) -> None:
         (["a.json", "--policy", "lavish"], "expected a policy as thrifty, strict, plain or module:name, got 'lavish'"),
         (
             ["a.json", "--policy", "bad_policy:policy"],
-            "policy 'bad_policy:policy' could not be made: ZeroDivisionError",
+            "module 'bad_policy' cannot be imported: ZeroDivisionError",
         ),
         (["a.json", "--model", "gpt-4o"], "nobody knows the prices of model 'gpt-4o'"),
         (["a.json", "--plot", "a.pdf"], "expected a chart's file to end in .svg or .png, got 'a.pdf'"),

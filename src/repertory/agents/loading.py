@@ -95,9 +95,9 @@ def check_limits(fields: Mapping[str, Any], limits: Limits = _DEFAULTS) -> Limit
 def _load(reference: str, arguments: dict[str, Any]) -> Agent[Any]:
     if is_definition(reference):
         return load_definition(reference, **arguments)
-    if not _is_reference(reference):
+    if not is_reference(reference):
         raise ConfigurationError(f"expected an agent as module:name, or the path of its file, got {reference!r}")
-    found = _import(reference, "agent", arguments)
+    found = import_object(reference, "agent", arguments)
     if not isinstance(found, Agent):
         raise ConfigurationError(f"{reference!r} is of the type {type(found).__name__}, not an Agent")
     return found
@@ -112,20 +112,21 @@ def load_context(reference: str) -> Any:
     Raises:
         ConfigurationError: The reference is malformed, there is nothing there, or the function returns None.
     """
-    if not _is_reference(reference):
+    if not is_reference(reference):
         raise ConfigurationError(f"expected a context as module:name, got {reference!r}")
-    found = _import(reference, "context", {})
+    found = import_object(reference, "context", {})
     if found is None:
         raise ConfigurationError(f"context {reference!r} is None; name an object, or a function that makes one")
     return found
 
 
-def _is_reference(reference: str) -> bool:
+def is_reference(reference: str) -> bool:
+    """Whether a reference has the form ``module:name``."""
     module_name, _, name = reference.partition(":")
     return bool(module_name and name)
 
 
-def _import(reference: str, what: str, arguments: dict[str, Any]) -> Any:
+def import_object(reference: str, what: str, arguments: dict[str, Any]) -> Any:
     """The object at ``module:name``, or what a function there returns.
 
     Raises:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from typing import Any
 
 import msgspec
 
+from repertory.agents.loading import import_object, is_reference
 from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError
 from repertory.llm.profiles import ModelProfile, Prices, profile_for
@@ -66,20 +65,9 @@ def policy_named(name: str) -> ContextPolicy | None:
             return ContextPolicy(rhythm="strict")
         case "plain":
             return None
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
+    if not is_reference(name):
         raise ConfigurationError(f"expected a policy as thrifty, strict, plain or module:name, got {name!r}")
-    try:
-        found: Any = getattr(importlib.import_module(module_name), attribute)
-        found = found() if callable(found) else found
-    except ModuleNotFoundError as error:
-        own = error.name is not None and f"{module_name}.".startswith(f"{error.name}.")
-        advice = "is its folder on PYTHONPATH?" if own else f"module {module_name!r} needs it"
-        raise ConfigurationError(f"policy {name!r}: {error}; {advice}") from error
-    except Exception as error:  # from a user's module: whatever it is, there is no policy to use
-        if isinstance(error, AttributeError) and error.name == attribute:
-            raise ConfigurationError(f"policy {name!r}: module {module_name!r} has no {attribute!r}") from None
-        raise ConfigurationError(f"policy {name!r} could not be made: {type(error).__name__}: {error}") from error
+    found = import_object(name, "policy", {})
     if found is not None and not isinstance(found, ContextPolicy):
         raise ConfigurationError(f"policy {name!r} is of the type {type(found).__name__}, not a ContextPolicy")
     return found

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from repertory._json_types import decode_text
 from repertory.errors import RecordingError
 from repertory.replay.formats import read_document
 from repertory.replay.recording import RecordedRun
@@ -22,7 +19,6 @@ MAX_FILE = 2**30  # bytes, packed and unpacked: files are held in memory
 _GZIP = b"\x1f\x8b"
 _SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")  # the beginning of the escape of half a surrogate pair
 _NO_ANSWER = "expected at least one message of the assistant, got none"
 
 
@@ -81,11 +77,11 @@ def _runs(data: bytes, path: Path) -> Iterator[RecordedRun | RecordingError]:
 def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
     """Yield the documents in a file, or errors in their places, each with where it is and its line number or 0."""
     try:
-        yield str(path), 0, _decode(data)
+        yield str(path), 0, decode_text(data)
         return
     except ValueError as error:
         if b"\n" not in data.strip():
-            yield str(path), 0, RecordingError(f"{path}: expected JSON, got: {error}")
+            yield str(path), 0, RecordingError(f"{path}: {error}")
             return
     pending: list[tuple[str, int, Any]] = []  # until one line could be read
     readable = False
@@ -94,9 +90,9 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
             continue
         where = f"{path}: line {number}"
         try:
-            document = _decode(line)
+            document = decode_text(line)
         except ValueError as error:
-            document = RecordingError(f"{where}: expected JSON, got: {error}")
+            document = RecordingError(f"{where}: {error}")
         else:
             readable = readable or isinstance(document, list | dict)
         pending.append((where, number, document))
@@ -143,27 +139,7 @@ def _unpack(data: bytes) -> tuple[bytes, bool]:
 def _without_partial_line(data: bytes) -> bytes:
     before, _, last = data.rpartition(b"\n")
     try:
-        _decode(last)
+        decode_text(last)
     except ValueError:
         return before
     return data
-
-
-def _decode(data: bytes) -> Any:
-    """Decode JSON; half a surrogate pair, as some recorders escape it, becomes U+FFFD.
-
-    Raises:
-        ValueError: It is not JSON.
-    """
-    try:
-        return msgspec.json.decode(data)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        if not _SURROGATE_ESCAPE.search(data):
-            raise
-    try:
-        text = json.dumps(json.loads(data), ensure_ascii=False)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
-    return msgspec.json.decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
