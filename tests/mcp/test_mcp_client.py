@@ -228,7 +228,9 @@ ODD = """
 import json, sys
 sys.stderr.write("x" * 300_000)
 sys.stderr.flush()
+slow = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
 tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("", "go", "g.o", "g_o")]
+tools.append({"name": "checked", "inputSchema": {"type": "object"}, "outputSchema": slow})
 calls = 0
 for line in sys.stdin:
     asked = json.loads(line)
@@ -247,6 +249,8 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": told}), flush=True)
         answer = {"result": {"content": [{"type": "text", "text": "gone"}]}}
         calls += 1
+        if asked["params"]["name"] == "checked":
+            answer["result"]["structuredContent"] = {"a": "a" * 60 + "!"}
         if asked["params"]["name"] == "g.o":
             answer = {"error": {"code": -32000, "message": f"out of paper in call {calls}"}}
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
@@ -259,10 +263,20 @@ def test_an_odd_server_fills_nothing_and_has_the_tools_that_can_be_called(run_as
 
     async def main() -> None:
         async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
-            assert {*tools} == {"go", "g_o"}
+            assert {*tools} == {"go", "g_o", "checked"}
             context = ToolContext(progress=said.append)
             assert (await call_tool(tools["go"], context=context)).content == "gone"
         assert {len(each) for each in said} <= {500}
+
+    run_async(main)
+
+
+def test_an_answer_is_not_checked_by_its_servers_schema(run_async: RunAsync) -> None:
+    """A pattern in it, which would take thousands of years here, could stop everything; and the answer is lost."""
+
+    async def main() -> None:
+        async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
+            assert (await call_tool(tools["checked"])).content == "gone"
 
     run_async(main)
 

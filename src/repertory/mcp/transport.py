@@ -108,7 +108,16 @@ async def open_client(
                 await anyio.to_thread.run_sync(reader.join, _READING_ON, abandon_on_cancel=True)
             said = redact("\n".join(words))
             raise (ConnectionError(f"{reason(error)}; it said last:\n{said}") if said else error) from error
+        client.session.validate_tool_result = _accept  # type: ignore[method-assign]
         yield client
+
+
+async def _accept(name: str, result: object) -> None:
+    """Check no answer by the schema that its server gives for it.
+
+    The SDK does so on the event loop, where a pattern may take for ever to match, and loses an answer that does not
+    fit; the model can read that, too.
+    """
 
 
 @asynccontextmanager
