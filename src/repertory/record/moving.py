@@ -9,7 +9,7 @@ by the first search.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias, cast
@@ -88,27 +88,19 @@ def move_journal(source: Place, target: Place, *, progress: Progress = lambda _d
             raise ConfigurationError(f"{new_place} holds records already ({filled[0]}); name one that is empty")
         counts = {part.name: _count(old, part) for part in _PARTS}
         rows = sum(counts.values())
-        digests: dict[str, bytes] = {}
-        newest = records = done = 0
+        moving = _Reading(old, old_place, lambda name, done: progress(f"moving {name}", done, rows))
         for part in _PARTS:
-            reading = _Checked(old.stream(part.select, at_once=_PIECE), part, old_place)
-            new.fill(part.name, part.columns, _with_progress(reading, progress, f"moving {part.name}", done, rows))
-            done += counts[part.name]
-            newest = max(newest, reading.newest)
-            records += reading.records
-            digests[part.name] = reading.digest.digest()
-        done = 0
+            new.fill(part.name, part.columns, moving.rows_of(part))
+        checking = _Reading(new, new_place, lambda name, done: progress(f"checking {name}", done, rows))
         for part in _PARTS:
-            reading = _Checked(new.stream(part.select, at_once=_PIECE), part, new_place)
-            for _ in _with_progress(reading, progress, f"checking {part.name}", done, rows):
+            for _ in checking.rows_of(part):
                 pass
-            done += counts[part.name]
-            if digests[part.name] != reading.digest.digest():
+            if checking.digests[part.name] != moving.digests[part.name]:
                 raise JournalDamaged(f"{part.name} in {new_place} is not what {old_place} holds; nothing was moved")
-        new.execute("INSERT INTO moved VALUES (?, ?)", newest, records)
-        new.number_above(newest)
+        new.execute("INSERT INTO moved VALUES (?, ?)", moving.newest, moving.records)
+        new.number_above(moving.newest)
     progress("done", rows, rows)
-    return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
+    return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=moving.newest)
 
 
 def _count(tables: Tables, part: _Part) -> int:
@@ -121,48 +113,52 @@ def _place(place: Place) -> PostgresAddress | str:
     return postgres_address(place) or os.path.realpath(cast("str | os.PathLike[str]", place))
 
 
-class _Checked:
-    """An iterator over rows that compares each with its checksum and adds it to a digest of all.
+class _Reading:
+    """A pass over all rows of a journal, which compares each with its checksum.
 
     Attributes:
+        digests: A digest of the rows of each part that was read.
         newest: The highest number that was assigned to them.
         records: How many records they account for: those that exist and those that were removed.
     """
 
-    def __init__(self, rows: Iterator[Row], part: _Part, where: object) -> None:
-        self._rows, self._part, self._where = rows, part, where
-        self.digest = blake2b(digest_size=16)
+    def __init__(self, tables: Tables, where: object, progress: Callable[[str, int], None]) -> None:
+        self._tables, self._where, self._progress = tables, where, progress
+        self._done = 0  # rows
+        self.digests: dict[str, bytes] = {}
         self.newest = self.records = 0
 
-    def __iter__(self) -> Iterator[Row]:
-        name, table = self._part.name, self._part.table
-        for row in self._rows:
-            if table is not None and not table.is_whole(name, row):
-                raise JournalDamaged(
-                    f"record {row[0]!r} in {name} of {self._where} is not what was written; see repertory doctor "
-                    "--deep for all that is damaged. Nothing was moved"
-                )
-            self.digest.update(_encode(row))
-            if table is None:
-                facts = dict(zip(self._part.columns, row, strict=True))
-                try:
-                    self.newest = max(self.newest, int(facts["newest"] or 0))
-                    self.records += int(facts["records"] or 0)
-                except UNREADABLE as error:
-                    raise JournalDamaged(
-                        f"{name} of {self._where} cannot be read: {error}; nothing was moved"
-                    ) from error
-            elif name == table.name:
-                self.newest = int(row[0] or 0)
-                self.records += 1
+    def rows_of(self, part: _Part) -> Iterator[Row]:
+        """Read the rows of a part."""
+        digest = blake2b(digest_size=16)
+        for number, row in enumerate(self._tables.stream(part.select, at_once=_PIECE)):
+            if number % _PIECE == 0:
+                self._progress(part.name, self._done)
+            self._check(part, row)
+            digest.update(_encode(row))
+            self._done += 1
             yield row
+        self.digests[part.name] = digest.digest()
 
-
-def _with_progress(rows: Iterable[Row], progress: Progress, doing: str, done: int, most: int) -> Iterator[Row]:
-    for number, row in enumerate(rows):
-        if number % _PIECE == 0:
-            progress(doing, done + number, most)
-        yield row
+    def _check(self, part: _Part, row: Row) -> None:
+        if part.table is None:
+            facts = dict(zip(part.columns, row, strict=True))
+            try:
+                self.newest = max(self.newest, int(facts["newest"] or 0))
+                self.records += int(facts["records"] or 0)
+            except UNREADABLE as error:
+                raise JournalDamaged(
+                    f"{part.name} of {self._where} cannot be read: {error}; nothing was moved"
+                ) from error
+            return
+        if not part.table.is_whole(part.name, row):
+            raise JournalDamaged(
+                f"record {row[0]!r} in {part.name} of {self._where} is not what was written; see repertory doctor "
+                "--deep for all that is damaged. Nothing was moved"
+            )
+        if part.name == part.table.name:
+            self.newest = max(self.newest, int(row[0] or 0))
+            self.records += 1
 
 
 def _opened(place: PostgresAddress | str, *, to_write: bool) -> AbstractContextManager[Tables]:
