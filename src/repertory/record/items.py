@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import msgspec
@@ -230,8 +231,14 @@ class ItemReads(Reads):
         query = query or ItemQuery()
         if query.text.strip() and not phrases_of(query.text):
             return []  # punctuation is not indexed
+
+        async def shown() -> list[ItemWritten]:
+            items = await self.find_items(layers, ids=ids, bodies=True, ended=ended)
+            return sorted(items, key=attrgetter("position"))
+
+        journal: Reads = self
         if _labels(query) or query.text.strip():
-            await self._catch_up(ITEMS)
+            journal = await self._indexed(ITEMS, shown)
         wanted = None if ids is None else json_list(ids)
-        sql, values = _select(layers, query, wanted, self._full_text, bodies=bodies, ended=ended)
-        return await self._fetch("items", sql, values, lambda rows: [_ITEMS.read(row[1:])[1] for row in rows])
+        sql, values = _select(layers, query, wanted, journal._full_text, bodies=bodies, ended=ended)
+        return await journal._fetch("items", sql, values, lambda rows: [_ITEMS.read(row[1:])[1] for row in rows])

@@ -65,11 +65,9 @@ class PostgresFullText(FullText):
 
     by_score = "ORDER BY f.score"
 
-    def entries(self, run_id: str, query: str, columns: str) -> Question | None:
+    def entries(self, run_id: str, query: str, columns: str) -> Question:
         """SELECT a score (higher is better) and ``columns`` of entries ``t`` that have any of the words."""
         phrases = _phrases(query)
-        if not phrases:
-            return None
         names = [f"q{number}" for number in range(len(phrases))]
         asked = ", ".join(f"{_SAID} AS {name}" for name in names)
         found = f"""SELECT s.seq, s.words, {", ".join(names)} FROM asked, entry_search s

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from repertory.record.records import Record
 from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text, plain_text
 from repertory.record.search import FullText, SearchIndex
 from repertory.record.tables import Tables, index_slice
@@ -93,13 +94,17 @@ class Reads:
     async def _records(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> list[Any]:
         return [record for _, record in await self._read(kind, rest, *values, side=side)]
 
-    async def _catch_up(self, index: SearchIndex) -> None:
-        """Index the words of all records that were written before this call, up to the first still being written."""
-        await self._complete_below()
+    async def _indexed(self, index: SearchIndex, _records: Callable[[], Awaitable[Sequence[Record]]]) -> Reads:
+        """A journal to search by an index: this one, once the words of all records until now are in the index.
+
+        It is another one, with the records that ``_records`` reads, if this one's index may not be changed.
+        """
+        await self._complete_below()  # up to the first record that is still being written
         indexed, upto = 0, NO_LIMIT
         while indexed < upto:
             indexed, last = await self._change("index", partial(index_slice, index=index))
             upto = min(upto, last)  # the last records may have been removed meanwhile
+        return self
 
     async def _of_run(self, kind: type[Any], run_id: str) -> list[Any]:
         return await self._records(kind, OF_RUN, run_id)

@@ -40,7 +40,7 @@ from repertory.record.records import (
 from repertory.record.requests import RecordedRequest
 from repertory.record.rows import NEWEST, NO_LIMIT, TABLES, Value, decode_text, encode_json
 from repertory.record.schema import LATEST_ITERATION
-from repertory.record.search import ENTRIES, search_hit
+from repertory.record.search import ENTRIES, phrases_of, search_hit
 from repertory.record.statistics import (
     PROMPT,
     RESULT_SUMMARIZED,
@@ -177,11 +177,11 @@ class RunReads(Reads):
         Other forms of a word match too; case and accents do not matter. Words in double quotes are a phrase. Only the
         first hundred words of a query count. No query is a syntax error.
         """
-        if (asked := self._full_text.entries(run_id, query, _ENTRIES.select("t"))) is None:
+        if not phrases_of(query):
             return []
-        await self._catch_up(ENTRIES)
-        sql, values = asked
-        return await self._fetch(
+        journal = await self._indexed(ENTRIES, lambda: self._of_run(EntryAppended, run_id))
+        sql, values = journal._full_text.entries(run_id, query, _ENTRIES.select("t"))
+        return await journal._fetch(
             f"entries of {run_id!r:.60}",
             f"{sql} ORDER BY score DESC, t.seq LIMIT ?",
             (*values, max(0, limit)),

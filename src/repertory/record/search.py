@@ -113,14 +113,9 @@ class FullText:
 
     by_score = ""
 
-    def entries(self, run_id: str, query: str, columns: str) -> Question | None:
-        """SELECT a score (higher is better) and ``columns`` of entries ``t`` that have any of the words.
-
-        None if the query has no words.
-        """
+    def entries(self, run_id: str, query: str, columns: str) -> Question:
+        """SELECT a score (higher is better) and ``columns`` of entries ``t`` that have any of the words."""
         words = " OR ".join(f'"{phrase}"' for phrase in phrases_of(query))
-        if not words:
-            return None
         sql = f"""SELECT -bm25(entry_search, 0, 1) AS score, {columns} FROM entry_search
                   JOIN entries t ON t.seq = entry_search.rowid WHERE entry_search MATCH ? AND t.run_id = ?"""
         return sql, [f"run : {label('run', run_id)} AND words : ({words})", run_id]

@@ -6,8 +6,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Collection, Sequence
-from operator import attrgetter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -15,13 +14,13 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from repertory.errors import JournalClosed, JournalReadOnly
-from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal
-from repertory.record.reads import Rows
-from repertory.record.records import EntryAppended, ItemWritten, SearchHit
+from repertory.record.reads import Reads, Rows
+from repertory.record.records import Record
 from repertory.record.redaction import Redactor
 from repertory.record.rows import AFTER_REFUSED, Value
 from repertory.record.schema import migrate
+from repertory.record.search import SearchIndex
 from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
     FileLock,
@@ -203,33 +202,13 @@ class OwnedJournal(Journal, Generic[R, W]):
         """About how many batches wait to become durable."""
         return 0 if self._writer is None else self._writer.queued
 
-    async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
-        """As every journal does, also where the index in the file may not be brought up to date."""
+    async def _indexed(self, index: SearchIndex, records: Callable[[], Awaitable[Sequence[Record]]]) -> Reads:
         if self._writer is not None:
-            return await super().search_entries(run_id, query, limit=limit)
-        # The index lags, and only the file's owner may update it: build one for this run, in memory.
-        entries = await self.read_entries(run_id)
+            return await super()._indexed(index, records)
+        # The index lags, and only the file's owner may update it: build one for these records, in memory.
         aside = MemoryJournal()
-        records = [EntryAppended(run_id=run_id, entry=entry) for entry in entries]
-        await anyio.to_thread.run_sync(aside.submit, records)
-        return await aside.search_entries(run_id, query, limit=limit)
-
-    async def find_items(
-        self,
-        layers: Sequence[Layer],
-        query: ItemQuery | None = None,
-        *,
-        ids: Collection[str] | None = None,
-        bodies: bool = False,
-        ended: bool = False,
-    ) -> list[ItemWritten]:
-        """As every journal does, also where the index in the file may not be brought up to date."""
-        if self._writer is not None or query is None:
-            return await super().find_items(layers, query, ids=ids, bodies=bodies, ended=ended)
-        items = await super().find_items(layers, ids=ids, bodies=True, ended=ended)
-        aside = MemoryJournal()
-        await anyio.to_thread.run_sync(aside.submit, sorted(items, key=attrgetter("position")))
-        return await aside.find_items(layers, query, ids=ids, bodies=bodies, ended=ended)
+        await anyio.to_thread.run_sync(aside.submit, await records())
+        return await aside._indexed(index, records)
 
 
 class SqliteJournal(OwnedJournal[SqliteReader, SqliteWriter]):
