@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from asyncio import CancelledError
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +17,7 @@ from repertory.actors.handlers import Blueprint, blueprint_of
 from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
 from repertory.actors.observation import StopReason
 from repertory.actors.references import asking_mailbox
+from repertory.actors.scheduler import crash_of
 from repertory.actors.supervision import RestartPlan
 from repertory.actors.tree import ActorNode, Death
 from repertory.errors import ActorStopped, UnhandledMessage
@@ -158,6 +160,10 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
         except Exception as error:
             box.crashed(error)
             raise
+        except CancelledError as cancelled:
+            crash = crash_of(cancelled)
+            box.crashed(crash)
+            raise crash from cancelled
         else:
             if ask is not None:
                 ask.answer(value)
@@ -269,6 +275,9 @@ async def _call_last_hook(node: ActorNode, hook: str, *args: Any) -> None:
 async def _call_hook(node: ActorNode, name: str, *args: Any) -> None:
     """Call one of the actor's hooks, which must exist."""
     assert node.blueprint is not None
-    result = node.blueprint.hooks[name](node.actor, node.context, *args)
-    if inspect.isawaitable(result):
-        await result
+    try:
+        result = node.blueprint.hooks[name](node.actor, node.context, *args)
+        if inspect.isawaitable(result):
+            await result
+    except CancelledError as cancelled:
+        raise crash_of(cancelled) from cancelled

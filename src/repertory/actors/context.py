@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -9,7 +10,7 @@ import anyio
 
 from repertory.actors.handlers import Actor
 from repertory.actors.references import ActorRef, asking_mailbox, node_of
-from repertory.actors.scheduler import Nursery
+from repertory.actors.scheduler import Nursery, crash_of
 from repertory.actors.supervision import SpawnOptions
 from repertory.actors.tree import ActorNode, Children
 from repertory.errors import ActorStopped, ConfigurationError
@@ -136,8 +137,8 @@ async def _run_task(
     try:
         with scope:
             await function(*args)
-    except Exception as error:  # noqa: BLE001 - the supervisor decides
-        node.fail(error)
+    except (Exception, CancelledError) as raised:  # noqa: BLE001 - the supervisor decides
+        node.fail(crash_of(raised))
     finally:
         if node.tasks is not None:
             node.tasks.discard(scope)

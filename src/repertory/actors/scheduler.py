@@ -1,4 +1,5 @@
-"""The differences between trio and asyncio: how a task sleeps until it is woken; and one timer for all deadlines.
+"""The differences between trio and asyncio: how a task sleeps until it is woken, and whose a cancellation is; and one
+timer for all deadlines.
 
 ``anyio.Event`` would do for waking, but costs 6 to 9 µs more for a round trip than the native primitives, and an
 actor is woken for every burst of messages. Native nurseries are used on trio only: ``asyncio.TaskGroup`` cancels
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
@@ -110,6 +112,31 @@ def current_scheduler() -> Scheduler:
     except RuntimeError:
         return _TrioScheduler()
     return _AsyncioScheduler()
+
+
+def is_being_cancelled() -> bool:
+    """Whether asyncio is cancelling the current task. Always False on trio, which has an error of its own for that."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def crash_of(raised: Exception | CancelledError) -> Exception:
+    """The error to which a crash is put down.
+
+    Raises:
+        CancelledError: It is no crash: the task itself is being cancelled, and not just an asyncio task or future that
+            it waited for.
+    """
+    if isinstance(raised, Exception):
+        return raised
+    if is_being_cancelled():
+        raise raised
+    error = RuntimeError("it waited for something that was cancelled")
+    error.__cause__ = raised
+    return error
 
 
 class Timer(Protocol):

@@ -6,7 +6,6 @@ trio.run received unrecognized yield message``, and ``AttributeError`` when it t
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import traceback
 
@@ -17,12 +16,6 @@ _NO_LOOP = ("no running event loop", "no current event loop")  # raised by async
 _YIELDED_TO_TRIO = "trio.run received unrecognized yield message"
 _YIELDED_TO_ASYNCIO = "Task got bad yield"
 _NO_TRIO = "must be called from async context"
-
-
-def is_being_cancelled() -> bool:
-    """Whether asyncio is cancelling the current task. Always False on trio, which has an error of its own for that."""
-    task = None if _in_trio() else asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def wrong_event_loop(tool: str, error: BaseException) -> tuple[str, str]:

@@ -20,12 +20,13 @@ import msgspec
 from repertory._choices import check_type
 from repertory._error_texts import leaves_of, safe_str
 from repertory._log import Log
+from repertory.actors.scheduler import is_being_cancelled
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
 from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool
-from repertory.tools.event_loops import is_being_cancelled, wrong_event_loop
+from repertory.tools.event_loops import wrong_event_loop
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.schema import LONGEST_NAME

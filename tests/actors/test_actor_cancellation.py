@@ -1,7 +1,12 @@
-"""Errors that an actor's code raises while it is cancelled; trio puts them into one group with the cancellation."""
+"""Errors that come with a cancellation.
+
+An actor's code may raise some while it is cancelled, which trio puts into one group with the cancellation. And an
+asyncio task or future that it waits for may be cancelled, which raises the same as its own cancellation.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -10,7 +15,7 @@ import pytest
 from actor_cast import Add, Boom, Note, Player
 
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision, handler, open_system
-from repertory.errors import ActorFailed
+from repertory.errors import ActorFailed, ActorStopped
 
 
 async def clean_up_badly() -> None:
@@ -147,3 +152,76 @@ def test_a_lazy_actor_does_not_outlive_a_cancelled_block(run_async: Any) -> None
         assert (await ref.wait_stopped()).kind == "killed"
 
     run_async(main)
+
+
+async def wait_for_what_is_cancelled() -> None:
+    """Wait for a future that somebody has given up."""
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+class WaitsInHandler:
+    """Its handler waits for what is cancelled."""
+
+    @handler(Add)
+    async def add(self, _: Add) -> int:
+        """Wait."""
+        await wait_for_what_is_cancelled()
+        return 0
+
+
+class WaitsInTask(Player):
+    """Its background task waits for what is cancelled."""
+
+    @handler(Add)
+    async def add(self, _: Add, ctx: ActorContext) -> int:  # type: ignore[override]
+        """Begin the task, and wait for its end."""
+        ctx.start_soon(wait_for_what_is_cancelled)
+        await anyio.sleep_forever()
+        return 0
+
+
+class WaitsInHook(Player):
+    """Its hook waits for what is cancelled."""
+
+    async def started(self, _: ActorContext) -> None:
+        """Wait."""
+        await wait_for_what_is_cancelled()
+
+
+@pytest.mark.parametrize("kind", [WaitsInHandler, WaitsInTask, WaitsInHook])
+def test_what_is_cancelled_elsewhere_is_a_crash(kind: type) -> None:
+    """It was taken for the end of the actor, and of the block of the system with all its actors."""
+
+    async def main() -> None:
+        supervision = Supervision(max_restarts=0, when_exceeded="stop")
+        async with open_system(supervision=supervision) as system:
+            ref = system.spawn(kind)
+            with pytest.raises((ActorFailed, ActorStopped)):
+                await ref.ask(Add())
+            reason = await ref.wait_stopped()
+            assert isinstance(reason.error, RuntimeError)
+            assert isinstance(reason.error.__cause__, asyncio.CancelledError)
+            assert system.statistics().crashes == 1
+            assert await system.spawn(Player).ask(Add(2)) == 2
+
+    anyio.run(main, backend="asyncio")
+
+
+def test_a_last_hook_may_wait_for_what_is_cancelled() -> None:
+    """That is logged like any of its failures."""
+
+    class WaitsInLastHook(Player):
+        async def stopped(self, _: ActorContext) -> None:
+            await wait_for_what_is_cancelled()
+
+    async def main() -> None:
+        async with open_system() as system:
+            ref = system.spawn(WaitsInLastHook)
+            await ref.ask(Add())
+            ref.kill()
+            assert (await ref.wait_stopped()).kind == "killed"
+            assert await system.spawn(Player).ask(Add(2)) == 2
+
+    anyio.run(main, backend="asyncio")
