@@ -362,9 +362,11 @@ def test_a_unit_that_does_not_fit_is_found(
 
 
 def test_what_the_service_command_writes_fits(tmp_path: Path) -> None:
-    """The doctor looks where ``service install`` writes."""
+    """The doctor looks where ``service install`` writes; what starts the service can be copied as it stands."""
     home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    assert invoke("service", "install", home=tmp_path, env=home).code == 0
+    written = invoke("service", "install", home=tmp_path, env=home)
+    assert written.code == 0
+    assert "\n  systemctl --user enable --now repertory.service\n" in written.err
     assert "repertory.service is right" in checks_of(tmp_path, **home)["systemd"]["fact"]
 
 

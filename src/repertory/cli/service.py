@@ -63,10 +63,11 @@ def install(
     except OSError as error:
         raise ConfigurationError(f"cannot write {error.filename}: {error.strerror}") from error
     started = f"{name}.socket" if socket_activation else f"{name}.service"
-    output.say("start it with:")
-    output.say("  systemctl --user daemon-reload")
-    output.say(f"  systemctl --user enable --now {started}")
-    output.say("keep it running while you are logged out with: loginctl enable-linger")
+    output.say("start it, and keep it running while you are logged out, with:")
+    # To be copied: without a prefix.
+    output.remark(
+        f"  systemctl --user daemon-reload\n  systemctl --user enable --now {started}\n  loginctl enable-linger"
+    )
 
 
 def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:

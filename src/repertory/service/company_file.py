@@ -43,7 +43,7 @@ class TomlFile:
         except OSError as error:
             raise DefinitionError(str(path), f"cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
-            raise DefinitionError(str(path), f"is not valid TOML: {error}") from error
+            raise DefinitionError(str(path), f"it is not valid TOML: {error}") from error
 
     def refuse(self, table: str, key: str, problem: str, *, number: int = 0) -> NoReturn:
         """Raise ``DefinitionError`` for a key of a table; ``number`` counts tables of one name, from 0."""
