@@ -161,19 +161,29 @@ def test_inspect_on_a_wide_terminal_has_two_columns(made: Path, tmp_path: Path) 
     assert any("THE RECORD" in line and "WHAT THE MODEL SAW" in line for line in seen.split("\n"))
 
 
-def test_a_table_in_an_answer_is_one_on_a_terminal(tmp_path: Path) -> None:
-    """Wherever it stands in the text, with what is around it; rows that are too short are filled up."""
-    program = "from repertory.cli.running import print_answer; print_answer({!r})"
-    answer = "See:\n\n| name | place |\n|:---|---:|\n| one | a.py:1 |\n| two\n\n- a point"
+def _printed(answer: str, home: Path, columns: int) -> list[str]:
+    """The lines of an answer on a terminal."""
+    program = f"from repertory.cli.running import print_answer; print_answer({answer!r})"
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program.format(answer)], stdout=theirs, env={**settings(tmp_path), "COLUMNS": "80"}
-    )
+    environment = {**settings(home), "COLUMNS": str(columns)}
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=theirs, env=environment)
     assert process.wait() == 0
     os.close(theirs)
     lines = [line.rstrip() for line in SGR.sub("", os.read(ours, 65_536).decode()).splitlines()]
     os.close(ours)
-    assert lines == ["See:", "", "name  place", "one   a.py:1", "two", "", "• a point"]
+    return lines
+
+
+def test_a_table_in_an_answer_is_one_on_a_terminal(tmp_path: Path) -> None:
+    """Wherever it stands in the text, with what is around it; rows that are too short are filled up."""
+    answer = "See:\n\n| name | place |\n|:---|---:|\n| one | a.py:1 |\n| two\n\n- a point"
+    assert _printed(answer, tmp_path, 80) == ["See:", "", "name  place", "one   a.py:1", "two", "", "• a point"]
+
+
+def test_a_list_in_an_answer_is_shown_whole_on_a_terminal(tmp_path: Path) -> None:
+    """Also where a line ends with a wide letter in the last column."""
+    lines = _printed("- 東京 大阪 京都 名古屋\n- one", tmp_path, 16)
+    assert lines == ["• 東京 大阪 京都", "  名古屋", "• one"]
 
 
 def test_of_another_folder_the_demo_asks_what_is_in_it(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def print_answer(answer: str) -> None:
         for line in lines:
             if line.startswith("- "):  # wrapped under its own first word
                 item = Table.grid()
-                item.add_row("• ", Text(line[2:]))
+                item.add_row("• ", Text(line[2:], overflow="fold"))  # or Rich cuts wide letters at the edge
                 screen.print(item)
             else:
                 # No more Markdown than this: its underscores would remove those of file names.
