@@ -16,8 +16,10 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import mcp_types as types
 import pytest
+import trio.testing
 
 from backends import RunAsync
 from patience import PATIENCE
@@ -356,6 +358,7 @@ class Endless(BaseHTTPRequestHandler):
             answer = {"result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}}
         if asked["method"] == "tools/call":
             called = asked["params"]["name"]
+            self.work()
             answer = {"result": {"content": [{"type": "text", "text": "x" * 1_900_000}]}}
         body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}).encode()
         self.send_response(200)
@@ -374,6 +377,9 @@ class Endless(BaseHTTPRequestHandler):
                     self.wfile.write(b"data:" + b" " * 1_000_000)
             else:
                 self.wfile.write(b"data: %b\n\n" % body if called else body)
+
+    def work(self) -> None:
+        """What a call takes its time for."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
         """Say nothing."""
@@ -419,6 +425,41 @@ def test_the_last_words_of_a_process_are_read_to_their_end() -> None:
         stream.close()
         reader.join(PATIENCE)
     assert kept[-1] == "and that is why"
+
+
+class Slow(Endless):
+    """A server whose answer to a call comes when it is told."""
+
+    asked = threading.Event()
+    told = threading.Event()
+
+    def work(self) -> None:
+        """Wait."""
+        self.asked.set()
+        self.told.wait(PATIENCE)
+
+
+async def test_a_call_over_http_takes_as_long_as_its_deadline_allows(mock_clock: trio.testing.MockClock) -> None:
+    """Here there is none, and the call takes an hour."""
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    results: list[ToolOutput] = []
+    try:
+        server = McpServer("slow", f"http://127.0.0.1:{web.server_port}/mcp", deadline=None)
+        async with opened(server) as tools, anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                results.append(await call_tool(tools["large_event"]))
+
+            tasks.start_soon(ask)
+            assert await anyio.to_thread.run_sync(Slow.asked.wait, PATIENCE)
+            mock_clock.jump(3_600)
+            await trio.testing.wait_all_tasks_blocked()
+            Slow.told.set()
+    finally:
+        web.shutdown()
+        web.server_close()
+    assert [result.status for result in results] == ["ok"]
 
 
 class Forgetful(Endless):

@@ -80,7 +80,7 @@ async def open_client(
             http = await stack.enter_async_context(
                 httpx2.AsyncClient(
                     headers=headers,
-                    timeout=httpx2.Timeout(30.0, read=300.0),
+                    timeout=httpx2.Timeout(30.0, read=None),  # a call takes as long as its deadline allows
                     event_hooks={"response": [partial(_note_refusal, words, forgotten), _bound_reading]},
                 )
             )
