@@ -174,3 +174,12 @@ async def test_what_another_version_asks_is_refused() -> None:
         for text in (*texts, "", "not base 64", texts[0][:8]):
             with pytest.raises(ConfigurationError, match="another version"):
                 await answer_memory(live, Command("cmd-1", live.run_id, "memory", {}), request=text)
+
+
+@pytest.mark.parametrize("answer", [["ItemInfo", {"item": 5}], ["MergeReport", {}], ["Item"], ["Item", [3]], 7])
+def test_what_another_version_answers_is_refused(answer: Any) -> None:
+    """By an error of memory's own, as its users expect them."""
+    text = base64.b64encode(msgspec.msgpack.encode(answer)).decode()
+    for each in (text, text[:5], "not base 64"):
+        with pytest.raises(ConfigurationError, match="knows no answer of this form"):
+            decode_answer(each)

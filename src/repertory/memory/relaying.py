@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final, get_args
 
 import msgspec
@@ -43,12 +44,19 @@ def decode_request(text: str) -> Any:
     Raises:
         ConfigurationError: It is not a request that can be relayed.
     """
-    try:
+    with _same_version("request"):
         kind, fields = _decode(text)
         return msgspec.convert(fields, _REQUESTS[kind])
+
+
+@contextmanager
+def _same_version(what: str) -> Generator[None]:
+    """Explain errors in decoding something by the version of the machine that it comes from."""
+    try:
+        yield
     except UNREADABLE as error:
         raise ConfigurationError(
-            f"memory here knows no request of this form ({error}); is that machine's repertory another version?"
+            f"memory here knows no {what} of this form ({error}); is that machine's repertory another version?"
         ) from error
 
 
@@ -59,12 +67,17 @@ def encode_answer(answer: Any) -> str:
 
 
 def decode_answer(text: str) -> Any:
-    """Decode what ``encode_answer`` made."""
-    kind, answer = _decode(text)
-    made = _ANSWERS.get(kind)
-    if made is None:
-        return answer
-    return [made(**each) for each in answer] if isinstance(answer, list) else _made(made, answer)
+    """Decode what ``encode_answer`` made.
+
+    Raises:
+        ConfigurationError: It is not an answer that memory gives.
+    """
+    with _same_version("answer"):
+        kind, answer = _decode(text)
+        made = _ANSWERS.get(kind)
+        if made is None:
+            return answer
+        return [made(**each) for each in answer] if isinstance(answer, list) else _made(made, answer)
 
 
 def _made(kind: Any, fields: dict[str, Any]) -> Any:

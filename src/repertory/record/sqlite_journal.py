@@ -191,7 +191,7 @@ class OwnedJournal(Journal, Generic[R, W]):
             await anyio.to_thread.run_sync(self._close)
 
     def _insert(self, batch: Batch) -> Ticket:
-        return self.writer.submit(batch)
+        return (self._writer or self.writer).submit(batch)  # without a call of the property for every write
 
     async def _settle(self) -> None:
         if self._writer is not None:
