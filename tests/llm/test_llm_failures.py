@@ -136,6 +136,7 @@ def test_an_error_after_the_status_of_a_success_means_the_same_as_with_its_own()
     """By its type, since it has no status; an unknown one is the server's failure."""
     assert _failures.from_body(PLACE, said("Overloaded", "overloaded_error")).passing
     assert isinstance(_failures.from_body(PLACE, said("no", "permission_error")).error, ModelAuthenticationError)
+    assert "answered 409" in str(_failures.from_body(PLACE, said("changed meanwhile", "conflict_error")).error)
     assert _failures.from_body(PLACE, {"type": "error"}).passing
     assert _failures.from_body(PLACE, said("new", "moon_phase_error")).passing
 
