@@ -360,34 +360,28 @@ class _Connection:
                     # The state that the server gave us may be valid only for one process, or for some minutes.
                     if may_repeat:
                         return await self._call(tool, effect, arguments, msgspec.structs.replace(context, answer=None))
-                    return ToolOutput(
+                    return self._interrupted(
                         f"A person answered what server {self._server.name} had asked, but the server does not know of "
-                        f"its question any more: {error.message}. The call may have had part of its effect: find out "
-                        "before you make it again.",
-                        status="interrupted",
-                        source_type="mcp",
+                        f"its question any more: {error.message}."
                     )
                 if not says_lost(error) and not forgotten.is_set():
                     raise ToolFailed(f"server {self._server.name}: {error.message}") from error
                 self._mark_lost(client)
             if not again:
                 break
-        return ToolOutput(
-            f"The connection to server {self._server.name} was lost during this call. It may have had its effect: find "
-            "out before you call it again.",
-            status="interrupted",
-            source_type="mcp",
-        )
+        return self._interrupted(f"The connection to server {self._server.name} was lost during this call.")
 
     def _unanswered(self) -> ToolOutput:
         """End a call whose server asks again after nobody answered in time. Otherwise it could ask for ever."""
-        return ToolOutput(
-            f"Server {self._server.name} asked a person, nobody answered in time, and it gives no "
-            "result without. The call may have had part of its effect: find out before you make it "
-            "again.",
-            status="interrupted",
-            source_type="mcp",
+        name = self._server.name
+        return self._interrupted(
+            f"Server {name} asked a person, nobody answered in time, and it gives no result without."
         )
+
+    def _interrupted(self, why: str) -> ToolOutput:
+        """Tell the model that nobody knows what came of the call."""
+        told = f"{why} The call may have had its effect, or part of it: find out before you make it again."
+        return ToolOutput(told, status="interrupted", source_type="mcp")
 
     async def _connected(self) -> Client:
         """The connection, reopened if it was lost."""
