@@ -68,7 +68,12 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
     # --- writing ------------------------------------------------------------------------------------------
 
     def submit(
-        self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None, after: Ticket | None = None
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+        emptied: Sequence[int] = (),
     ) -> Ticket:
         """Queue a batch; an empty one is a barrier. Callable from any task and any OS thread; never blocks.
 
@@ -79,6 +84,8 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
             on_commit: Called when the batch is durable, before any waiter of the ticket wakes. The calls are made on
                 the writer's thread, in the order of the batches. It must be quick and must not raise.
             after: An earlier batch that this one builds on. If that was refused, this one is refused too.
+            emptied: The numbers of stored contents whose bodies to delete in the same transaction; see
+                ``delete_bodies``.
 
         Raises:
             RecordRefused: A record cannot be kept exactly. Nothing of the batch was queued; other batches are not
@@ -87,23 +94,13 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
             JournalClosed: After ``aclose``.
             JournalWriteFailed: An earlier batch could not be written.
         """
-        return self._insert(self._batch_of(records, on_commit, after))
-
-    def _batch_of(
-        self,
-        records: Sequence[Record],
-        on_commit: Callable[[], None] | None = None,
-        after: Ticket | None = None,
-        emptied: Sequence[int] = (),
-    ) -> Batch:
-        """Make a batch of some records; it also empties the bodies of the contents with these numbers."""
         records = tuple(self.redact(records))
         callbacks: list[Callable[[], object]] = []
         for observer in self._observers if records else ():
             callbacks.append(partial(observer, records))
         if on_commit is not None:
             callbacks.append(on_commit)
-        return Batch(encode_records(records), callbacks, after, emptied)
+        return self._insert(Batch(encode_records(records), callbacks, after, emptied))
 
     def redact(self, value: T) -> T:
         """The value as it would be recorded: with the journal's secrets replaced, or the same object if it has none."""
@@ -161,4 +158,4 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
 
     async def delete_bodies(self, bodies: Iterable[StoredBody], *, also: Sequence[Record] = ()) -> None:
         """Delete the bodies of stored contents and write further records, in one transaction. Citations stay listed."""
-        await self._insert(self._batch_of(also, emptied=[body.number for body in bodies])).wait()
+        await self.submit(also, emptied=[body.number for body in bodies]).wait()
