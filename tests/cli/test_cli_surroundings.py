@@ -256,6 +256,7 @@ def shell(line: str, *, home: Path) -> Result:
         ("repertory ledger --full --db $DB | true", 1, ""),
         ("repertory ps --db nowhere.db --debug 2>/dev/null", 4, ""),
         ("repertory run $'\\xff\\xfe' --model offline --root . --db new.db --json 2>&1 | tail -c 1 >/dev/null", 0, ""),
+        ("printf '\\xff' | PYTHONIOENCODING=utf-8 repertory send x - --db $DB", 1, "no service runs for"),
         ("repertory inspect $'\\xff' --db $DB", 4, "there is no run '\\udcff'"),
         ("mkdir x && cd x && rmdir ../x && repertory run x --model offline", 2, "the current folder is gone"),
         ("mkdir x && cd x && rmdir ../x && repertory ps --db r.db", 4, "no database at r.db"),

@@ -67,7 +67,7 @@ async def send(
     Its model reads it at its next iteration; a run that has ended or was interrupted continues with it. It is durable
     when the command returns.
     """
-    words = sys.stdin.read() if text == "-" else text
+    words = sys.stdin.buffer.read().decode(errors="replace") if text == "-" else text
     async with ask_service_of(run_id, at) as (client, found):
         await client.send(found, words)
 
