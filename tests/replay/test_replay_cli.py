@@ -111,6 +111,15 @@ def test_a_person_sees_tables_and_a_chart(tmp_path: Path) -> None:
     assert "iterations and more" not in done.out
 
 
+def test_a_chart_that_cannot_be_written_costs_no_figures(tmp_path: Path) -> None:
+    """They are written before the error is, which is one line."""
+    write(tmp_path / "a.json", MESSAGES)
+    (tmp_path / "a.svg").symlink_to("/dev/full")
+    done = replay("a.json", "--model", "r=0.1", "--json", "--plot", "a.svg", cwd=tmp_path)
+    assert (done.code, len(json.loads(done.out)["runs"])) == (2, 1)
+    assert done.err == "repertory: 'a.svg' cannot be written: No space left on device\n"
+
+
 SESSION = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 

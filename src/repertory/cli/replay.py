@@ -89,10 +89,13 @@ def replay(
     with count_up(len(profiles) * sum(len(run.turns) for run in runs), "requests") as count:
         played = play_all(runs, policy=policy, profiles=profiles, jobs=jobs or os.cpu_count() or 1, on_request=count)
     result = report(played, policy=policy, problems=problems, seconds=time.perf_counter() - begun)
+    error = _failed_if(problems or any(figures["failed_runs"] for figures in result["total"]["models"].values()))
     if plot is not None and played:
-        write_chart(plot, _longest(played))
-    failed = problems or any(figures["failed_runs"] for figures in result["total"]["models"].values())
-    return Answer(result, partial(_print_replay, result=result, played=played), _failed_if(failed))
+        try:
+            write_chart(plot, _longest(played))
+        except ConfigurationError as unwritten:  # after the figures, which took so much longer
+            error = unwritten
+    return Answer(result, partial(_print_replay, result=result, played=played), error)
 
 
 def _failed_if(failed: object) -> BaseException | None:

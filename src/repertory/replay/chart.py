@@ -44,7 +44,7 @@ def write_chart(path: Path, models: Mapping[str, Played]) -> None:
         models: The played run, by the name of the model.
 
     Raises:
-        ConfigurationError: See ``check_target``.
+        ConfigurationError: See ``check_target``; or the disk is full, say.
     """
     check_target(path)
     run = next(iter(models.values())).run
@@ -52,12 +52,15 @@ def write_chart(path: Path, models: Mapping[str, Played]) -> None:
     views = {name: played.view for name, played in models.items()}
     name = "".join(each if each.isprintable() else " " for each in clip(run.id, 60))  # XML has no control characters
     text = svg(title=f"Context of {name}, tokens", plain=plain, views=views)
+    data = text.encode()
     if path.suffix == ".png":
         import resvg_py  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-        path.write_bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=2))
-    else:
-        path.write_text(text, encoding="utf-8")
+        data = resvg_py.svg_to_bytes(svg_string=text, zoom=2)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def svg(*, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]]) -> str:
