@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -27,7 +27,7 @@ from repertory.errors import ConfigurationError, ItemNotFound, RepertoryError, R
 
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
-    from repertory.memory import Item, ItemInfo, MergeReport
+    from repertory.memory import Conflict, Item, ItemInfo, MergeReport
     from repertory.record import Journal
     from repertory.service.memories import ItemChange, MemoryView, ScopeChanges
 
@@ -285,31 +285,29 @@ def _lines_of(change: ItemChange, *, full: bool) -> Iterator[Text]:
     mark, colour = _MARKS[change.change]
     yield Text.assemble((f"{mark} {change.change} {one_line(change.item_id)}", f"bold {colour}"))
     if change.change == "conflict":
-        sides = ((name, getattr(change, side)) for name, side in _SIDES)
-        yield from _conflict_lines(sides, full=full)
+        yield from _conflict_lines(change, full=full)
         return
-    before, after = (_words(side).split("\n") if side is not None else [] for side in (change.parent, change.child))
+    before, after = (clean(side.text).split("\n") if side is not None else [] for side in (change.parent, change.child))
     compared = list(difflib.unified_diff(before, after, lineterm="", n=1))[3:]  # after the names and the first position
     lines = ["…" if line.startswith("@@") else line for line in compared]
+    styles = {"+": "green", "-": "red"}
+    yield from _begun([Text(f"  {line}", style=styles.get(line[:1], "dim")) for line in lines], full=full)
+
+
+def _conflict_lines(conflict: ItemChange | Conflict, *, full: bool) -> Iterator[Text]:
+    for name, side in _SIDES:
+        item: Item | None = getattr(conflict, side)
+        lines = ["(nothing)"] if item is None else clean(item.text).split("\n")
+        columns = [(f"  {'' if number else name:8}", line) for number, line in enumerate(lines)]
+        yield from _begun([Text.assemble((side, "dim"), line) for side, line in columns], full=full)
+
+
+def _begun(lines: Sequence[Text], *, full: bool) -> Iterator[Text]:
+    """The first of some lines, and how many more there are; all of them if ``full``."""
     shown = lines if full else lines[:_LINES]
-    for line in shown:
-        yield Text(f"  {line}", style={"+": "green", "-": "red"}.get(line[:1], "dim"))
+    yield from shown
     if len(shown) < len(lines):
         yield Text(f"  … {len(lines) - len(shown):,} more lines; --full shows them", style="dim")
-
-
-def _conflict_lines(sides: Iterable[tuple[str, Item | None]], *, full: bool) -> Iterator[Text]:
-    for name, item in sides:
-        lines = ["(nothing)"] if item is None else _words(item).split("\n")
-        shown = lines if full else lines[:_LINES]
-        for number, line in enumerate(shown):
-            yield Text.assemble((f"  {name if not number else '':8}", "dim"), line)
-        if len(shown) < len(lines):
-            yield Text(f"  {'':8}… {len(lines) - len(shown):,} more lines; --full shows them", style="dim")
-
-
-def _words(item: Item) -> str:
-    return clean(item.text)
 
 
 @memory.command()
@@ -367,7 +365,7 @@ def _print_report(screen: Console, what: str, report: MergeReport, *, full: bool
     for conflict in report.conflicts:
         line = f"! conflict {one_line(conflict.item_id)}, {taken[conflict.taken]}"
         screen.print(Text(line, style="bold yellow"), soft_wrap=True)
-        for part in _conflict_lines(((name, getattr(conflict, side)) for name, side in _SIDES), full=full):
+        for part in _conflict_lines(conflict, full=full):
             screen.print(part, soft_wrap=True)
     outcome = _outcome(len(report.written), len(report.deleted), len(report.conflicts), report.unchanged)
     output.show(screen, one_line(f"{what}: {outcome}"))
