@@ -156,7 +156,8 @@ def test_betas_and_options_reach_the_server(run_async: RunAsync) -> None:
             beta = "thinking-binding-controls-2026-08-01"
             response = await model.complete(request(model="claude-opus-5-5", betas=(beta, "other-2026-01-01")))
             assert response.extra["input_transformations"] == []
-            explicit = request(model="claude-opus-5-5", options={"thinking": {"type": "disabled"}})
+            options = {"thinking": {"type": "disabled"}, "service_tier": "auto", "stop_sequences": ["END"]}
+            explicit = request(model="claude-opus-5-5", options=options)
             await model.complete(explicit)
             assert await model.count_tokens(explicit) > 0
             await model.aclose()

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 _API = "https://api.anthropic.com"
 _WAYS_IN = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
 _MESSAGES, _COUNTING = "/v1/messages", "/v1/messages/count_tokens"
+# What the endpoint that counts takes of a request, as the SDK has it (its MessageCountTokensParams, 2026-11). Of other
+# fields it says that they are not permitted.
+_COUNTED = frozenset((
+    *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control", "speed"),
+    *("context_management", "compaction", "mcp_servers"),
+))  # fmt: skip
 _COUNT_TIMEOUT = 60.0  # seconds; no model has to write a count, and the caller can do without it
 _REFUSAL_TIMEOUT = 5.0  # seconds to read why a server refuses; the status alone says enough
 _Listener: TypeAlias = Callable[[StreamEvent], Any]
@@ -198,8 +204,8 @@ class AnthropicModel:
             ModelError: A subclass of it; ``ModelRequestRejected`` or ``UnknownModel`` if the server cannot count.
         """
         call = await self._open(request)
-        for field in ("max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "metadata"):
-            call.body.pop(field, None)  # the endpoint refuses fields that do not affect the count
+        for field in call.body.keys() - _COUNTED:
+            del call.body[field]
         try:
             with anyio.move_on_after(_COUNT_TIMEOUT):
                 async with _ask(call, _COUNTING, _COUNT_TIMEOUT) as response:

@@ -25,7 +25,10 @@ _FIELDS: dict[str, str | None] = dict.fromkeys(
         *("inference_geo", "diagnostics", "speed", "compaction"),
     )
 ) | {"context_management": "context-management-", "mcp_servers": "mcp-client-"}
-_COUNT_REFUSES = ("max_tokens", "stream", "temperature", "top_p", "top_k", "stop_sequences", "metadata")
+_COUNT_REFUSES = (
+    *("max_tokens", "stream", "temperature", "top_p", "top_k", "stop_sequences", "metadata"),
+    *("service_tier", "inference_geo", "container", "diagnostics"),
+)
 
 
 def check_headers(headers: Mapping[str, str], *, api_key: str | None) -> None:
