@@ -178,6 +178,13 @@ async def test_some_lines_of_one_message(run: Run, one: dict[str, Any]) -> None:
     assert begin.text.endswith("lines 1-1 of 101\nThe heron stands.")
 
 
+async def test_a_call_with_half_a_character_comes_back(run: Run) -> None:
+    """A model's JSON may hold half of an emoji, which UTF-8 cannot."""
+    await run.turn("search", {"q": "\ud83d"}, "nothing")
+    output = await run.call(RETRIEVE, tool_call_id="call-4")
+    assert '[call call-4] search {"q":"\\ud83d"}' in output.text
+
+
 async def test_lines_are_counted_in_one_way(run: Run) -> None:
     """By newlines, as a shortened result and its citation count them: a form feed or U+2028 ends no line."""
     content_id = await run.turn("fetch", {}, "a\fpage\nsome\u2028words\nthe last\r\n", cite=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
 from repertory._excerpts import Lines
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Block, Image, RawBlock, Text, ToolResult, ToolUse, is_media, text_of
 from repertory.record.entries import Entry, Part
+from repertory.record.rows import encode_json
 from repertory.shortening.compactors import compact
 from repertory.tools.context import ContentReader
 
@@ -110,7 +109,7 @@ def words_in(content: Iterable[Block]) -> list[str]:
     lines: list[str] = []
     for block in content:
         if isinstance(block, ToolUse):
-            lines.append(f"[call {block.id}] {block.name} {msgspec.json.encode(block.input).decode()}")
+            lines.append(f"[call {block.id}] {block.name} {encode_json(block.input)}")
         elif isinstance(block, Image | RawBlock):
             lines.append(f"[{'image' if isinstance(block, Image) else block.raw.get('type', 'block')}]")
         elif text := text_of(block):
