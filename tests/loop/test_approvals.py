@@ -467,6 +467,13 @@ def test_a_forbidden_call_is_never_made(run_async: RunAsync) -> None:
     assert till.paid == []
 
 
+def test_a_rule_sees_data_in_one_order() -> None:
+    """Whatever the order in which the model wrote the fields, or in which Python keeps a set."""
+    rule = rp.CallRule("send", {"mail": '{"bcc":*,"to":"eve"}', "tags": '?"a","b","c"?', "parts": '{"1":2}'})
+    for mail in ({"to": "eve", "bcc": []}, {"bcc": [], "to": "eve"}):
+        assert rule.fits("send", {"mail": mail, "tags": {"c", "a", "b"}, "parts": {1: 2}})
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [

@@ -134,5 +134,5 @@ def strictest(verdicts: Iterable[Verdict]) -> Verdict:
 
 def _text_of(value: object) -> str:
     """The text of a value that a pattern is compared with."""
-    plain: Any = msgspec.to_builtins(value, enc_hook=str)
+    plain: Any = msgspec.to_builtins(value, enc_hook=str, order="deterministic", str_keys=True)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
