@@ -711,7 +711,7 @@ def test_options_that_contradict_are_refused() -> None:
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     """When the model is made, not by an error of the HTTP client in a run; what may be secret in it is not shown."""
-    with pytest.raises(ConfigurationError, match="base_url must begin with http") as caught:
+    with pytest.raises(ConfigurationError, match=r"base_url \(or ANTHROPIC_BASE_URL\) must begin with http") as caught:
         AnthropicModel(NAME, base_url=url)
     assert "hush" not in str(caught.value)
 

@@ -110,7 +110,7 @@ class AnthropicModel:
         if api_key is not None and auth_token is not None:
             raise ConfigurationError("both api_key and auth_token are set; the server takes one, so pass one")
         if base_url is not None:
-            _check_url(base_url, "base_url")
+            _check_url(base_url, "base_url (or ANTHROPIC_BASE_URL)")
         self.name = name
         self._api_key = api_key
         self._auth_token = auth_token
@@ -455,7 +455,7 @@ def _check_url(url: str, name: str) -> None:
     if not is_address or "?" in url or "#" in url:  # an endpoint's path is appended
         shown = url.rpartition("@")[2].partition("?")[0].partition("#")[0]
         raise ConfigurationError(
-            f"{name} must begin with http:// or https://, then a host, perhaps a port and a path, got {shown!r}"
+            f"{name} must begin with http:// or https:// and a host, and have no query, got {shown!r}"
         )
 
 
