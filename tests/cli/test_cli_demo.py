@@ -55,7 +55,7 @@ def test_the_demo_makes_a_private_database_that_the_other_commands_find(demo: Re
     runs = in_json.json["runs"]
     assert len(runs) == demo.json["agents"]
     assert sum(run["figures"]["iterations"] for run in runs) == demo.json["iterations"]
-    assert invoke("ps", home=demo_home).out.startswith("No runs in progress.")
+    assert invoke("ps", home=demo_home).out == "No runs in progress. 1 run ended: repertory ps -a lists all.\n"
 
 
 def test_what_the_researchers_saw_was_edited(demo: Result, demo_home: Path) -> None:

@@ -17,6 +17,7 @@ from cli_support import OTHER, Result, in_a_process, invoke, settings
 
 from patience import PATIENCE
 from repertory.record import open_journal
+from repertory.record.sqlite_file import FileLock
 from repertory.testing import open_messages_server
 
 AGENTS = '''
@@ -382,3 +383,12 @@ def test_a_local_server_answers_the_run(tmp_path: Path) -> None:
 
     result = anyio.run(main)
     assert (result.code, result.out) == (0, "hello from the server\n")
+
+
+def test_what_another_process_runs_is_not_said_to_be_continued(made: Path, tmp_path: Path) -> None:
+    """While somebody has the database, its newest run is under way and not interrupted."""
+    lock = FileLock(str(made))
+    held = invoke("resume", "--db", made, home=tmp_path).err
+    lock.release()
+    assert "continuing" not in held
+    assert "continuing run-" in invoke("resume", "--db", made, home=tmp_path).err

@@ -83,6 +83,7 @@ def resume(
     service has the database, the run continues there and the command returns at once; otherwise it continues here.
     """
     from repertory.agents.loading import lasting_reference
+    from repertory.record.opening import is_owned
 
     if find_service(at) is not None:
         if agent or context or root or how.model or how.limit or how.summary_model:
@@ -93,7 +94,7 @@ def resume(
         return anyio.run(resume_in_service, run_id, at)
     path, row = read_row(run_id, at.db, unfinished=True)
     started = row.started
-    if run_id is None:
+    if run_id is None and not is_owned(path):  # else it is not continued here
         # The record may still say running; a run that no process works on was interrupted.
         state = "interrupted" if row.state in ("running", "waiting") else row.state
         output.say(f"continuing {started.run_id}, which is {state}: {output.one_line(started.task, 60)}")

@@ -115,10 +115,10 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
     if shown:
         return ""
     begin = f" Start one: repertory start AGENT TASK{where}." if place is not None else ""
-    ended = len(found.runs) + found.more
+    ended = sum(run.parent_id is None for run in found.runs) + found.more
     if not ended:
         return f"No runs yet.{begin}"
-    return f"No runs in progress. {ended} ended: repertory ps -a{where} shows them.{begin}"
+    return f"No runs in progress. {output.count(ended, 'run')} ended: repertory ps -a{where} lists all.{begin}"
 
 
 def runs_table(runs: Sequence[RunView], width: int) -> Table:
