@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -33,13 +34,7 @@ class FailingJournal(MemoryJournal):
         """Refuse the next batch."""
         self._left = 0
 
-    def submit(
-        self,
-        records: Sequence[Record],
-        *,
-        on_commit: Callable[[], None] | None = None,
-        after: Ticket | None = None,
-    ) -> Ticket:
+    def submit(self, records: Sequence[Record], **options: Any) -> Ticket:
         """Keep a batch, or fail as told."""
         if self._broken:
             raise _refused()
@@ -50,7 +45,7 @@ class FailingJournal(MemoryJournal):
             return ticket
         if self._left is not None:
             self._left -= 1
-        return super().submit(records, on_commit=on_commit, after=after)
+        return super().submit(records, **options)
 
 
 def _refused() -> JournalWriteFailed:
@@ -81,18 +76,12 @@ class SlowJournal(MemoryJournal):
             written = submit()
             wake_all(ticket.finish(written.failure))
 
-    def submit(
-        self,
-        records: Sequence[Record],
-        *,
-        on_commit: Callable[[], None] | None = None,
-        after: Ticket | None = None,
-    ) -> Ticket:
+    def submit(self, records: Sequence[Record], **options: Any) -> Ticket:
         """Keep a batch, or queue it."""
         if self._held is None:
-            return super().submit(records, on_commit=on_commit, after=after)
+            return super().submit(records, **options)
         ticket = Ticket()
-        self._held.append((ticket, partial(super().submit, records, on_commit=on_commit, after=after)))
+        self._held.append((ticket, partial(super().submit, records, **options)))
         return ticket
 
     async def _settle(self) -> None:
@@ -124,15 +113,9 @@ class LateJournal(MemoryJournal):
         if self.ended.is_set():
             await self.acknowledge.wait()
 
-    def submit(
-        self,
-        records: Sequence[Record],
-        *,
-        on_commit: Callable[[], None] | None = None,
-        after: Ticket | None = None,
-    ) -> Ticket:
+    def submit(self, records: Sequence[Record], **options: Any) -> Ticket:
         """Keep a batch."""
-        ticket = super().submit(records, on_commit=on_commit, after=after)
+        ticket = super().submit(records, **options)
         if any(isinstance(record, RunStateChanged) and record.state in FINAL_STATES for record in records):
             self.ended.set()
         return ticket

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -97,17 +98,11 @@ async def test_an_answer_that_is_there_when_the_run_is_stopped_is_kept(end: str)
 class HoldsTheEnd(SlowJournal):
     """A journal whose disk takes its time with the end of a run."""
 
-    def submit(
-        self,
-        records: Sequence[Record],
-        *,
-        on_commit: Callable[[], None] | None = None,
-        after: Ticket | None = None,
-    ) -> Ticket:
+    def submit(self, records: Sequence[Record], **options: Any) -> Ticket:
         """Hold from the end of a run on."""
         if any(isinstance(record, RunStateChanged) and record.state == "done" for record in records):
             self.hold()
-        return super().submit(records, on_commit=on_commit, after=after)
+        return super().submit(records, **options)
 
 
 async def test_a_kill_does_not_undo_an_end_that_is_on_its_way_to_the_disk() -> None:
