@@ -236,8 +236,9 @@ def test_an_older_database_gets_what_it_lacks(run_async: RunAsync, postgres: Pos
         for old in ("VIEW cost_by_purpose", "TABLE payloads CASCADE", "INDEX runs_by_id"):
             connection.execute(f"DROP {old}")
         connection.execute("ALTER TABLE run_states DROP COLUMN reason")
-        migrate(connection, address, version=VERSION + 1)
-        assert schema_version(connection, address, latest=9) == VERSION + 1
+        connection.execute("UPDATE migrations SET version = version - 1")
+        migrate(connection, address)
+        assert schema_version(connection, address) == VERSION
         assert connection.execute(columns).fetchall() == made
 
 

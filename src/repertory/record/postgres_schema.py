@@ -178,7 +178,7 @@ _TRIGGERS: Final = [sql for trigger in TRIGGERS for sql in _trigger(*trigger)]
 _DECLARED: Final = (*_FUNCTIONS, *SHARED, *_TRIGGERS, *_NUMBERS, *_WORDS, *_MACHINES, *VIEWS, _LLM_CALLS)
 
 
-def schema_version(connection: Connection, address: PostgresAddress, *, latest: int = VERSION) -> int:
+def schema_version(connection: Connection, address: PostgresAddress) -> int:
     """Read the schema version of a database; 0 for one without a journal.
 
     Raises:
@@ -195,16 +195,16 @@ def schema_version(connection: Connection, address: PostgresAddress, *, latest: 
     if not has_migrations:
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone() or (0,)
-    return not_too_new(version, address, latest)
+    return not_too_new(version, address)
 
 
-def migrate(connection: Connection, address: PostgresAddress, *, version: int = VERSION) -> None:
+def migrate(connection: Connection, address: PostgresAddress) -> None:
     """Create the tables of a new journal, or bring an older one up to date; one process at a time."""
-    if schema_version(connection, address, latest=version) == version:
+    if schema_version(connection, address) == VERSION:
         return  # without the lock, so that opening waits for nobody
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [_LOCK])
-        if schema_version(connection, address, latest=version) == version:
+        if schema_version(connection, address) == VERSION:
             return
         there = connection.execute(
             """SELECT c.relname, a.attname FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid
@@ -213,7 +213,7 @@ def migrate(connection: Connection, address: PostgresAddress, *, version: int = 
         with connection.pipeline():
             for statement in changes(_DECLARED, there):
                 connection.execute(_translated(statement))
-            values = (version, time.time(), __version__)
+            values = (VERSION, time.time(), __version__)
             connection.execute("INSERT INTO migrations VALUES ($1, $2, $3)", values)
 
 

@@ -297,11 +297,11 @@ def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) ->
                     yield f"ALTER TABLE {named[1]} ADD COLUMN {definition}"
 
 
-def not_too_new(version: int, where: object, latest: int) -> int:
+def not_too_new(version: int, where: object) -> int:
     """Return the version of a journal. Raises ``JournalSchemaTooNew`` if a newer repertory wrote it."""
-    if version > latest:
+    if version > VERSION:
         raise JournalSchemaTooNew(
-            f"{where} has schema {version} and repertory {__version__} reads up to {latest}; "
+            f"{where} has schema {version} and repertory {__version__} reads up to {VERSION}; "
             "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
         )
     return version
@@ -316,7 +316,7 @@ def check_current(version: int, where: object) -> None:
         )
 
 
-def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = VERSION) -> int:
+def schema_version(connection: sqlite3.Connection, path: str) -> int:
     """Read the schema version of a file; 0 for an empty one.
 
     Raises:
@@ -330,12 +330,12 @@ def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = V
         return 0
     if application_id != APPLICATION_ID:
         raise JournalUnreadable(f"{path} is an SQLite database but not a journal; choose another file")
-    return not_too_new(version, path, latest)
+    return not_too_new(version, path)
 
 
-def migrate(connection: sqlite3.Connection, path: str, *, version: int = VERSION) -> None:
+def migrate(connection: sqlite3.Connection, path: str) -> None:
     """Create the tables of a new file, or bring an older one up to date."""
-    if schema_version(connection, path, latest=version) == version:
+    if schema_version(connection, path) == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -344,9 +344,9 @@ def migrate(connection: sqlite3.Connection, path: str, *, version: int = VERSION
         ).fetchall()
         for statement in changes((*SHARED, *_SQLITE, *VIEWS, _LLM_CALLS), there):
             connection.execute(statement)
-        connection.execute("INSERT INTO migrations VALUES (?, ?, ?)", (version, time.time(), __version__))
+        connection.execute("INSERT INTO migrations VALUES (?, ?, ?)", (VERSION, time.time(), __version__))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
