@@ -18,8 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from repertory.errors import ConfigurationError, JournalDamaged, JournalUnreadable, JournalWriteFailed
-from repertory.record.rows import TABLES
-from repertory.record.sqlite_damage import find_damage
+from repertory.record.sqlite_damage import count_records, find_damage
 from repertory.record.sqlite_file import (
     FileLock,
     check_readable,
@@ -93,11 +92,7 @@ def _read_back(copy: Path, source: Path) -> tuple[int, int]:
     if damage:
         raise JournalDamaged(f"{source} is damaged: {'; '.join(damage[:5])}")
     with open_to_read(os.path.realpath(copy)) as connection:
-        counts = [
-            connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name}").fetchone()
-            for table in TABLES.values()
-        ]
-    return sum(count for count, _ in counts), max(seq for _, seq in counts)
+        return count_records(connection)
 
 
 def _copy(source: Path, target: Path, progress: Progress) -> Copied:

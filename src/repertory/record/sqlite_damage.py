@@ -66,17 +66,23 @@ def _misplaced(connection: sqlite3.Connection) -> Iterator[str]:
 def _missing(connection: sqlite3.Connection) -> Iterator[str]:
     """Find missing records: over all tables together, numbers have no gaps."""
     connection.execute("BEGIN")  # all tables are counted at one moment, as the owner may go on writing
-    counts = [
-        connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
-        for table in TABLES.values()
-    ]
+    there, newest = count_records(connection)
     # These two tables have no checksums, and a damaged number may be a text now.
     removed = (
         "SELECT coalesce(sum(CAST(records AS INTEGER)), 0), coalesce(max(CAST(newest AS INTEGER)), 0) FROM removals"
     )
-    counts.append(connection.execute(removed).fetchone())
+    gone, newest_gone = connection.execute(removed).fetchone()
     moved = "SELECT coalesce(sum(CAST(records - upto AS INTEGER)), 0) FROM moved"  # numbers that have gaps
     (gaps,) = connection.execute(moved).fetchone()
-    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # removed records included
-    if there != newest + gaps:
-        yield f"{newest + gaps} records were written, and {there} are there"
+    written = max(newest, newest_gone) + gaps
+    if there + gone != written:
+        yield f"{written} records were written, and {there + gone} are there"
+
+
+def count_records(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many records a file has, and the number of the newest; 0 if there is none."""
+    counts = [
+        connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
+        for table in TABLES.values()
+    ]
+    return sum(count for count, _ in counts), max(seq for _, seq in counts)
