@@ -133,6 +133,17 @@ def test_a_secret_that_comes_in_pieces_is_not_streamed(before: str, after: str, 
     assert streamed == f"{before}[redacted: KEY]{after}"
 
 
+def test_a_secret_that_a_server_quotes_is_not_streamed() -> None:
+    """The error that broke off an answer is shown to whoever has seen a part of that."""
+    stream = Stream(lambda text: text.replace(SECRET, "[redacted: KEY]"), len(SECRET))
+    stream.begin(1)
+    stream.take(TextDelta("x" * 100))
+    reader = stream.reader()
+    unread(reader)
+    stream.take(Retrying(attempt=2, delay=0.0, reason=f"no access with {SECRET}"))
+    assert unread(reader) == [StreamRestarted(iteration=1, reason="no access with [redacted: KEY]")]
+
+
 class Talker:
     """A model that says what a test tells it, piece by piece; each answer waits until it may go on."""
 

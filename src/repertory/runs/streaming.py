@@ -177,7 +177,7 @@ class Stream:
         answer.held.clear()
 
     def _restart(self, answer: _Answer, reason: str) -> None:
-        answer.pieces, answer.restarted = [], reason
+        answer.pieces, answer.restarted = [], self._redact(reason)  # a server may quote anything in it
         answer.attempt += 1
         answer.held.clear()
         self._wake()
