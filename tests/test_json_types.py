@@ -135,6 +135,12 @@ def test_a_value_is_read_and_written_and_read_again(kind: Any, given_: Any, valu
     assert ready.write(ready.read_text(ready.write(value))) == ready.write(value)
 
 
+def test_what_json_has_no_number_for_is_null_in_any_company() -> None:
+    """Also beside half a character, which is written in another way."""
+    assert JsonType(list[Any], "it").write([float("nan"), "a"]) == '[null,"a"]'
+    assert JsonType(list[Any], "it").write([float("nan"), "\ud800"]) == '[null,"\\ud800"]'
+
+
 @pytest.mark.parametrize(
     ("kind", "given_", "value"),
     [

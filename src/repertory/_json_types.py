@@ -121,10 +121,7 @@ class JsonType:
             TypeError: Something in it cannot be written as JSON.
         """
         try:
-            return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
-        except UnicodeEncodeError:  # lone surrogates, which JSON from a model may contain, are escaped
-            plain = msgspec.to_builtins(value, enc_hook=encode_other, order="deterministic", str_keys=True)
-            return json.dumps(plain, separators=(",", ":"))
+            return json_text(value)
         except RecursionError:
             raise TypeError("it is nested too deep") from None
 
@@ -461,3 +458,21 @@ def encode_other(value: Any) -> Any:
     if is_pydantic_model(type(value)):
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+def json_text(value: object) -> str:
+    """A value as JSON, with null for numbers that JSON lacks; the same value always gives the same text.
+
+    Raises:
+        TypeError: Something in it cannot be written as JSON; also ``ValueError``.
+        RecursionError: It contains itself, or is nested too deep.
+    """
+    try:
+        return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
+    except TypeError:  # a dict's keys may be enums, dates and the like; what cannot be written raises again
+        plain = msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True)
+        return msgspec.json.encode(plain, order="deterministic").decode()
+    except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
+        text = json.dumps(msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True), sort_keys=True)
+        plain = json.loads(text, parse_constant=lambda _: None)
+        return json.dumps(plain, separators=(",", ":"))

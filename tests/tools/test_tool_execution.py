@@ -112,8 +112,8 @@ async def test_facts_and_metadata_are_small_plain_json(name: str) -> None:
         (b"a\xff\xfeb", "a��b\n[2 bytes or characters that are not valid text were replaced by �]"),
         ("a\udc80", "a�\n[1 bytes or characters that are not valid text were replaced by �]"),
         ("a\0b", "a�b\n[1 bytes or characters that are not valid text were replaced by �]"),
-        ({"a": "\ud800"}, '{"a": "\\ud800"}'),
-        ({"a": "\ud800", "b": float("nan")}, '{"a": "\\ud800", "b": null}'),
+        ({"a": "\ud800"}, '{"a":"\\ud800"}'),
+        ({"a": "\ud800", "b": float("nan")}, '{"a":"\\ud800","b":null}'),
         ([Text("\udc80x")], (Text("�x\n[1 bytes or characters that are not valid text were replaced by �]"),)),
     ],
 )

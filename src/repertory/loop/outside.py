@@ -17,6 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from repertory._choices import show
+from repertory._json_types import json_text
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
 from repertory.loop.teams import Unfinished
@@ -32,7 +33,7 @@ from repertory.runs.events import (
 from repertory.runs.live import LiveRun
 from repertory.runs.waiting_calls import waiting_id
 from repertory.tools.media import too_large
-from repertory.tools.output import blocks_of, json_text, to_output
+from repertory.tools.output import blocks_of, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.schema import check_by_schema
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from repertory._error_texts import safe_str
+from repertory._json_types import json_text
 from repertory._version import __version__
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json, Message, ToolUse, encode_block
@@ -22,7 +23,6 @@ from repertory.llm.profiles import cost_of
 from repertory.record.records import EventLogged
 from repertory.runs.telemetry import TRACED, TracedRun
 from repertory.tools import Tool, ToolOutput
-from repertory.tools.output import json_text
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -11,7 +11,7 @@ import msgspec
 from repertory._choices import check_choice, check_number, check_struct, check_type, check_types
 from repertory._error_texts import safe_str
 from repertory._frozen import freeze_fields
-from repertory._json_types import encode_other
+from repertory._json_types import json_text
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block, is_media
 from repertory.record.entries import Retrieved
 from repertory.record.records import OutcomeStatus, Record
@@ -258,19 +258,6 @@ def _block(item: object) -> Text | Image | RawBlock:
     if isinstance(item, Text | Image | RawBlock):
         return item
     return Text(item if isinstance(item, str) else json_text(item))
-
-
-def json_text(value: object) -> str:
-    """A value as JSON, with null for numbers that JSON lacks. Raises as ``to_output``."""
-    try:
-        return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
-    except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
-        text = json.dumps(msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True), sort_keys=True)
-        # What JSON has no number for is null, as msgspec writes it.
-        return json.dumps(json.loads(text, parse_constant=lambda _: None))
-    except TypeError:  # a dict's keys may be enums, dates and the like; what cannot be written raises again
-        plain = msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True)
-        return msgspec.json.encode(plain, order="deterministic").decode()
 
 
 def _note(replaced: int, kind: str) -> str:
