@@ -225,3 +225,18 @@ def test_a_default_is_shown_as_json_spells_it() -> None:
 
     signature = tool(find).definition.signature
     assert signature == 'find(root: string (path) = "here", since: string (date) = "2026-01-02")'
+
+
+async def test_arguments_that_are_nested_too_deep_are_the_models_to_repair() -> None:
+    """They fit a parameter that takes anything, and nothing can write them."""
+
+    @tool
+    def keep(value: Any) -> None:
+        """Keep anything."""
+
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    output = await call_tool(keep, {"value": deep})
+    assert output.error is not None
+    assert (output.error.cause, output.text) == ("arguments", "invalid arguments: they are nested too deep")

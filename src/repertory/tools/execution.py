@@ -52,14 +52,17 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
     """
     try:
         values = read_arguments(tool, arguments)
+        digest = context.arguments_digest or arguments_digest(tool.name, arguments)
     except ToolRetry as error:
         return _failure(tool, str(error), "arguments", error)
+    except RecursionError as error:
+        return _failure(tool, "invalid arguments: they are nested too deep", "arguments", error)
     async with compute_limiter() if tool.computes else nullcontext():
         begun = anyio.current_time()  # the wait for a turn does not count as the tool's time
         context = msgspec.structs.replace(
             context,
             staged=[],
-            arguments_digest=context.arguments_digest or arguments_digest(tool.name, arguments),
+            arguments_digest=digest,
             expires_at=None if tool.deadline is None else begun + tool.deadline,
         )
         if tool.definition.context_parameter is not None:
