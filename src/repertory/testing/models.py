@@ -103,7 +103,7 @@ class ScriptedModel(_Fake):
 
     def __init__(self, steps: Iterable[Step], *, name: str = "scripted", profile: ModelProfile | None = None) -> None:
         super().__init__(name, profile)
-        if isinstance(steps, str) or not isinstance(steps, Iterable):
+        if isinstance(steps, str) or not isinstance(steps, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"the steps of a ScriptedModel must be a list, not {show(steps)}")
         self._steps = tuple(steps)
 
@@ -211,7 +211,7 @@ def as_response(
         response = answer
     else:
         several: Sequence[Any] = answer if isinstance(answer, Sequence) else (answer,)
-        blocks = (Text(answer),) if isinstance(answer, str) else tuple(several)
+        blocks: tuple[Any, ...] = (Text(answer),) if isinstance(answer, str) else tuple(several)
         if not all(isinstance(block, Block) for block in blocks):
             raise ModelResponseInvalid(
                 "a test model answers with a text, a call (see repertory.testing.call), a list of blocks such as Text "
