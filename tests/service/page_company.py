@@ -13,7 +13,7 @@ import anyio
 
 import repertory as rp
 from repertory.errors import ModelAuthenticationError
-from repertory.llm.messages import Image, ToolResult, text_of
+from repertory.llm.messages import Image, Text, ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call
 
@@ -116,7 +116,7 @@ def reading(pages: int, pause: float = 0.0) -> Any:
         if number > pages:
             del asked[task]
             return ANSWER
-        return ["I read on.", call("read_page", number=number)]
+        return [Text("I read on."), call("read_page", number=number)]
 
     return FunctionModel(answer)
 
