@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
 from repertory.machines import Machines, open_machines
 from repertory.machines.ownership import Claim
 from repertory.record import Journal, open_journal
-from repertory.record.postgres_journal import PostgresJournal
+from repertory.record.postgres_journal import PostgresJournal, PostgresReader
 from repertory.record.postgres_writer import application_name
 from repertory.record.records import RunStarted, RunState, RunStateChanged
 
@@ -220,6 +220,26 @@ def test_a_connection_that_is_lost_while_a_machine_begins_is_opened_again(
             async with open_machines(journal, name=None, labels=(), lease=LONG) as machines:
                 await journal.write([started("run-1")])
                 assert await machines.owner_of("run-1") == machines.machine_id
+
+    run_async(main)
+
+
+def test_a_machine_whose_joining_was_done_but_not_answered_joins(
+    postgres: PostgresServer, run_async: RunAsync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was lost in between, and what was sent is sent again."""
+    uri, use = postgres.emptied_journal(), PostgresReader._use
+
+    def use_twice(self: PostgresReader, doing: str, work: Callable[[Any], Any]) -> Any:
+        if doing == "take part in":
+            use(self, doing, work)
+        return use(self, doing, work)
+
+    monkeypatch.setattr(PostgresReader, "_use", use_twice)
+
+    async def main() -> None:
+        async with machine(uri, name="one") as (_, machines):
+            assert [each.name for each in await machines.known()] == ["one"]
 
     run_async(main)
 

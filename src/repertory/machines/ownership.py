@@ -33,9 +33,11 @@ _START: Final = """INSERT INTO ownership SELECT $1, CAST($2 AS uuid), 1, $3, $4,
     WHERE ownership.why = 'entering' AND ownership.machine_id = excluded.home"""
 _END: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 
+# Repeated if its answer was lost.
 REGISTER: Final = """INSERT INTO machines
     (machine_id, name, labels, host, pid, kernel, version, lease, started_at, until)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp() + make_interval(secs => $8))"""
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp() + make_interval(secs => $8))
+    ON CONFLICT (machine_id) DO UPDATE SET until = excluded.until"""
 LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.version, m.lease,
         extract(epoch FROM m.started_at)::float8, extract(epoch FROM m.until - clock_timestamp())::float8,
         m.draining, extract(epoch FROM m.lost_at)::float8,
