@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+import trio
 from shared_team import LEDGER, TEAM, make_team
 from typer.testing import CliRunner
 
@@ -22,11 +23,13 @@ from repertory.errors import ConfigurationError, MachineSilent, RunError, RunSto
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
+from repertory.memory.messages import OpenScope
 from repertory.service.control import Control
 from repertory.service.requests import RunsQuery
 from repertory.service.run_tools import run_tools
 from repertory.supervisor import Supervisor
 from repertory.supervisor.relay import RemoteRun
+from repertory.supervisor.relayed_memory import RelayedMemory
 from repertory.testing import FunctionModel, call
 from repertory.tools import tool
 
@@ -225,6 +228,38 @@ def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer
                         await commands.ask(asked)
 
     run_async(main)
+
+
+async def test_memory_is_waited_for_until_a_machine_has_its_run(
+    postgres: PostgresServer, mock_clock: trio.testing.MockClock
+) -> None:
+    """Who shares the memory of a lead that was lost is not told so: it is asked again once the lead continues."""
+    uri, mock_clock.rate = postgres.emptied_journal(), 1.0
+    opened: list[str] = []
+    async with rp.open_supervisor(uri, labels=(), max_runs=1, name="busy", model=_waits(), drain_timeout=0) as busy:
+        await _begun(await busy.spawn(PATIENT, "Wait."))
+        lead = await busy.spawn(PATIENT, "Wait.", agent_ref="test_relay:PATIENT")
+        commands = busy._runtime.commands  # pyright: ignore[reportPrivateUsage]
+        assert commands is not None
+        memory = RelayedMemory(lead.id, commands, busy.journal)
+
+        async def ask() -> None:
+            pending = await memory.ask(OpenScope(owner="run-1.a", scope_id="scope-a"))
+            opened.append((await pending.result()).scope_id)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with postgres.connect(uri) as connection, anyio.fail_after(PATIENCE):
+                while not connection.execute("SELECT 1 FROM commands WHERE verb = 'memory'").fetchone():
+                    await anyio.sleep(0.01)
+            mock_clock.jump(3_600)
+            await anyio.sleep(0)
+            assert not opened
+            async with rp.open_supervisor(uri, labels=(), name="free", model=_waits(), drain_timeout=0):
+                with anyio.fail_after(PATIENCE):
+                    while not opened:
+                        await anyio.sleep(0.01)
+    assert opened == ["scope-a"]
 
 
 async def test_a_command_that_cannot_be_read_ends_no_machine(postgres: PostgresServer) -> None:

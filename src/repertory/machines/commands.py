@@ -75,7 +75,7 @@ class Commands:
 
         Args:
             command: The command; it is safe to repeat.
-            within: Seconds to wait for the answer.
+            within: Seconds to wait for the answer; infinity waits until there is one.
             once: The command's id is never used again, so that its row need not be kept.
 
         Raises:

@@ -5,6 +5,7 @@ Used only if several supervisors share a journal; see ``repertory.machines``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -48,17 +49,18 @@ class RelayedMemory:
     async def relay(self, request: str, *, command_id: str, once: bool) -> str:
         """Send an encoded request; returns the encoded answer.
 
+        It waits for as long as no machine has the lead, or that machine stands still: the model should not be told of a
+        change that failed and is then made, nor that it cannot delegate because a machine was lost.
+
         Args:
             request: The encoded request.
             command_id: The command's id, the same if the request is repeated.
             once: Whether the request is never repeated under this id, so that its answer need not be kept.
         """
-        from repertory.machines.commands import PATIENCE, Command  # here, as nothing of it is needed with one process
+        from repertory.machines.commands import Command  # here, as nothing of it is needed with one process
 
         command = Command(command_id, self._lead_id, "memory", {"request": request})
-        # Should that machine die, the next one answers.
-        within = self._commands.machines.lease.seconds + PATIENCE
-        return await self._commands.ask(command, within=within, once=once)
+        return await self._commands.ask(command, within=math.inf, once=once)
 
 
 async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str:
@@ -69,7 +71,6 @@ async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str
 
     Raises:
         MemoryStoreError, ConfigurationError: As memory does.
-        MachineSilent: The memory belongs to a run on a third machine, which has not answered.
     """
     asked, journal, ref = decode_request(request), live.shared.journal, live.memory.ref
     changes = isinstance(asked, Change)
