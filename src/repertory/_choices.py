@@ -109,6 +109,12 @@ def check_number(name: str, value: Any, kind: Any, *, least: float, most: float 
         raise ConfigurationError(f"{name} must be {words} {bounds}{' or None' * none}, got {show(value)}")
 
 
+def check_seconds(name: str, value: Any) -> None:
+    """Raise ``ConfigurationError`` unless a value is a number of seconds from 0 on; infinity is one."""
+    if value != math.inf:
+        check_number(name, value, int | float, least=0)
+
+
 def check_value(where: str, value: object, kind: Any) -> None:
     """Check that a value is of a type.
 

@@ -635,3 +635,19 @@ def test_a_system_of_impossible_times_is_refused(run_async: Any, wrong: Any) -> 
                 pass
 
     run_async(main)
+
+
+def test_times_may_be_infinite(run_async: Any) -> None:
+    """A count of restarts that never begins again, and an actor that has for ever to stop."""
+    policy = Supervision(period=math.inf, backoff_max=math.inf, backoff_reset=math.inf)
+    diary: list[str] = []
+
+    async def main() -> None:
+        async with open_system(supervision=policy, drain_timeout=math.inf, cleanup_timeout=math.inf) as system:
+            ref = system.spawn(lambda: Member(diary))
+            ref.tell(Crash())
+            assert await ref.ask(Add(1)) == 1
+        assert (await ref.wait_stopped()).kind == "stopped"
+
+    run_async(main)
+    assert diary.count("started") == 2

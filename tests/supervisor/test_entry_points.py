@@ -17,7 +17,7 @@ from backends import RunAsync
 from failing_journals import SlowJournal
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound
-from repertory.llm.messages import text_of
+from repertory.llm.messages import ToolUse, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record.sqlite_journal import MemoryJournal
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -103,6 +103,22 @@ async def test_an_interrupted_run_goes_on_when_it_is_spawned_again_and_an_ended_
                 await stopped.wait_result()
             again = await supervisor.spawn(clerk(), "Go.", run_id="run-2")
             assert again.state == "stopped"
+
+
+async def test_a_supervisor_may_wait_for_its_runs_without_limit(mock_clock: trio.testing.MockClock) -> None:
+    """A model that takes an hour is waited for when the block is left, and what it says then counts."""
+    mock_clock.autojump_threshold = 0
+
+    async def answer(_: ModelRequest) -> ToolUse:
+        asked.set()
+        await trio.sleep(3_600)
+        return call("nothing")
+
+    asked = trio.Event()
+    async with rp.open_supervisor(model=FunctionModel(answer), drain_timeout=math.inf) as supervisor:
+        run = await supervisor.spawn(clerk(), "Go.")
+        await asked.wait()
+    assert (run.statistics().iterations, run.statistics().tool_errors) == (1, 1)
 
 
 @pytest.mark.parametrize(

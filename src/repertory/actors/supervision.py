@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from repertory._choices import check_number, check_struct
+from repertory._choices import check_number, check_seconds, check_struct
 from repertory.errors import ConfigurationError
 
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
@@ -65,7 +65,7 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
         check_number("Supervision.max_restarts", self.max_restarts, int, least=0)
         check_number("Supervision.backoff_factor", self.backoff_factor, int | float, least=1)
         for name in ("period", "backoff_first", "backoff_max", "backoff_reset"):
-            check_number(f"Supervision.{name}", getattr(self, name), int | float, least=0)
+            check_seconds(f"Supervision.{name}", getattr(self, name))
 
     def delay(self, restart: int) -> float:
         """Seconds to wait before the n-th restart in a row, counted from 1."""

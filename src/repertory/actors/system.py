@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
 
-from repertory._choices import check_number
+from repertory._choices import check_number, check_seconds
 from repertory.actors.actor_task import run_actor
 from repertory.actors.handlers import Actor
 from repertory.actors.observation import DeadLetter, DeadLetters, SystemStatistics
@@ -84,8 +84,9 @@ async def open_system(
         name: Used in the names of its tasks.
         supervision: How actors at the top are supervised; None for the defaults of ``Supervision``.
         drain_timeout: Seconds that an actor at the top has to handle its accepted messages and to stop its children,
-            if it is stopped without a timeout of its own.
+            if it is stopped without a timeout of its own. Infinity sets no limit.
         cleanup_timeout: Seconds for each ``stopped`` and ``restarting`` hook, which are shielded from cancellation.
+            Infinity sets no limit.
         timer_resolution: Precision of the deadlines of asks, in seconds, at least 0.001: they are never early, and at
             most this late.
         on_dead_letter: Called with each dead letter, in the scheduler's thread; must not block.
@@ -97,8 +98,8 @@ async def open_system(
         ConfigurationError: A number of seconds is none, or out of range.
         ActorFailed: An actor at the top failed more often than ``supervision`` allows; ``__cause__`` has its error.
     """
-    check_number("drain_timeout", drain_timeout, int | float, least=0)
-    check_number("cleanup_timeout", cleanup_timeout, int | float, least=0)
+    check_seconds("drain_timeout", drain_timeout)
+    check_seconds("cleanup_timeout", cleanup_timeout)
     check_number("timer_resolution", timer_resolution, int | float, least=0.001)
     runtime = Runtime(
         drain_timeout=drain_timeout,

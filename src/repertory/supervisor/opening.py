@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
 
-from repertory._choices import check_choice, check_labels, check_number, check_type, show
+from repertory._choices import check_choice, check_labels, check_number, check_seconds, check_type, show
 from repertory._error_texts import leaves_of
 from repertory._postgres_address import Place
 from repertory.actors import open_system
@@ -97,7 +96,7 @@ async def open_supervisor(
             the ledgers also hold; None keeps them for good. Contents that only the store has are kept, unless a
             ``ResultPolicy`` or whoever stored them set a time. See ``docs/memory.md``.
         telemetry: Produces traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
-        drain_timeout: Seconds to wait for runs when the block is left.
+        drain_timeout: Seconds to wait for runs when the block is left; infinity waits until all have stopped.
         redact: Environment variables whose current values are neither recorded nor shown to a model: each becomes
             ``[redacted: NAME]``. Not allowed with ``journal``; ``open_journal`` has the same option.
         approvals: Which tool calls wait until a person allows them, or are never made; None for no rules. Agents and
@@ -144,8 +143,7 @@ async def open_supervisor(
     if plain_loops is None:
         plain_loops = _plain_loops_wanted()
     check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
-    if drain_timeout != math.inf:
-        check_number("open_supervisor: drain_timeout", drain_timeout, int | float, least=0)
+    check_seconds("open_supervisor: drain_timeout", drain_timeout)
     check_bounds(max_runs, quotas)  # before there is a task group, which would wrap the error in an exception group
     words = "a Telemetry such as OpenTelemetry(), or None for none"
     check_type("open_supervisor: telemetry", telemetry, Telemetry | None, words)
@@ -159,6 +157,7 @@ async def open_supervisor(
             stack.enter_context(redacted_log(journal.redact))
             machines = await _join_machines(stack, journal, name=name, labels=labels, lease=lease)
             models = await stack.enter_async_context(open_models(model, summaries))
+            tallies = await stack.enter_async_context(_open_tallies(journal))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tool_sets = ToolSets(tasks)
             stack.callback(tool_sets.close)  # once no run is left
@@ -174,7 +173,7 @@ async def open_supervisor(
                 models=models,
                 memory=system.spawn(memory, "memory", restart="permanent"),
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
-                tallies=Tallies(journal),
+                tallies=tallies,
                 hub=EventHub(),
                 tool_sets=tool_sets,
                 telemetry=telemetry or NoTelemetry(),
@@ -219,7 +218,6 @@ async def open_supervisor(
             finally:
                 runtime.close()
                 shared.hub.close()
-                shared.tallies.close()
     except BaseExceptionGroup as group:
         # These are the groups of our own task groups; the caller's own error is raised without a group.
         leaves = leaves_of(group)
@@ -232,6 +230,17 @@ async def open_supervisor(
         if all(isinstance(leaf, of_it) for error in errors for leaf in leaves_of(error)):
             raise leaves[0] from leaves[0].__cause__
         raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
+
+
+@asynccontextmanager
+async def _open_tallies(journal: Journal) -> AsyncGenerator[Tallies]:
+    """Tallies that count until no run is left, including what runs still do while they are waited for."""
+    tallies = Tallies(journal)
+    try:
+        yield tallies
+        await journal.write(())
+    finally:
+        tallies.close()
 
 
 async def _join_machines(
