@@ -199,11 +199,12 @@ class Mailbox:
                 ``MOST_UNDER_WAY`` is reached.
             ActorStopped: The scheduler's thread has ended.
         """
+        waiting = len(self.queue)  # looked at first: what moves there meanwhile must not count twice
         under_way = len(self.runtime.foreign)
         if self.room == CLOSED or self.settings.overflow.startswith("drop"):
             is_full = under_way >= MOST_UNDER_WAY
         else:  # everything under way counts against this mailbox: slightly too strict, but never unbounded
-            is_full = len(self.queue) + under_way >= self.settings.capacity
+            is_full = waiting + under_way >= self.settings.capacity
         if is_full:
             raise self._full(message)
         try:
