@@ -25,21 +25,25 @@ class Notes(msgspec.Struct):
     notes: list[str] = msgspec.field(default_factory=list[str])
 
 
-@rp.tool(effect="transactional")
-async def rename(topic: str, context: rp.ToolContext) -> str:
-    """Rename the topic, after everybody has begun."""
-    context.payload.set("topic", topic)
-    for _ in range(50):
-        await anyio.lowlevel.checkpoint()
-    return "renamed"
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with a run whose two tools changed the same place, and one without a payload."""
     path = tmp_path_factory.mktemp("payload") / "p.db"
 
     async def main() -> None:
+        begun: list[str] = []
+        all_begun = anyio.Event()
+
+        @rp.tool(effect="transactional")
+        async def rename(topic: str, context: rp.ToolContext) -> str:
+            """Rename the topic, after everybody has begun."""
+            context.payload.set("topic", topic)
+            begun.append(topic)
+            if len(begun) == 2:
+                all_begun.set()
+            await all_begun.wait()
+            return "renamed"
+
         both = [call("rename", topic="moons\x1b[2J"), call("rename", topic="stars")]
         agent = rp.Agent("a", tools=[rename], model=ScriptedModel([both, "done"]), payload=Notes)
         async with rp.open_supervisor(path) as supervisor:
