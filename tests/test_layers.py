@@ -54,11 +54,13 @@ ANYWHERE = {
     "_error_texts",
     "_frozen",
     "_ids",
+    "_json_text",
     "_json_types",
     "_json_values",
     "_log",
     "_postgres_address",
     "_version",
+    "_web_address",
     "__version__",
 }
 UNBOUND = {"__init__", "__main__"}  # may import every room

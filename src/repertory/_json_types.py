@@ -20,6 +20,7 @@ import msgspec
 from repertory._choices import show
 from repertory._constraints import is_pydantic_model, read_constraints
 from repertory._error_texts import name_error
+from repertory._json_text import decode_text, json_text
 from repertory.errors import ConfigurationError
 
 Json: TypeAlias = dict[str, Any]
@@ -169,27 +170,6 @@ def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = Fal
         raise
     except Exception as error:  # the application's types may raise any error
         raise msgspec.ValidationError(name_error(error)) from error
-
-
-def decode_text(text: str | bytes) -> Any:
-    """Read a JSON text. Half a surrogate pair stays what it is.
-
-    Raises:
-        ValueError: It is not JSON.
-    """
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        try:
-            return json.loads(text, parse_constant=_refuse_constant)  # takes lone surrogates
-        except (ValueError, RecursionError):
-            raise ValueError(f"it is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is a number that JSON does not have")
 
 
 def mend(value: Any, schema: Json, root: Json) -> Any:
@@ -449,30 +429,3 @@ def _retell(error: Any) -> str:
     told = [f"{each['msg']} in field {'.'.join(map(str, each['loc'])) or 'itself'}" for each in errors()]
     left = len(told) - _MOST_RETOLD
     return "; ".join(told[:_MOST_RETOLD]) + (f"; and {left} more" if left > 0 else "")
-
-
-def encode_other(value: Any) -> Any:
-    """A pydantic model or a path as JSON; for ``enc_hook``."""
-    if isinstance(value, PurePath):
-        return str(value)
-    if is_pydantic_model(type(value)):
-        return value.model_dump(mode="json", by_alias=True)
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def json_text(value: object) -> str:
-    """A value as JSON, with null for numbers that JSON lacks; the same value always gives the same text.
-
-    Raises:
-        TypeError: Something in it cannot be written as JSON; also ``ValueError``.
-        RecursionError: It contains itself, or is nested too deep.
-    """
-    try:
-        return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
-    except TypeError:  # a dict's keys may be enums, dates and the like; what cannot be written raises again
-        plain = msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True)
-        return msgspec.json.encode(plain, order="deterministic").decode()
-    except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
-        text = json.dumps(msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True), sort_keys=True)
-        plain = json.loads(text, parse_constant=lambda _: None)
-        return json.dumps(plain, separators=(",", ":"))

@@ -105,8 +105,9 @@ def test_the_key_is_named_and_never_shown(tmp_path: Path) -> None:
     ("address", "said"),
     [
         ("http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
-        ("nonsense", "not a URL"),
-        ("http://127.0.0.1:999999", "cannot be read"),
+        ("nonsense", "must begin with http:// or https:// and a host, got 'nonsense'"),
+        ("http://127.0.0.1:999999", "must begin with http:// or https:// and a host"),
+        ("http://127.0.0.1:9?key=secret", "has a query or a fragment"),
         ("http://user:secret@127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
     ],
 )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from context_histories import Story, expand, long_story, models, pin, plan_afresh, planned, policies, profile, stories
 from random_runs import drawn, lived
+from repertory._json_text import canonical_json
 from repertory.context import (
     EMPTY,
     ContextPolicy,
@@ -31,7 +32,7 @@ from repertory.context import (
 from repertory.context.decisions import entry_at
 from repertory.context.plan import CoverRange, DropThinking, HoldBack, RemoveResult, StubResult
 from repertory.errors import ContextError, ContextOverflow, InvalidRequest
-from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
+from repertory.llm.messages import Text, ToolResult, encode_message, text_of
 from repertory.llm.model import ModelRequest, encode_request
 from repertory.llm.profiles import ModelProfile, Target
 from repertory.llm.validation import validate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from context_histories import Story, measure, planned, profile
+from repertory._json_text import canonical_json
 from repertory.context import EMPTY, ContextPolicy, project
-from repertory.llm.messages import canonical_json
 from repertory.llm.model import encode_request
 
 STRICT = ContextPolicy(rhythm="strict")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from context_histories import PICTURE, Story, long_story, planned, profile
+from repertory._json_text import canonical_json
 from repertory.context import EMPTY, ContextPolicy, Decision, Projector, apply, project
 from repertory.context.plan import CoverRange
-from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, canonical_json, text_of
+from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, text_of
 from repertory.llm.model import Breakpoint, ToolSchema, encode_request
 from repertory.llm.profiles import CacheRules
 from repertory.llm.validation import validate

@@ -707,12 +707,15 @@ def test_options_that_contradict_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost:11434", "ftp://me:hush@localhost", "http://", "http://[::1", "http://host:port", "http://a?key=hush"],
+    ["localhost:11434", "ftp://me:hush@localhost", "http://", "http://[::1", "http://host:port", "http://a..b"],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     """When the model is made, not by an error of the HTTP client in a run; what may be secret in it is not shown."""
     with pytest.raises(ConfigurationError, match=r"base_url \(or ANTHROPIC_BASE_URL\) must begin with http") as caught:
         AnthropicModel(NAME, base_url=url)
+    assert "hush" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="has a query or a fragment") as caught:
+        AnthropicModel(NAME, base_url="http://a?key=hush")
     assert "hush" not in str(caught.value)
 
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory._json_text import canonical_json
 from repertory.llm import Message, ModelRequest, Text, ToolResult, ToolUse, estimate_tokens
 from repertory.llm.estimate import IMAGE_TOKENS
-from repertory.llm.messages import Image, RawBlock, canonical_json, encode_block
+from repertory.llm.messages import Image, RawBlock, encode_block
 from repertory.llm.model import ToolSchema
 
 texts = st.builds(Text, st.text(max_size=200))

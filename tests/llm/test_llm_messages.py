@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory._json_text import canonical_json
 from repertory.llm import Message, Text, ToolResult, ToolUse, text_of
 from repertory.llm.messages import (
     Image,
     RawBlock,
     RedactedThinking,
     Thinking,
-    canonical_json,
     decode_block,
     decode_content,
     decode_message,

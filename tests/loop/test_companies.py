@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import repertory as rp
+from repertory._json_text import canonical_json
 from repertory.llm import ModelRequest, ModelResponse, StreamEvent
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import canonical_json
 from repertory.llm.model import encode_request
 from repertory.testing import FunctionModel
 from repertory.tools.citations import check_citations

@@ -10,8 +10,9 @@ import pytest
 import trio
 
 import repertory as rp
+from repertory._json_text import canonical_json
 from repertory.errors import RunStopped
-from repertory.llm.messages import canonical_json, text_of
+from repertory.llm.messages import text_of
 from repertory.llm.model import encode_request
 from repertory.shortening import register_compactor
 from repertory.shortening.compactors import COMPACTORS

@@ -9,7 +9,7 @@ import pytest
 
 import repertory as rp
 from context_scenes import STRICT, log_of
-from repertory.llm.messages import canonical_json
+from repertory._json_text import canonical_json
 from repertory.llm.model import encode_request
 from repertory.record import Entry
 from repertory.testing import ScriptedModel, call

@@ -548,6 +548,7 @@ def test_a_server_that_cannot_be_opened_says_why(run_async: RunAsync, server: Mc
     ("target", "options", "says"),
     [
         ("npx server", {}, "as a list, such as"),
+        ("http://host:port/mcp?key=hush", {}, "target must begin with http:// .*, got 'http://host:port/mcp'$"),
         ([], {}, "target must be a command"),
         (["a"], {"headers": {"A": "b"}}, "headers are for an address"),
         ("http://a", {"env": {"A": "b"}}, "env and cwd are for a command"),

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import RunAsync
+from repertory._json_text import canonical_json
 from repertory._json_types import JsonType
 from repertory.actors import open_system
 from repertory.errors import ConfigurationError
@@ -29,7 +30,7 @@ from repertory.llm import (
     profile_for,
     text_of,
 )
-from repertory.llm.messages import canonical_json, encode_block, tool_uses
+from repertory.llm.messages import encode_block, tool_uses
 from repertory.llm.model import TextDelta, ToolSchema, ToolUseStarted, encode_request
 from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import repertory as rp
 from context_scenes import STRICT, log_of
 from repertory._frozen import freeze, thaw
-from repertory.llm.messages import Text, ToolResult, ToolUse, canonical_json
+from repertory._json_text import canonical_json
+from repertory.llm.messages import Text, ToolResult, ToolUse
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request
 from repertory.record import Draft, Ledger, MemoryJournal
 from repertory.record.records import RunStarted

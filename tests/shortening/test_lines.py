@@ -183,7 +183,7 @@ def test_paths_identifiers_and_long_numbers_are_names() -> None:
 _PROGRAM = """
 from random_runs import drawn, lived
 from repertory.context import project
-from repertory.llm.messages import canonical_json
+from repertory._json_text import canonical_json
 from repertory.llm.model import encode_request
 import hashlib
 found = hashlib.sha256()

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory._json_text import canonical_json
 from repertory.errors import ToolRetry
-from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, canonical_json
+from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse
 from repertory.record import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.record.entries import Retrieved
 from repertory.record.ledger import Snapshot

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 import repertory as rp
+from repertory._json_text import canonical_json
 from repertory.errors import ConfigurationError
-from repertory.llm.messages import canonical_json, text_of
+from repertory.llm.messages import text_of
 from repertory.testing import ScriptedModel, call
 from repertory.tools import Tool, ToolContext, call_tool, tool
 from repertory.tools.docstrings import read_docstring

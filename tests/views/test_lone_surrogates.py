@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import repertory as rp
-from repertory.llm.messages import canonical_json, text_of
+from repertory._json_text import canonical_json
+from repertory.llm.messages import text_of
 from repertory.llm.model import encode_request
 from repertory.testing import ScriptedModel, call
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from context_scenes import clerk
+from repertory._json_text import canonical_json
 from repertory.errors import ContextOverflow, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.record import open_journal
 from repertory.testing import FunctionModel, MessagesServer, call, open_messages_server

@@ -13,13 +13,14 @@ import msgspec
 
 from repertory._choices import check_choice, check_labels, check_number, check_pattern, check_type, check_types, show
 from repertory._frozen import EMPTY_DICT, freeze_fields, thaw
+from repertory._json_text import canonical_json
 from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
 from repertory.agents.delegation import Delegation
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError
 from repertory.llm.json_outputs import FINAL_RESULT
-from repertory.llm.messages import Json, canonical_json
+from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.memory import MemoryMode, PayloadScope
 from repertory.record.rows import encode_json

@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from repertory._choices import check_pattern, check_text, show
-from repertory._json_types import JsonType, decode_text, inlined, resolve
+from repertory._json_text import decode_text
+from repertory._json_types import JsonType, inlined, resolve
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json

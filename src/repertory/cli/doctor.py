@@ -19,6 +19,7 @@ from rich.text import Text
 
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
+from repertory._web_address import port_of, read_base_address
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import (
@@ -33,7 +34,7 @@ from repertory.cli.databases import (
 from repertory.cli.findings import Finding, Verdict, check_company, check_postgres, check_systemd
 from repertory.cli.options import DATABASE, MODEL, argument, option
 from repertory.cli.service import unit_folder
-from repertory.errors import RepertoryError
+from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.llm import Block, Model
@@ -255,23 +256,19 @@ def _key(environment: Mapping[str, str]) -> Finding:
 
 
 async def _server(environment: Mapping[str, str]) -> Finding:
-    from urllib.parse import urlsplit
-
     name, advice = "server", "write http://HOST:PORT"
     address = environment.get("ANTHROPIC_BASE_URL")
     if not address:
         return Finding(name, "ok", "ANTHROPIC_BASE_URL is not set; a key is used with the provider's own API")
     try:
-        parts = urlsplit(address)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError as error:
-        return Finding(name, "problem", f"ANTHROPIC_BASE_URL cannot be read: {error}", advice)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return Finding(name, "problem", "ANTHROPIC_BASE_URL is not a URL", advice)
-    where = f"{parts.scheme}://{parts.hostname}:{port}"  # without the user and password that a URL may hold
+        parts = read_base_address("ANTHROPIC_BASE_URL", address)
+    except ConfigurationError as error:
+        return Finding(name, "problem", str(error), advice)
+    host, port = str(parts.hostname), port_of(parts)
+    where = f"{parts.scheme}://{host}:{port}"  # without the user and password that a URL may hold
     try:
         with anyio.fail_after(_PATIENCE):
-            stream = await anyio.connect_tcp(parts.hostname, port)
+            stream = await anyio.connect_tcp(host, port)
             await stream.aclose()
     except (OSError, TimeoutError) as error:
         advice = "is it running? Ollama: ollama serve; llama.cpp: llama-server --jinja"

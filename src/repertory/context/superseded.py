@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from repertory._cutting import LOOKED_AT
-from repertory.llm.messages import ToolUse, canonical_json, text_of, tool_uses
+from repertory._json_text import canonical_json
+from repertory.llm.messages import ToolUse, text_of, tool_uses
 from repertory.record.entries import Entry
 from repertory.shortening.shaping import failed
 

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from repertory._json_text import decode_received
 from repertory.errors import ModelResponseInvalid
 from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOST_TOKENS
-from repertory.llm.messages import Json, decode_content, decode_received
+from repertory.llm.messages import Json, decode_content
 from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted, Usage
 
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import anyio.lowlevel
@@ -18,13 +17,15 @@ import anyio.to_thread
 import msgspec
 
 from repertory._error_texts import name_error
+from repertory._json_text import decode_received
+from repertory._web_address import public_address, read_base_address
 from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm import _failures
 from repertory.llm._bounds import DOCUMENT_BYTES, ERROR_BYTES
 from repertory.llm._failures import Failure, Place
 from repertory.llm._stream import Assembler, EventReader, count_of, reading, response_of
 from repertory.llm.features import needed_betas
-from repertory.llm.messages import Json, decode_received
+from repertory.llm.messages import Json
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.llm.retry import RetryPolicy
@@ -110,7 +111,7 @@ class AnthropicModel:
         if api_key is not None and auth_token is not None:
             raise ConfigurationError("both api_key and auth_token are set; the server takes one, so pass one")
         if base_url is not None:
-            _check_url(base_url, "base_url (or ANTHROPIC_BASE_URL)")
+            read_base_address("base_url (or ANTHROPIC_BASE_URL)", base_url)
         self.name = name
         self._api_key = api_key
         self._auth_token = auth_token
@@ -131,7 +132,7 @@ class AnthropicModel:
     def server(self) -> str:
         """The server's address, without any user and password in it."""
         used = self._client and str(self._client.base_url)
-        return _public(used or self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or _API)
+        return public_address(used or self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or _API)
 
     def __repr__(self) -> str:
         return f"AnthropicModel({self.name!r})"  # never the key
@@ -271,7 +272,7 @@ class AnthropicModel:
         elif given is not None and "type" not in given:  # it says only what to do with earlier thinking
             body["thinking"] = {"type": "adaptive", **(self._thinking or {}), **given}
         secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
-        url = _public(str(client.base_url))
+        url = public_address(str(client.base_url))
         return _Call(client, Place(url, request.model, url != _API, secrets), body, needed_betas(body, request.betas))
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
@@ -279,7 +280,7 @@ class AnthropicModel:
 
         sdk = import_module("anthropic")
         if self._base_url is None and (url := os.environ.get("ANTHROPIC_BASE_URL")):
-            _check_url(url, "ANTHROPIC_BASE_URL")
+            read_base_address("ANTHROPIC_BASE_URL", url)
         try:
             client: anthropic.AsyncAnthropic = sdk.AsyncAnthropic(
                 api_key=self._api_key,
@@ -444,22 +445,3 @@ def _translated(place: Place) -> Generator[None]:
         if "authentication method" not in str(error):
             raise
         raise _failures.no_key(place) from error
-
-
-def _check_url(url: str, name: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # an impossible port, or half an IPv6 address
-        is_address = False
-    if not is_address or "?" in url or "#" in url:  # an endpoint's path is appended
-        shown = url.rpartition("@")[2].partition("?")[0].partition("#")[0]
-        raise ConfigurationError(
-            f"{name} must begin with http:// or https:// and a host, and have no query, got {shown!r}"
-        )
-
-
-def _public(url: str) -> str:
-    """An address without user and password, safe to show in a message."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")

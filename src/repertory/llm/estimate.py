@@ -9,17 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from repertory.llm.messages import (
-    Block,
-    Image,
-    Message,
-    RawBlock,
-    ToolResult,
-    canonical_json,
-    encode_block,
-    is_document,
-    is_media,
-)
+from repertory._json_text import canonical_json
+from repertory.llm.messages import Block, Image, Message, RawBlock, ToolResult, encode_block, is_document, is_media
 from repertory.llm.model import ModelRequest, ToolSchema
 
 IMAGE_TOKENS = 1_600  # a large picture's price at the Messages API; its bytes say nothing about its tokens

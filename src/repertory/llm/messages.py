@@ -7,7 +7,6 @@ gives the same JSON object, also for block types that do not exist yet.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import is_not
@@ -16,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from repertory._frozen import freeze_fields
-from repertory._json_types import decode_text
 
 Role: TypeAlias = Literal["user", "assistant"]
 Json: TypeAlias = dict[str, Any]
@@ -235,30 +233,3 @@ def equal_items(old: tuple[Any, ...], new: tuple[Any, ...]) -> int:
         return count
     others = compress(range(count), map(is_not, old, new))  # fast: thousands may be identical
     return next(at for at in others if old[at] != new[at])
-
-
-_json = msgspec.json.Encoder(order="sorted")
-
-
-def canonical_json(value: object) -> bytes:
-    """Encode as JSON with sorted keys: the same value always gives the same bytes.
-
-    Lone surrogates, which JSON from a model may contain and which UTF-8 cannot encode, are escaped.
-    """
-    try:
-        return _json.encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), sort_keys=True, separators=(",", ":")).encode()
-
-
-def decode_received(text: str | bytes) -> Any:
-    """Read a JSON text from elsewhere. Half a surrogate pair, as a cut in JavaScript leaves it, becomes U+FFFD.
-
-    Raises:
-        ValueError: It is not JSON.
-    """
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        whole = json.dumps(decode_text(text), ensure_ascii=False)
-        return msgspec.json.decode(whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

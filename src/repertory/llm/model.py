@@ -10,8 +10,9 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from repertory._frozen import freeze_fields
+from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
-from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message
+from repertory.llm.messages import Block, Json, Message, encode_block, encode_message
 from repertory.llm.profiles import Amount, ModelProfile
 from repertory.llm.profiles import Usage as Usage  # noqa: PLC0414 - a response has one, so it is named here too
 

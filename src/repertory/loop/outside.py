@@ -17,9 +17,9 @@ import anyio
 import anyio.lowlevel
 
 from repertory._choices import show
-from repertory._json_types import json_text
+from repertory._json_text import canonical_json, json_text
 from repertory.errors import ConfigurationError, RunError
-from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
+from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block
 from repertory.loop.teams import Unfinished
 from repertory.record.records import ContentStored, Record
 from repertory.runs.events import (

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from repertory._frozen import freeze_fields
+from repertory._json_text import canonical_json
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import TEAM_TOOLS
 from repertory.errors import ConfigurationError, RunError, ToolRetry
-from repertory.llm.messages import Json, ToolUse, canonical_json
+from repertory.llm.messages import Json, ToolUse
 from repertory.loop.outside import wait_for_decision
 from repertory.runs.events import ApprovalDecided, ApprovalRequested
 from repertory.runs.live import LiveRun

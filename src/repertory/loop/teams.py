@@ -15,12 +15,13 @@ import anyio
 import msgspec
 
 from repertory._frozen import thaw
+from repertory._json_text import canonical_json
 from repertory.actors import ActorContext
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import CANCEL, COLLECT, DELEGATE, MESSAGE, START
 from repertory.agents.tasks import read_task, task_schema
 from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, RunError, ToolFailed, ToolRetry
-from repertory.llm.messages import Json, canonical_json, tool_uses
+from repertory.llm.messages import Json, tool_uses
 from repertory.record import Snapshot
 from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun

@@ -21,6 +21,7 @@ from repertory._choices import check_choice, check_number, check_pattern, check_
 from repertory._cutting import first_chars
 from repertory._error_texts import leaves_of
 from repertory._log import Log
+from repertory._web_address import read_web_address
 from repertory.errors import ConfigurationError, RepertoryError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
 from repertory.mcp.asking import OnInput, legacy_handler, responses, result_later
@@ -120,11 +121,13 @@ class McpServer:
         check_type(f"{where}: trusted", trusted, bool, "True or False")
         if on_input is not None and not callable(on_input):
             raise ConfigurationError(f"{where}: on_input must be a function or None, got {show(on_input)}")
-        if isinstance(target, str) and not target.startswith(("http://", "https://")):
-            raise ConfigurationError(
-                f"{where}: target must be an http:// or https:// address, or a command as a list, "
-                f"such as {target[:200].split() or ['npx', '…']}; got {show(target)}"
-            )
+        if isinstance(target, str):
+            if "://" not in target:
+                raise ConfigurationError(
+                    f"{where}: target must be an http:// or https:// address, or a command as a list, "
+                    f"such as {target[:200].split() or ['npx', '…']}; got {show(target)}"
+                )
+            read_web_address(f"{where}: target", target)
         if not isinstance(target, str | list | tuple) or not target or not all(_is_word(word) for word in target):
             raise ConfigurationError(f"{where}: target must be a command as a list of texts, got {show(target)}")
         if headers and not isinstance(target, str):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from repertory._error_texts import leaves_of
+from repertory._json_text import decode_received
 from repertory.errors import ConfigurationError
-from repertory.llm.messages import decode_received
 from repertory.tools.output import one_line, redact
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from repertory._error_texts import safe_str
-from repertory._json_types import json_text
+from repertory._json_text import json_text
 from repertory._version import __version__
+from repertory._web_address import port_of
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json, Message, ToolUse, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse, server_of
@@ -253,10 +254,9 @@ def _address(url: str) -> _Attributes:
     """Where a model's server is; nothing if that is no address: the model may be an application's own."""
     try:
         parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return {"server.address": parts.hostname, "server.port": port_of(parts)} if parts.hostname else {}
     except ValueError:
         return {}
-    return {"server.address": parts.hostname, "server.port": port} if parts.hostname else {}
 
 
 def _in_parts(message: Message) -> Json:

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
+from repertory._json_text import canonical_json
 from repertory.errors import JournalUnreadable
-from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message, equal_items
+from repertory.llm.messages import Block, Json, Message, encode_block, encode_message, equal_items
 from repertory.llm.model import Breakpoint, ModelRequest, encode_request, put_markers
 from repertory.record.entries import Entry
 from repertory.record.records import ModelCalled

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from repertory._json_text import canonical_json
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import is_compaction
 from repertory.llm.messages import (
@@ -20,7 +21,6 @@ from repertory.llm.messages import (
     Text,
     Thinking,
     ToolResult,
-    canonical_json,
     encode_block,
     tool_uses,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from repertory._json_types import decode_text
+from repertory._json_text import decode_text
 from repertory.errors import RecordingError
 from repertory.replay.formats import read_document
 from repertory.replay.recording import RecordedRun

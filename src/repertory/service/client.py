@@ -13,6 +13,7 @@ import anyio
 import httpx2
 import msgspec
 
+from repertory._json_text import json_bytes
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import (
     ConfigurationError,
@@ -40,7 +41,6 @@ from repertory.service.views import (
     Started,
     Waiting,
     WebhookAttempt,
-    encode,
 )
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ class ServiceClient:
         within: float = ANSWER,
         also: int = 200,
     ) -> T:
-        sent = None if body is None else encode(body)
+        sent = None if body is None else json_bytes(body)
         try:
             with anyio.fail_after(within):
                 answer = await self._http.request(method, path, content=sent)

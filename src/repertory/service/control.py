@@ -15,10 +15,11 @@ import msgspec
 
 from repertory._ids import new_id as _new_id
 from repertory._ids import root_of, unit_of
+from repertory._json_text import canonical_json
 from repertory._version import __version__
 from repertory.agents import load_agent
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
-from repertory.llm.messages import Json, canonical_json
+from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.run_lists import RootFilter
 from repertory.runs.events import StateChanged

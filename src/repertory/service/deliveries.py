@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
+from repertory._json_text import json_bytes
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.record.journal import Journal
 from repertory.record.records import RunState, RunStateChanged, WebhookTried
 from repertory.runs.log import log
 from repertory.service.duties import Duties
-from repertory.service.views import encode
 from repertory.service.webhooks import Webhook, signature
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Change(msgspec.Struct, frozen=True):
         """The posted body: which run came into which state. The run's result is not in it; ask for it by the id."""
         at = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         data = {"id": self.run_id, "state": self.state, "iteration": self.iteration, "error": (self.error or "")[:1000]}
-        return encode({"type": f"run.{self.state}", "timestamp": at, "data": data})
+        return json_bytes({"type": f"run.{self.state}", "timestamp": at, "data": data})
 
 
 class Deliveries:

@@ -17,10 +17,11 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._ids import root_of
+from repertory._json_text import json_bytes
 from repertory.record.journal import Journal
 from repertory.record.records import EventLogged
 from repertory.runs.streaming import Piece, StreamReader
-from repertory.service.views import encode, event_view, removed_view
+from repertory.service.views import event_view, removed_view
 
 PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which a comment shows that the connection is alive
@@ -236,7 +237,7 @@ class Follower(_Stream):
                 if self.removed:
                     self._ended = self._run_id is not None
                     view = removed_view(self.removed.pop(0), seq=self._after)
-                    return b"event: removed\ndata: %b\n\n" % encode(view)
+                    return b"event: removed\ndata: %b\n\n" % json_bytes(view)
                 if self._feed.closed:
                     self._ended = True
                     return b'event: bye\ndata: {"reason":"the service ends"}\n\n'
@@ -248,7 +249,7 @@ class Follower(_Stream):
 
 def frame(sequence: int, event: EventLogged) -> bytes:
     """One event of a stream. JSON has no line breaks, so it is one ``data`` line."""
-    return b"id: %d\ndata: %b\n\n" % (sequence, encode(event_view(sequence, event)))
+    return b"id: %d\ndata: %b\n\n" % (sequence, json_bytes(event_view(sequence, event)))
 
 
 class ModelStream(_Stream):
@@ -273,7 +274,7 @@ class ModelStream(_Stream):
                 pieces.append(await self._next_piece())
                 tasks.cancel_scope.cancel()
         if pieces and pieces[0] is not None:
-            return b"data: %b\n\n" % encode(pieces[0])
+            return b"data: %b\n\n" % json_bytes(pieces[0])
         if pieces or self._feed.closed:
             self._ended = True
             return b"event: end\ndata: {}\n\n"

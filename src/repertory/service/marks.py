@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repertory._json_text import canonical_json
 from repertory.context import Decision
 from repertory.context.plan import TRAIL, CoverRange, ExpandEntry, PinEntry, Plan, RemoveResult, StubResult, UnpinEntry
-from repertory.llm.messages import Json, canonical_json, encode_block
+from repertory.llm.messages import Json, encode_block
 from repertory.record.entries import Entry
 
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from repertory._choices import expected, show
 from repertory._cutting import clip
+from repertory._json_text import json_bytes
 from repertory.errors import (
     ConfigurationError,
     ContentNotFound,
@@ -39,7 +40,7 @@ from repertory.errors import (
     RunNotFound,
     ScopeNotFound,
 )
-from repertory.service.views import Accepted, encode
+from repertory.service.views import Accepted
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -153,7 +154,7 @@ def _endpoint(operation: Operation, service: object) -> Callable[[Request], Awai
 
 def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Make a JSON answer."""
-    return Response(encode(value), status, headers=headers, media_type="application/json")
+    return Response(json_bytes(value), status, headers=headers, media_type="application/json")
 
 
 # --- long requests ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Final, Literal
 
@@ -16,15 +15,6 @@ from repertory.runs.events import AnyEvent, from_record
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.health import Check
 from repertory.supervisor.queue import QueuedRun
-
-
-def encode(value: object) -> bytes:
-    """Write an answer as JSON. A lone surrogate, which JSON from a model may have but UTF-8 has not, becomes U+FFFD."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):

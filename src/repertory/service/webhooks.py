@@ -14,11 +14,12 @@ import os
 import re
 from collections.abc import Sequence
 from typing import Final, get_args
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 import msgspec
 
 from repertory._frozen import freeze_fields
+from repertory._web_address import read_web_address
 from repertory.errors import ConfigurationError
 from repertory.record.records import RunState
 
@@ -57,14 +58,9 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 )
         if not self.secret_env:
             raise ConfigurationError(f"webhook {self.url[:200]!r}: secret_env must name an environment variable")
-        try:
-            parts = urlsplit(self.url)
-            _ = parts.port  # parsed only now
-            (parts.hostname or "").encode("idna")  # fails here instead of at the lookup
-        except ValueError as error:
-            raise ConfigurationError(f"webhook {self.url[:200]!r} is not a valid address: {error}") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname or not _URL.fullmatch(self.url):
-            raise ConfigurationError(f"webhook {self.url[:200]!r} must be https://HOST/…")
+        parts = read_web_address("the url of a webhook", self.url)
+        if not _URL.fullmatch(self.url):
+            raise ConfigurationError(f"webhook {self.url[:200]!r} must be of ASCII letters, digits and signs alone")
         if parts.username is not None or parts.password is not None:
             raise ConfigurationError(f"the webhook at {parts.hostname} has a password in its url; it is shown in lists")
         if parts.scheme == "http" and not self.allow_http and not _is_loopback(parts):

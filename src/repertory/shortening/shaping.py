@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from repertory._cutting import clip, cut, first_chars
-from repertory.llm.messages import Image, RawBlock, Text, ToolResult, canonical_json, is_document, text_of
+from repertory._json_text import canonical_json
+from repertory.llm.messages import Image, RawBlock, Text, ToolResult, is_document, text_of
 from repertory.record.entries import Entry
 from repertory.shortening.compactors import compact, describe, first_words
 from repertory.shortening.rules import ResultRules

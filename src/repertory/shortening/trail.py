@@ -16,7 +16,8 @@ from itertools import chain
 from typing import Protocol
 
 from repertory._cutting import clip, first_chars
-from repertory.llm.messages import Block, Text, ToolUse, canonical_json, equal_items, text_of
+from repertory._json_text import canonical_json
+from repertory.llm.messages import Block, Text, ToolUse, equal_items, text_of
 from repertory.record.entries import Entry
 from repertory.shortening.lines import MAX_READ, Vocabulary, choose_lines, source_lines
 from repertory.shortening.rules import ResultRules, expiring_together

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from repertory._error_texts import name_error
+from repertory._json_text import canonical_json
 from repertory.errors import ModelError
-from repertory.llm.messages import canonical_json
 from repertory.llm.model import (
     BrokenOff,
     Model,

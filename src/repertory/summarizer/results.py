@@ -7,8 +7,8 @@ import re
 import msgspec
 
 from repertory._cutting import clip
+from repertory._json_text import canonical_json
 from repertory.errors import ConfigurationError
-from repertory.llm.messages import canonical_json
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.summarizer.frames import Written, answer_of, mark_for, prompt, room_of, sendable, shortened
 from repertory.summarizer.messages import SummarizeResult

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.estimate import estimate_tokens, text_tokens
 from repertory.llm.features import compaction_request, compaction_text, is_compaction
-from repertory.llm.messages import Text, ToolResult, ToolUse, canonical_json, text_of
+from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.record.entries import Entry
 from repertory.summarizer.frames import Written, answer_of, mark_for, prompt, room_of, shortened

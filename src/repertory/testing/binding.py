@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from repertory.llm.messages import Block, Json, RawBlock, Thinking, canonical_json, encode_block
+from repertory._json_text import canonical_json
+from repertory.llm.messages import Block, Json, RawBlock, Thinking, encode_block
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.refusal import refuse
 from repertory.testing.wire import blocks_of, unmarked

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from repertory._json_text import canonical_json
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Json, Text, canonical_json, decode_block
+from repertory.llm.messages import Json, Text, decode_block
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.prefix_cache import CacheUse, PrefixCache
 from repertory.testing.wire import blocks_of, unmarked, walk

@@ -11,8 +11,8 @@ import msgspec
 from repertory._choices import check_choice, check_number, check_struct, check_type, check_types
 from repertory._error_texts import safe_str
 from repertory._frozen import freeze_fields
-from repertory._json_types import json_text
-from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block, is_media
+from repertory._json_text import canonical_json, json_text
+from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block, is_media
 from repertory.record.entries import Retrieved
 from repertory.record.records import OutcomeStatus, Record
 from repertory.record.rows import MAX_TEXT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from repertory.llm.messages import canonical_json
+from repertory._json_text import canonical_json
 
 if TYPE_CHECKING:
     from repertory.tools.decorator import Tool

@@ -16,7 +16,8 @@ import msgspec
 from repertory._choices import check_pattern
 from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields, thaw
-from repertory._json_types import can_be_sent, encode_other, resolve, schema_of
+from repertory._json_text import encode_other
+from repertory._json_types import can_be_sent, resolve, schema_of
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.features import SERVER_CALLS, is_compaction
 from repertory.llm.messages import (
@@ -26,7 +27,6 @@ from repertory.llm.messages import (
     Text,
     Thinking,
     ToolUse,
-    canonical_json,
     decode_block,
     encode_block,
 )

@@ -16,7 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from repertory._frozen import thaw
-from repertory._json_types import JsonType, decode_text
+from repertory._json_text import decode_text
+from repertory._json_types import JsonType
 from repertory.errors import ModelError, ModelRequestRejected, ResultInvalid
 from repertory.llm.json_outputs import FINAL_RESULT, output_format
 from repertory.llm.messages import Json, Text, ToolUse, text_of, tool_uses

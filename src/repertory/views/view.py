@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from repertory._error_texts import name_error
+from repertory._json_text import canonical_json
 from repertory.actors import ActorRef
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
 from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.features import dropping_mismatched
-from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
+from repertory.llm.messages import RedactedThinking, Text, Thinking, text_of, tool_uses
 from repertory.llm.model import ModelRequest, Reservation, ToolSchema, Usage, server_of
 from repertory.llm.profiles import Amount, amount_at_most, cost_of
 from repertory.llm.validation import Validator
