@@ -6,7 +6,7 @@ import math
 import re
 import reprlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin
 
 import msgspec
 
@@ -14,6 +14,10 @@ from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 _MOST_WHOLE = 2**63 - 1  # the largest whole number that the journal takes
 
@@ -115,6 +119,17 @@ def check_seconds(name: str, value: Any) -> None:
         check_number(name, value, int | float, least=0)
 
 
+def check_deadline(where: str, seconds: object) -> None:
+    """Check that a deadline is a positive number of seconds, or None for no limit.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    check_number(where, seconds, int | float, least=0, none=True)
+    if seconds == 0:
+        raise ConfigurationError(f"{where} must be more than 0 seconds, or None for no limit, got 0")
+
+
 def check_value(where: str, value: object, kind: Any) -> None:
     """Check that a value is of a type.
 
@@ -161,11 +176,14 @@ def check_struct(made: msgspec.Struct) -> None:
     for name, kind in _fields_of(type(made)):
         value = getattr(made, name)
         try:
-            msgspec.convert(value, kind)
+            read = msgspec.convert(value, kind)
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigurationError(
                 f"{type(made).__name__}.{name} is {show(value)}; {expected(kind, error)}"
             ) from error
+        if read != value and not (isinstance(value, list | tuple) and list(read) == list(value)):
+            # msgspec would make a struct of a dict, but it stays a dict.
+            raise ConfigurationError(f"{type(made).__name__}.{name} is {show(value)}; expected {show(read)}")
 
 
 def expected(kind: Any, error: Exception) -> str:

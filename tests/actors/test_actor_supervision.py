@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import anyio
+import msgspec
 import pytest
 import trio
 from actor_cast import Add, AddSlowly, Boom, Crash, Hold, Hooked, Note, Player
@@ -621,7 +622,7 @@ def test_a_permanent_actor_that_leaves_too_often_is_too_much(run_async: Any) -> 
 )
 def test_a_policy_of_impossible_numbers_is_refused(wrong: Any) -> None:
     """Otherwise the wait before a restart would fail, and with it the parent."""
-    with pytest.raises(ConfigurationError, match=f"Supervision.{next(iter(wrong))} must be a"):
+    with pytest.raises(ConfigurationError, match=f"Supervision.{next(iter(wrong))} is .*; expected .* >= "):
         Supervision(**wrong)
 
 
@@ -635,6 +636,13 @@ def test_a_system_of_impossible_times_is_refused(run_async: Any, wrong: Any) -> 
                 pass
 
     run_async(main)
+
+
+def test_a_long_loop_of_crashes_waits_no_longer_than_allowed() -> None:
+    """Also where the factor to the power of the crashes is more than a number can be."""
+    policy = Supervision(backoff_first=1, backoff_factor=1e9, backoff_max=7)
+    assert [policy.delay(restart) for restart in (1, 2, 60, 10_000)] == [1, 7, 7, 7]
+    assert msgspec.structs.replace(policy, backoff_first=0).delay(60) == 0
 
 
 def test_times_may_be_infinite(run_async: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -703,6 +704,13 @@ def test_options_that_contradict_are_refused() -> None:
     """Before anything is sent, with what to do instead."""
     with pytest.raises(ConfigurationError, match="pass one"):
         AnthropicModel(NAME, api_key="a", auth_token="b")
+    for wrong in ({"api_key": KEY.encode()}, {"thinking": True}, {"retry": 3}, {"profile": {}}, {"base_url": 80}):
+        with pytest.raises(ConfigurationError, match=f"AnthropicModel: {next(iter(wrong))}") as caught:
+            AnthropicModel(NAME, **wrong)  # type: ignore[arg-type]
+        assert KEY not in str(caught.value)
+    for seconds in (0, -1.0, math.nan, "60"):
+        with pytest.raises(ConfigurationError, match="request_timeout must be"):
+            AnthropicModel(NAME, request_timeout=seconds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory.errors import ConfigurationError
 from repertory.llm import Usage, profile_for, with_prices
 from repertory.llm.profiles import (
     CATALOG,
@@ -195,6 +198,26 @@ def test_offline_work_has_a_visible_price_and_no_cache(usage: Usage) -> None:
     assert cost_of(OFFLINE, usage) == pytest.approx(cost_of(OFFLINE, plain))
     assert OFFLINE.cache.breakpoints == 0
     assert OFFLINE.prices[0].output > OFFLINE.prices[0].input > 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"context_window": 0},
+        {"max_output": "many"},
+        {"prices": ()},
+        {"cache": {"ttl": 3600}},
+        {"chars_per_token": 0},
+        {"comfort_tokens": -1},
+        {"target": "bound"},
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    """When it is made, not in the middle of planning; a dict is not taken for what it could be made into."""
+    with pytest.raises(ConfigurationError, match=f"ModelProfile.{next(iter(wrong))} is .*; expected"):
+        msgspec.structs.replace(OFFLINE, **wrong)
+    with pytest.raises(ConfigurationError, match=r"Prices\.output is nan; expected"):
+        with_prices(OFFLINE, input=1, output=math.nan)
 
 
 def test_prices_can_be_overridden() -> None:

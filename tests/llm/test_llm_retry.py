@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from email.utils import formatdate
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory.errors import ConfigurationError
 from repertory.llm import RetryPolicy
 from repertory.llm.retry import asked_delay
 
@@ -45,6 +48,15 @@ def test_delays_double_up_to_a_bound() -> None:
     policy = RetryPolicy(first_delay=0.5, longest_delay=3.0)
     assert [policy.delay(n, asked=None, chance=0.0) for n in range(2, 7)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert policy.delay(10_000, asked=None, chance=0.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"attempts": 0}, {"first_delay": -1.0}, {"longest_delay": math.nan}, {"total_time": "9"}, {"jitter": 1.5}]
+)
+def test_a_policy_that_cannot_be_is_refused(wrong: Any) -> None:
+    """When it is made, not when a call has failed."""
+    with pytest.raises(ConfigurationError, match=f"RetryPolicy.{next(iter(wrong))} is .*; expected"):
+        RetryPolicy(**wrong)
 
 
 def test_a_server_that_asks_for_no_wait_gets_no_storm() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from repertory._choices import check_number, check_seconds, check_struct
+from repertory._choices import Natural, NotNegative, Positive, check_struct
 from repertory.errors import ConfigurationError
 
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
@@ -47,32 +47,30 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
             again.
 
     Raises:
-        ConfigurationError: A value is not one of the choices, has the wrong type, or is no number of at least 0 (1 for
+        ConfigurationError: A value is not one of the choices, has the wrong type, or is less than 0 (than 1 for
             ``backoff_factor``).
     """
 
     strategy: Strategy = "one-for-one"
-    max_restarts: int = 3
-    period: float = 5.0
+    max_restarts: Natural = 3
+    period: NotNegative = 5.0
     when_exceeded: Literal["escalate", "stop"] = "escalate"
-    backoff_first: float = 0.0
-    backoff_factor: float = 2.0
-    backoff_max: float = 30.0
-    backoff_reset: float = 60.0
+    backoff_first: NotNegative = 0.0
+    backoff_factor: Annotated[float, msgspec.Meta(ge=1)] = 2.0
+    backoff_max: NotNegative = 30.0
+    backoff_reset: NotNegative = 60.0
 
     def __post_init__(self) -> None:
         check_struct(self)
-        check_number("Supervision.max_restarts", self.max_restarts, int, least=0)
-        check_number("Supervision.backoff_factor", self.backoff_factor, int | float, least=1)
-        for name in ("period", "backoff_first", "backoff_max", "backoff_reset"):
-            check_seconds(f"Supervision.{name}", getattr(self, name))
 
     def delay(self, restart: int) -> float:
         """Seconds to wait before the n-th restart in a row, counted from 1."""
-        if self.backoff_first <= 0:
+        if not self.backoff_first:
             return 0.0
-        # The exponent is capped so that a long-lived crash loop cannot overflow a float.
-        return min(self.backoff_max, self.backoff_first * self.backoff_factor ** min(restart - 1, 64))
+        try:
+            return min(self.backoff_max, self.backoff_first * self.backoff_factor ** (restart - 1))
+        except OverflowError:  # in a long loop of crashes
+            return self.backoff_max
 
 
 class SpawnOptions(TypedDict, total=False):
@@ -98,17 +96,14 @@ class SpawnOptions(TypedDict, total=False):
     lazy: bool
 
 
-_Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Spawn options with their defaults; one object is shared by all actors spawned without options."""
 
     restart: Restart = "transient"
     supervision: Supervision | None = None
-    capacity: _Positive = 10_000
+    capacity: Positive = 10_000
     overflow: Overflow = "wait"
-    attempts: _Positive = 1
+    attempts: Positive = 1
     lazy: bool = False
 
 

@@ -16,6 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
+from repertory._choices import check_deadline, check_type, check_value
 from repertory._error_texts import name_error
 from repertory._json_text import decode_received
 from repertory._web_address import public_address, read_base_address
@@ -108,10 +109,17 @@ class AnthropicModel:
         http_client: httpx2.AsyncClient | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        for what, text in (("api_key", api_key), ("auth_token", auth_token), ("base_url", base_url)):
+            check_value(f"AnthropicModel: {what}", text, str | None)  # its error does not show what may be a key
+        check_value("AnthropicModel: thinking", thinking, Json | None)
+        check_type("AnthropicModel: retry", retry, RetryPolicy, "a RetryPolicy")
+        check_type("AnthropicModel: profile", profile, ModelProfile | None, "a ModelProfile or None")
         if api_key is not None and auth_token is not None:
             raise ConfigurationError("both api_key and auth_token are set; the server takes one, so pass one")
         if base_url is not None:
             read_base_address("base_url (or ANTHROPIC_BASE_URL)", base_url)
+        check_deadline(f"AnthropicModel {name}: content_idle_timeout", content_idle_timeout)
+        check_deadline(f"AnthropicModel {name}: request_timeout", request_timeout)
         self.name = name
         self._api_key = api_key
         self._auth_token = auth_token

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from repertory._choices import Natural, NotNegative, Positive, check_struct, check_type
 from repertory.errors import ConfigurationError, ModelResponseInvalid
 
 Target: TypeAlias = Literal["free", "binding"]
@@ -26,12 +27,15 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
             base prices.
     """
 
-    input: float
-    output: float
-    cache_read: float
-    cache_write: float
-    cache_write_1h: float
-    above: int = 0
+    input: NotNegative
+    output: NotNegative
+    cache_read: NotNegative
+    cache_write: NotNegative
+    cache_write_1h: NotNegative
+    above: Natural = 0
+
+    def __post_init__(self) -> None:
+        check_struct(self)
 
 
 class CacheRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,10 +48,13 @@ class CacheRules(msgspec.Struct, frozen=True, kw_only=True):
         ttl: Seconds that an entry lives after its last use.
     """
 
-    breakpoints: int = 4
-    minimum_tokens: int = 1024
-    lookback_blocks: int = 20
-    ttl: float = 300.0
+    breakpoints: Natural = 4
+    minimum_tokens: Natural = 1024
+    lookback_blocks: Natural = 20
+    ttl: NotNegative = 300.0
+
+    def __post_init__(self) -> None:
+        check_struct(self)
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,19 +81,22 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     target: Target = "free"
-    context_window: int
-    max_output: int
-    prices: tuple[Prices, ...]
+    context_window: Positive
+    max_output: Positive
+    prices: Annotated[tuple[Prices, ...], msgspec.Meta(min_length=1)]
     cache: CacheRules = CacheRules()
-    chars_per_token: float = 4.0
+    chars_per_token: Annotated[float, msgspec.Meta(gt=0)] = 4.0
     as_of: str = ""
     compacts: bool = False
     json_outputs: bool = False
     documents: bool = False
-    comfort_tokens: int | None = None
+    comfort_tokens: Natural | None = None
     summary_model: str = ""
     provider_types: tuple[str, ...] = ()
     known: bool = True
+
+    def __post_init__(self) -> None:
+        check_struct(self)
 
     @property
     def comfort(self) -> int:
@@ -243,7 +253,11 @@ def profile_for(name: str) -> ModelProfile:
     Returns:
         The profile, under the given name. Its ``summary_model`` is "" if the name is in a cloud's or a gateway's
         spelling, since the spelling of the small model's name there is unknown.
+
+    Raises:
+        ConfigurationError: The name is no text.
     """
+    check_type("the name of a model", name, str, "a text")
     key = canonical_name(name)
     found = CATALOG.get(key) or CATALOG.get(f"claude-{key}")
     if found is None:

@@ -6,10 +6,11 @@ import email.utils
 import math
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Annotated
 
 import msgspec
 
-from repertory._choices import check_struct
+from repertory._choices import NotNegative, Positive, check_struct
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,14 +25,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         jitter: Largest share of a delay, from 0 to 1, taken off at random so that callers do not retry in step.
 
     Raises:
-        ConfigurationError: A value is of the wrong type.
+        ConfigurationError: A value is of the wrong type, or out of range.
     """
 
-    attempts: int = 5
-    first_delay: float = 0.5
-    longest_delay: float = 30.0
-    total_time: float = 300.0
-    jitter: float = 0.25
+    attempts: Positive = 5
+    first_delay: NotNegative = 0.5
+    longest_delay: NotNegative = 30.0
+    total_time: NotNegative = 300.0
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
 
     def __post_init__(self) -> None:
         check_struct(self)

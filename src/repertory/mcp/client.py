@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from repertory._choices import check_choice, check_number, check_pattern, check_type, show
+from repertory._choices import check_choice, check_deadline, check_number, check_pattern, check_type, show
 from repertory._cutting import first_chars
 from repertory._error_texts import leaves_of
 from repertory._log import Log
@@ -30,7 +30,7 @@ from repertory.mcp.transport import MOST_SAID, open_client, reason, says_lost
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
-from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP, check_deadline
+from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP
 from repertory.tools.output import ResultLater, one_line, redact
 from repertory.tools.schema import LONGEST_NAME, foreign_definition
 from repertory.tools.tool_sets import Lifetime

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from repertory._choices import show
+from repertory._choices import check_type, show
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Model, NeedsKey, SharedServer
@@ -46,6 +46,7 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
     variables = os.environ if environment is None else environment
     otherwise = DEFAULT_MODEL if any(variables.get(key) for key in _KEYS) else "offline"
     chosen = (variables.get("REPERTORY_MODEL") or otherwise) if name is None else name
+    check_type("a model's name", chosen, str, "a text or None")
     bare = chosen.removeprefix("anthropic:").removeprefix("anthropic/")
     if not _NAME.fullmatch(bare):
         raise ConfigurationError(f"malformed model name {show(chosen)}; {_POSSIBLE}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAl
 
 import msgspec
 
-from repertory._choices import check_choice, check_number, check_type, show
+from repertory._choices import check_choice, check_deadline, check_number, check_type, show
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.llm.model import ToolSchema
@@ -251,14 +251,3 @@ def is_plain_function(value: object) -> bool:
     routine = value.func if isinstance(value, functools.partial) else value
     home = getattr(routine, "__module__", None) or ""
     return inspect.isroutine(routine) and not home.startswith("repertory.tools.")
-
-
-def check_deadline(where: str, seconds: object) -> None:
-    """Check that a deadline is a positive number of seconds, or None for no limit.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
-    check_number(where, seconds, int | float, least=0, none=True)
-    if seconds == 0:
-        raise ConfigurationError(f"{where} must be more than 0 seconds, or None for no limit, got 0")

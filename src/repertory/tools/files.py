@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from repertory._choices import check_number
+from repertory._choices import Positive, check_number
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.shortening import ResultPolicy
 from repertory.tools.confined import Folder, FoundFile, read_all
@@ -19,7 +19,6 @@ from repertory.tools.globs import match_glob
 from repertory.tools.output import ToolOutput
 from repertory.tools.patterns import LONGEST_PATTERN, Matches, search_lines
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 Glob = Annotated[str, msgspec.Meta(max_length=1_000)]
 
 PAGE: Final = 30_000  # characters of one answer: some 8,000 tokens, the most that a result may have without being cut

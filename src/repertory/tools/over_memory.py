@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from repertory._choices import check_type
+from repertory._choices import Positive, check_type
 from repertory.errors import (
     ConfigurationError,
     ItemChanged,
@@ -29,7 +29,6 @@ from repertory.tools.media import media_block
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 _SIDE: Final = 300  # characters of each side of a conflict: enough to choose by, and memory_retrieve gives the rest
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from repertory._choices import check_number
+from repertory._choices import Natural, Positive, check_number
 from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
@@ -25,8 +25,6 @@ from repertory.tools.retrieval_text import hint_of, line_range, media_of, parts_
 from repertory.tools.threads import compute_limiter, run_in_thread
 
 _Found: TypeAlias = tuple[str, list[Part], Json]  # what is shown, which part that is, and facts of it
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def context_tools(*, max_repeats: int = 5) -> list[Tool]:
