@@ -181,9 +181,17 @@ def check_struct(made: msgspec.Struct) -> None:
             raise ConfigurationError(
                 f"{type(made).__name__}.{name} is {show(value)}; {expected(kind, error)}"
             ) from error
-        if read != value and not (isinstance(value, list | tuple) and list(read) == list(value)):
-            # msgspec would make a struct of a dict, but it stays a dict.
+        if _made_of_dict(read, value):
             raise ConfigurationError(f"{type(made).__name__}.{name} is {show(value)}; expected {show(read)}")
+
+
+def _made_of_dict(read: Any, value: Any) -> bool:
+    """Whether msgspec has made a struct of a dict; where values are only checked, the dict would stay."""
+    if isinstance(read, msgspec.Struct):
+        return not isinstance(value, type(read))
+    if isinstance(read, dict):
+        return any(_made_of_dict(each, value[key]) for key, each in read.items())
+    return isinstance(read, list | tuple) and any(map(_made_of_dict, cast("list[Any]", read), value))
 
 
 def expected(kind: Any, error: Exception) -> str:

@@ -76,11 +76,6 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
 
     def __post_init__(self) -> None:
         check_struct(self)
-        policies: list[tuple[str, object]] = [("results", self.results)]
-        policies += ((f"tools[{tool!r}]", policy) for tool, policy in self.tools.items())
-        for name, policy in policies:
-            if not isinstance(policy, ResultPolicy):  # check_types accepts a dictionary, as in JSON
-                raise ConfigurationError(f"ContextPolicy.{name} is {show(policy)}; expected a ResultPolicy")
         freeze_fields(self, "tools")
         if (self.summary_tokens or 0) > (self.budget_tokens or math.inf):
             raise ConfigurationError(

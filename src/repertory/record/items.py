@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from repertory._choices import check_struct
+from repertory._choices import Natural, check_struct
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.record.contents import of_tree
@@ -54,7 +54,7 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     until: float | None = None
     text: str = ""
-    limit: int | None = None
+    limit: Natural | None = None
 
     def __post_init__(self) -> None:
         freeze_fields(self, sequences=("types", "sources", "tags", "related_to"))
@@ -62,8 +62,6 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("since", "until"):
             if math.isnan(getattr(self, name) or 0.0):
                 raise ConfigurationError(f"ItemQuery.{name} must be a time in seconds since 1970, got nan")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigurationError(f"ItemQuery.limit must be at least 0, got {self.limit}")
 
 
 def _index_row(_seq: int, item: ItemWritten) -> IndexRow | None:
