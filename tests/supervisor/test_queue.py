@@ -331,6 +331,31 @@ async def test_clients_beside_each_other_queue_no_more_than_they_may(autojump_cl
     assert sorted(each.client for each in queue) == ["greedy"] * 3 + ["modest"] * 10
 
 
+@pytest.mark.parametrize("bound", [{"max_runs": 2}, {"clients": Quota(queued=1, runs=2)}], ids=["max_runs", "runs"])
+async def test_those_who_find_room_together_queue_no_more_than_they_may(
+    autojump_clock: Any, bound: dict[str, Any]
+) -> None:
+    """Each saw the same two places free, so all were taken in, and all but two waited."""
+    office, states = Office(), list[str]()
+    quotas = Quotas(clients={"*": bound.pop("clients", Quota(queued=1))})
+
+    async def ask(supervisor: rp.Supervisor, number: int) -> None:
+        try:
+            states.append((await supervisor.spawn(agent, f"{number}")).state)
+        except QueueFull:
+            states.append("refused")
+
+    async with (
+        rp.open_supervisor(
+            model=office.model, **bound, quotas=quotas, clock=trio.current_time, drain_timeout=1
+        ) as supervisor,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(6):
+            nursery.start_soon(ask, supervisor, number)
+    assert sorted(states) == ["queued", "refused", "refused", "refused", "running", "running"]
+
+
 async def test_agents_and_clients_have_as_many_runs_as_their_quotas_allow(autojump_clock: Any) -> None:
     """Others pass those who are at theirs; the reason names whose it is."""
     office = Office()

@@ -5,8 +5,7 @@ Only roots wait. A sub-agent's run in the queue would wait for a place that its 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
@@ -72,7 +71,8 @@ class Queue:
         self._going: dict[str, LiveRun] = {}
         self._waiting: dict[str, LiveRun] = {}
         self._elsewhere: set[str] = set()  # on record as waiting, but not taken up in this process
-        self._entering: Counter[str] = Counter()
+        self._beginning: list[RunStarted] = []  # about to begin, and not under way yet
+        self._queueing: list[RunStarted] = []  # about to wait
         self._used: dict[tuple[str, str], Amount] = {}
         self._under_way: Mapping[tuple[str, str], int] = {}  # in all processes that share the journal
         self._changed = anyio.Event()
@@ -100,7 +100,8 @@ class Queue:
         Raises:
             QueueFull: The run would have to wait, and its client has as many runs in the queue as it may.
         """
-        client, why = started.client, why or self.why_waits(started)
+        client = started.client
+        why = why or self.why_waits(started) or self._no_room(started.agent, client, beside=self._beginning)
         most = self._quotas.of_client(client).queued
         waiting = await self._keep_place(started, most) if why and most is not None else None
         if waiting is not None:
@@ -109,7 +110,8 @@ class Queue:
                 f"{name} has {waiting} runs waiting, as many as may (queued); try again later: {why}",
                 retry_after=_RETRY_AFTER,
             )
-        self._entering[client] += 1
+        entering = self._queueing if why else self._beginning
+        entering.append(started)
         try:
             yield
         except BaseException:
@@ -118,13 +120,13 @@ class Queue:
                     await self.shared.give_place_back(started)
             raise
         finally:
-            self._entering[client] -= 1
+            entering.remove(started)
 
     async def _keep_place(self, started: RunStarted, most: int) -> int | None:
         if self.shared is not None:
             return await self.shared.keep_place(started, most=most)
-        client = started.client
-        waiting = self._entering[client] + sum(live.started.client == client for live in self._waiting.values())
+        there = (*self._queueing, *(live.started for live in self._waiting.values()))
+        waiting = sum(each.client == started.client for each in there)
         return waiting if waiting >= most else None
 
     async def refresh(self) -> None:
@@ -240,28 +242,32 @@ class Queue:
 
     # --- what there is room for ---------------------------------------------------------------------------
 
-    def _is_full(self) -> str:
-        if self._max_runs is None or len(self._going) + self._claiming < self._max_runs:
+    def _is_full(self, beside: Sequence[RunStarted] = ()) -> str:
+        going = len(self._going) + len(beside)
+        if self._max_runs is None or going + self._claiming < self._max_runs:
             return ""
-        return f"{len(self._going)} runs are under way, and {self._max_runs} may be at once (max_runs)"
+        return f"{going} runs are under way, and {self._max_runs} may be at once (max_runs)"
 
-    def _counts(self) -> Iterable[tuple[tuple[str, str], int]]:
+    def _counts(self, beside: Sequence[RunStarted]) -> Iterable[tuple[tuple[str, str], int]]:
         """How many runs are under way, by agent and client."""
+        yield from (((each.agent, each.client), 1) for each in beside)
         if self.shared is not None:
-            return self._under_way.items()
-        return (((live.started.agent, live.started.client), 1) for live in self._going.values())
+            yield from self._under_way.items()
+        else:
+            yield from (((live.started.agent, live.started.client), 1) for live in self._going.values())
 
-    def _over_agent(self, name: str) -> str:
+    def _over_agent(self, name: str, beside: Sequence[RunStarted] = ()) -> str:
         quota = self._quotas.of_agent(name)
-        runs = 0 if quota.runs is None else sum(count for (agent, _), count in self._counts() if agent == name)
+        runs = 0 if quota.runs is None else sum(count for (agent, _), count in self._counts(beside) if agent == name)
         used = sum((amount for (agent, _), amount in self._used.items() if agent == name), start=Amount())
         return quota.reached(f"agent {name}", runs=runs, used=used)
 
-    def _over_client(self, name: str) -> str:
+    def _over_client(self, name: str, beside: Sequence[RunStarted] = ()) -> str:
         quota = self._quotas.of_client(name)
-        runs = 0 if quota.runs is None else sum(count for (_, client), count in self._counts() if client == name)
+        runs = 0 if quota.runs is None else sum(count for (_, client), count in self._counts(beside) if client == name)
         used = sum((amount for (_, client), amount in self._used.items() if client == name), start=Amount())
         return quota.reached(f"client {name}" if name else "who asks without a name", runs=runs, used=used)
 
-    def _no_room(self, agent: str, client: str) -> str:
-        return self._is_full() or self._over_agent(agent) or self._over_client(client)
+    def _no_room(self, agent: str, client: str, *, beside: Sequence[RunStarted] = ()) -> str:
+        """Why no run of an agent and a client may begin ``beside`` others that are about to; "" if one may."""
+        return self._is_full(beside) or self._over_agent(agent, beside) or self._over_client(client, beside)
