@@ -133,6 +133,24 @@ def test_a_secret_that_comes_in_pieces_is_not_streamed(before: str, after: str, 
     assert streamed == f"{before}[redacted: KEY]{after}"
 
 
+def test_a_thought_is_streamed_whole_before_the_text_that_follows_it() -> None:
+    """Its end was held back, as it might be the beginning of a secret, until the answer was complete."""
+    stream = Stream(lambda text: text.replace(SECRET, "[redacted: KEY]"), len(SECRET))
+    stream.begin(1)
+    for thought, text in (("I think of it.", "This is the first half"), ("And again.", " and this the second.")):
+        stream.take(ThinkingDelta(thought))
+        stream.take(TextDelta(text))
+    late = stream.reader()
+    stream.finish()
+    said = [(type(piece).__name__, getattr(piece, "text", "")) for piece in unread(late)]
+    assert said == [
+        ("ThinkingStreamed", "I think of it."),
+        ("TextStreamed", "This is the first half"),
+        ("ThinkingStreamed", "And again."),
+        ("TextStreamed", " and this the second."),
+    ]
+
+
 def test_a_secret_that_a_server_quotes_is_not_streamed() -> None:
     """The error that broke off an answer is shown to whoever has seen a part of that."""
     stream = Stream(lambda text: text.replace(SECRET, "[redacted: KEY]"), len(SECRET))

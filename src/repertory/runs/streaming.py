@@ -164,6 +164,8 @@ class Stream:
     def _add_redacted(self, answer: _Answer, event: TextDelta | ThinkingDelta) -> None:
         """Add a piece, but hold back its end, which may be the beginning of a secret."""
         kind = type(event)
+        if kind not in answer.held:  # what came before has ended, and comes before this
+            self._flush_held(answer)
         text = self._redact(answer.held.get(kind, "") + _text_of(event))
         text, answer.held[kind] = text[: -self._held_length], text[-self._held_length :]
         if text:
