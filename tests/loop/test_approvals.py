@@ -400,6 +400,28 @@ def test_the_holder_of_the_root_decides_for_those_below(run_async: RunAsync) -> 
     assert run_async(main) == ("paid ann 1", ["lead delegate", "clerk pay"])
 
 
+def test_a_decision_is_for_the_call_that_waits_though_an_earlier_one_had_its_id(run_async: RunAsync) -> None:
+    """Servers of one's own number the calls of each answer: the lead's own call was taken to be meant, and it hung."""
+    till = Till(approval="always")
+
+    async def main() -> str:
+        pays = [call("pay", call_id="call_0", to=name) for name in ("ann", "bob")]
+        script = [pays[0], call("delegate", call_id="call_1", agent="clerk", task="pay bob"), pays[1], told, told]
+        async with open_with(script) as supervisor:
+            clerk = rp.Agent("clerk", tools=[till.tool])
+            run = await supervisor.spawn(rp.Agent("lead", tools=[till.tool], team=[clerk]), "pay both")
+            for name in ("lead", "clerk"):
+                (asked,) = await waiting(run)
+                assert (asked.agent, asked.call_id) == (name, "call_0")
+                await run.approve("call_0")
+                async for event in run.events(tree=True):
+                    if isinstance(event, ApprovalDecided) and event.agent == name:
+                        break
+            return await run.wait_result()
+
+    assert run_async(main) == "paid bob 1"
+
+
 @pytest.mark.parametrize(
     ("approval", "amount", "asks"),
     [

@@ -149,14 +149,19 @@ class Run(Generic[ResultT]):
         await give_result(self._owner_of(call_id), call_id, result, is_error=is_error)
 
     def _owner_of(self, call_id: str) -> LiveRun:
-        """The run that has a call: this one, or the only one below it that has it."""
-        if self._here.waits.knows(call_id):
+        """The run that has a call: this one, or the only one below it that has it; rather one whose call still waits.
+
+        The ids are the servers' own, and those of some servers differ only within a run.
+        """
+        runs = [live for live in self._here.tree() if live.waits.knows(call_id)]
+        waiting = {call.run_id for call in self.waiting(tree=True) if call.call_id == call_id}
+        runs = [live for live in runs if live.run_id in waiting] or runs
+        if self._live in runs or not runs:
             return self._live
-        below = [live for live in self._live.tree() if live.waits.knows(call_id)]
-        if len(below) > 1:
-            names = ", ".join(live.run_id for live in below)
+        if len(runs) > 1:
+            names = ", ".join(live.run_id for live in runs)
             raise RunError(f"several runs have a call {show(call_id)}: {names}; say it to one, supervisor.run(run_id)")
-        return below[0] if below else self._live
+        return runs[0]
 
     @property
     def is_ending(self) -> bool:
