@@ -12,6 +12,7 @@ import trio.testing
 
 import repertory as rp
 from backends import RunAsync
+from failing_journals import LateJournal
 from patience import PATIENCE
 from repertory.errors import RunStopped
 from repertory.llm.messages import ToolResult, ToolUse, text_of
@@ -142,6 +143,55 @@ async def test_a_sub_agent_that_begins_while_the_tree_is_stopping_ends_with_it()
         with trio.fail_after(PATIENCE), pytest.raises(RunStopped):
             await run.wait_result()
         assert {row.state for row in await supervisor.runs()} == {"stopped"}
+
+
+async def test_a_sub_agent_that_begins_while_the_supervisor_closes_does_no_work_there() -> None:
+    """It worked to its end, however long that took; it begins when the tree is resumed."""
+    asked, go, workers = trio.Event(), trio.Event(), list[str]()
+
+    async def answer(request: ModelRequest) -> object:
+        if text_of(request.system) == "lead":
+            asked.set()
+            await go.wait()
+            return reports_in(request)[0] if reports_in(request) else call("delegate", agent="worker", task="x")
+        workers.append("asked")
+        return "Done."
+
+    async def let_go() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+
+    async with rp.open_journal() as journal, trio.open_nursery() as nursery:
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(lead(), "Go.")
+            await asked.wait()
+            nursery.start_soon(let_go)  # once the block is being left
+        assert [row.started.agent for row in await journal.read_runs()] == ["lead", "worker"]
+        assert not workers
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            assert await (await supervisor.resume(run.id, agent=lead())).wait_result() == "Done."
+
+
+async def test_a_sub_agent_whose_end_is_being_written_keeps_it_when_its_lead_is_killed() -> None:
+    """What was done stood as stopped on record, and the run continued after its end when the tree did."""
+    journal = LateJournal()
+
+    async def answer(request: ModelRequest) -> object:
+        if text_of(request.system) == "lead":
+            return reports_in(request)[0] if reports_in(request) else call("delegate", agent="worker", task="x")
+        return "Done."
+
+    async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+        run = await supervisor.spawn(lead(), "Go.")
+        await journal.ended.wait()
+        run.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        journal.acknowledge.set()
+        assert await run.wait_ended() == "stopped"
+        (worker,) = run.children
+        assert await worker.wait_result() == "Done."
+        assert [row.state for row in await supervisor.runs()] == ["stopped", "done"]
+    await journal.aclose()
 
 
 async def test_what_a_new_team_does_not_take_up_is_closed_when_the_tree_ends() -> None:

@@ -41,7 +41,8 @@ class Ends:
 
     def submit_end(self, live: LiveRun, end: RunEnd) -> None:
         """Submit the record of how a run ended; ``reap`` or ``end_run`` does the rest."""
-        left = [run for run in live.tree() if run is not live and run.state not in FINAL_STATES]
+        # The end of one that is only waiting for the disk is fixed already.
+        left = [run for run in live.tree() if run is not live and run.end is None and run.state not in FINAL_STATES]
         records: list[Record] = []
         for run in (*left, live):
             run.ending, run.end = True, end if run is live else RunEnd("stopped")

@@ -471,13 +471,10 @@ class Runtime:
         live.ref, live.state = ref, "running"
         if live.parent is not None:
             live.place = live.parent.line.join(live.wake)
+            live.set_desired_state(live.parent.desired_state)
         else:
             self.queue.mark_started(live)
         self.runs.actors[live.run_id] = ref
-        if live.parent is not None and live.parent.desired_state == "pause":
-            live.set_desired_state("pause")
-        if any(run.stop_asked for run in live.lineage()):
-            live.set_desired_state("stop")
         if live.parent is None:
             live.tally.clock.run(on=True)
         if live.agent.limits.seconds is not None:
