@@ -400,6 +400,46 @@ def test_the_holder_of_the_root_decides_for_those_below(run_async: RunAsync) -> 
     assert run_async(main) == ("paid ann 1", ["lead delegate", "clerk pay"])
 
 
+def test_a_decision_is_repeated_when_the_sub_agent_has_ended_in_an_earlier_process(
+    run_async: RunAsync, tmp_path: Path
+) -> None:
+    """The record knows, though the run that was read back has no sub-agents that had ended."""
+    till = Till(approval="always")
+    lead = rp.Agent("lead", team=[rp.Agent("clerk", tools=[till.tool])])
+
+    async def main() -> None:
+        pays = [call("pay", call_id="c1", to="ann"), call("pay", call_id="c2", to="bob")]
+        stuck = anyio.Event()
+
+        async def stick(request: ModelRequest) -> str:
+            stuck.set()
+            await anyio.sleep_forever()
+            return ""
+
+        script = [call("delegate", agent="clerk", task="pay"), pays, told, stick]
+        async with open_with(script, path=tmp_path / "j.db", drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(lead, "pay")
+            await waiting(run, 2)
+            await run.approve("c1")
+            await run.deny("c2", "no", by="eve")
+            await stuck.wait()
+        async with open_with([told], path=tmp_path / "j.db") as supervisor:
+            run = await supervisor.resume(run.id, agent=lead)
+            for _ in ("under way", "ended"):
+                assert not run.children
+                await run.approve("c1")
+                await run.deny("c2", "never")
+                for arguments, call_id in (({"to": "eve"}, "c1"), (None, "c2")):
+                    with pytest.raises(RunError, match="was decided already"):
+                        await run.approve(call_id, arguments=arguments)
+                with pytest.raises(RunError, match="no call 'c3'"):
+                    await run.approve("c3")
+                await run.wait_result()
+
+    run_async(main)
+    assert till.paid == [("ann", 1)]
+
+
 def test_a_decision_is_for_the_call_that_waits_though_an_earlier_one_had_its_id(run_async: RunAsync) -> None:
     """Servers of one's own number the calls of each answer: the lead's own call was taken to be meant, and it hung."""
     till = Till(approval="always")

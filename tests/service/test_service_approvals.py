@@ -72,13 +72,13 @@ def test_calls_are_listed_decided_and_given_their_result(short: Path, run_async:
             detail = await client.wait_for(run_id, "done")
             assert detail["result"] == "Done."
             assert await client.get("/approvals") == {"waiting": []}
-            assert "not under way" in (await client.post(f"{path}/c2/approve", {}, 409))["error"]
+            assert "denied: no" in (await client.post(f"{path}/c2/approve", {}, 409))["error"]
             # Who has not heard an answer, as the service died before it, asks once more when all is over.
             await client.post(f"{path}/c1/approve", {"by": "eve"})
             await client.post(f"{path}/c1/approve", {"arguments": {"to": "ann", "amount": 1}})
             await client.post(f"{path}/c2/deny", {"reason": "no"})
             other = {"arguments": {"to": "ann", "amount": 2}}
-            assert "not under way" in (await client.post(f"{path}/c1/approve", other, 409))["error"]
+            assert "already by eve: allowed" in (await client.post(f"{path}/c1/approve", other, 409))["error"]
 
     run_async(main)
 

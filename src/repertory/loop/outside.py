@@ -21,6 +21,7 @@ from repertory._json_text import canonical_json, json_text
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block
 from repertory.loop.teams import Unfinished
+from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, Record
 from repertory.runs.events import (
     AnyEvent,
@@ -28,6 +29,7 @@ from repertory.runs.events import (
     ApprovalRequested,
     ResultAwaited,
     ResultGiven,
+    from_record,
     to_record,
 )
 from repertory.runs.live import LiveRun
@@ -137,25 +139,41 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
     if arguments is not None:
         await _wait_until_checkable(live, call_id)
     request, known = live.waits.requested.get(call_id), live.waits.decided.get(call_id)
-    if request is None:
-        raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for an approval; run.waiting() lists those")
-    arguments, reason, by = live.shared.journal.redact((arguments, reason, by))
+    journal = live.shared.journal
+    arguments, reason, by = journal.redact((arguments, reason, by))
     try:
-        digest = request.digest if arguments is None else arguments_digest(request.tool, arguments)
+        canonical_json(arguments)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the arguments of call {call_id} must be JSON: {error}") from error
     if known is not None:
-        if (known.allowed, known.digest) != (allowed, digest):
-            how = "allowed" if known.allowed else f"denied: {known.reason}"
-            who = f" by {known.by}" if known.by else ""
-            raise RunError(f"call {call_id} of run {live.run_id} was decided already{who}: {how}")
+        _check_same([known], allowed=allowed, arguments=arguments)
         await live.waits.durable(known)
         return
+    if request is None:
+        if await was_decided(journal, live.run_id, call_id, allowed=allowed, arguments=arguments):
+            return
+        raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for an approval; run.waiting() lists those")
     _check_still_waits(live, call_id)
-    if arguments is not None and digest != request.digest:
+    if arguments is not None and arguments_digest(request.tool, arguments) != request.digest:
         live.waits.permit_edit[call_id](arguments)
     decided = _decide(live, request, allowed=allowed, arguments=arguments, reason=reason, by=by)
     await live.waits.durable(decided)
+
+
+async def was_decided(journal: Journal, run_id: str, call_id: str, *, allowed: bool, arguments: Json | None) -> bool:
+    """Whether the record says that a call of a run, or of one below it, was decided in the same way.
+
+    Raises:
+        RunError: It was decided otherwise.
+    """
+    known = list[ApprovalDecided]()  # several, if the server's ids differ only within a run
+    for owner in await journal.read_tree(run_id):
+        for _, record in await journal.read_events(owner, types=[ApprovalDecided.__name__]):
+            event = from_record(record)
+            if isinstance(event, ApprovalDecided) and event.call_id == call_id:
+                known.append(event)
+    _check_same(known, allowed=allowed, arguments=journal.redact(arguments))
+    return bool(known)
 
 
 async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: bool) -> None:
@@ -229,6 +247,21 @@ async def _wait_until_checkable(live: LiveRun, call_id: str) -> None:
             state = "queued" if live.state == "queued" else "paused"
             raise RunError(f"run {live.run_id} is {state}; the arguments of its calls can be changed once it continues")
         await live.wait_for_change()
+
+
+def _check_same(known: Sequence[ApprovalDecided], *, allowed: bool, arguments: Json | None) -> None:
+    """Raise ``RunError`` if there are decisions, and all of them are others than this one."""
+
+    def is_same(decided: ApprovalDecided) -> bool:
+        if arguments is None:
+            return decided.allowed == allowed and decided.arguments is None
+        return decided.allowed == allowed and decided.digest == arguments_digest(decided.tool, arguments)
+
+    if known and not any(map(is_same, known)):
+        last = known[-1]
+        how = "allowed" if last.allowed else f"denied: {last.reason}"
+        who = f" by {last.by}" if last.by else ""
+        raise RunError(f"call {last.call_id} of run {last.run_id} was decided already{who}: {how}")
 
 
 def _check_still_waits(live: LiveRun, call_id: str) -> None:

@@ -20,6 +20,7 @@ from repertory._version import __version__
 from repertory.agents import load_agent
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
 from repertory.llm.messages import Json
+from repertory.loop.outside import was_decided
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.run_lists import RootFilter
 from repertory.runs.events import StateChanged
@@ -35,7 +36,6 @@ from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
-from repertory.tools.repeats import arguments_digest
 
 _POLL: Final = 1.0  # seconds between two looks at what other machines do
 _UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused", "queued")
@@ -372,13 +372,7 @@ class Control:
         run_id = await self.find_id(run_id)
         if self.find(run_id) is not None:
             return False  # the run itself knows
-        events = await self.journal.read_events(run_id, types=["ApprovalDecided"])
-        decided = next((event.body for _, event in reversed(events) if event.body["call_id"] == call_id), None)
-        if decided is None or decided["allowed"] != allowed:
-            return False
-        if arguments is None:
-            return decided.get("arguments") is None
-        return bool(decided["digest"] == arguments_digest(decided["tool"], arguments))
+        return await was_decided(self.journal, run_id, call_id, allowed=allowed, arguments=arguments)
 
     # --- runs of this process -----------------------------------------------------------------------------
 
