@@ -16,7 +16,7 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import ConfigurationError, PayloadInvalid, RunError
+from repertory.errors import ConfigurationError, ModelUnavailable, PayloadInvalid, RunError
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.memory.documents import document_of, is_same
@@ -692,5 +692,63 @@ def test_a_payload_is_replayed_when_its_run_goes_on(tmp_path: Path, run_async: R
             versions = await supervisor.journal.read_payload("r1")
             assert [version.version for version in versions] == list(range(1, len(versions) + 1))
         assert text_of(other.model.requests[-1].system).startswith("On moons.")  # type: ignore[union-attr]
+
+    run_async(main)
+
+
+class Item(msgspec.Struct):
+    """A finding, as the first version of a program keeps it."""
+
+    text: str
+
+
+class Later(Item):
+    """The same in its next version."""
+
+    marks: list[str] = msgspec.field(default_factory=list)
+
+
+class Board(msgspec.Struct):
+    """A payload, as the first version of a program keeps it."""
+
+    items: list[Item] = msgspec.field(default_factory=list)
+
+
+class LaterBoard(msgspec.Struct):
+    """The same in its next version, which has more fields."""
+
+    items: list[Later] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=lambda: ["first"])
+
+
+def test_a_type_may_get_fields_while_a_run_is_interrupted(tmp_path: Path, run_async: RunAsync) -> None:
+    """The new ones can be read, shown and appended to like the old ones, and are on record once."""
+    path = tmp_path / "p.db"
+
+    @rp.tool(effect="transactional")
+    def mark(context: rp.ToolContext) -> str:
+        """Use what is new."""
+        context.payload.append("notes", "more")
+        context.payload.append("items.0.marks", "seen")
+        return str(context.payload.get("notes"))
+
+    def version(kind: type, model: ScriptedModel) -> rp.Agent[str]:
+        return rp.Agent("a", "On {payload.notes}." * (kind is LaterBoard), tools=[mark], model=model, payload=kind)
+
+    async def main() -> None:
+        first = version(Board, ScriptedModel([ModelUnavailable("gone")]))
+        async with rp.open_supervisor(path, durability="process") as supervisor:
+            run = await supervisor.spawn(first, "Go.", payload=Board([Item("one")]), run_id="r1")
+            assert await run.wait_ended() == "failed"
+        model = ScriptedModel([[call("mark")], ModelUnavailable("gone"), "Done."])
+        later = version(LaterBoard, model)
+        for state in ("failed", "done"):
+            async with rp.open_supervisor(path, durability="process") as supervisor:
+                run = await supervisor.resume("r1", agent=later)
+                assert await run.wait_ended() == state
+                assert run.payload == LaterBoard([Later("one", ["seen"])], ["first", "more"])
+        assert {text_of(request.system) for request in model.requests} == {'On ["first"].'}
+        async with rp.open_journal(path, readonly=True) as journal:
+            assert [each.author for each in await journal.read_payload("r1")] == ["spawn", "resume", "tool"]
 
     run_async(main)

@@ -319,6 +319,19 @@ class PayloadState:
             out.append(trial._record(lot, run_id=run_id, at=at, call_id=call_id))
         return out
 
+    def fill_in(
+        self, *, run_id: str, at: float, redact: Callable[[PayloadChanged], PayloadChanged]
+    ) -> list[PayloadChanged]:
+        """Make the record of fields that the type has got since the payload was written; none if nothing is missing.
+
+        Without them in the document, a list that a new version of the program has added could never grow.
+        """
+        changes = tuple(changes_between(self.document, _filled(self.type, self.document)))
+        record = PayloadChanged(
+            run_id=run_id, version=self.version + 1, author="resume", base=self.version, changes=changes, at=at
+        )
+        return [redact(record)] if changes else []
+
     def brings_back(self) -> list[PayloadChange]:
         """What a sub-agent has changed in its lead's payload since it was given it."""
         out: list[PayloadChange] = []
@@ -404,6 +417,7 @@ def replay(kind: ValueType, records: Sequence[PayloadChanged], scope: PayloadSco
     except Misfit as error:
         run_id = records[0].run_id
         raise PayloadInvalid(f"the payload of run {run_id} on record does not fit {kind.name}: {error}") from error
+    state.first = _filled(kind, state.first)
     return state
 
 
@@ -417,6 +431,24 @@ def _canonical(kind: ValueType, document: Any) -> Any:
     if not isinstance(canonical, dict):
         raise PayloadInvalid(f"a payload has fields, and {canonical!r:.100} of {kind.name} has none")
     return canonical
+
+
+def _filled(kind: ValueType, document: Any) -> Any:
+    """A document with the defaults of the fields that it lacks; as it is if it does not fit the type."""
+    try:
+        filled = freeze(_with_missing(document, _canonical(kind, document)))
+        kind.from_json(filled)
+    except (Misfit, PayloadInvalid):  # the beginning of a payload need not fit any more
+        return document
+    return filled
+
+
+def _with_missing(there: Any, whole: Any) -> Any:
+    if isinstance(there, dict) and isinstance(whole, dict):
+        return {**whole, **{name: _with_missing(value, whole.get(name)) for name, value in there.items()}}
+    if isinstance(there, list) and isinstance(whole, list) and len(there) == len(whole):
+        return [_with_missing(*pair) for pair in zip(there, whole, strict=True)]
+    return there
 
 
 def _json(value: Any, path: PathParts) -> Any:

@@ -22,7 +22,7 @@ Effect: TypeAlias = Literal["pure", "idempotent", "transactional", "unsafe"]
 OutcomeStatus: TypeAlias = Literal["ok", "error", "interrupted"]
 ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot", "snapshot-read-only", "isolated"]
 ItemFormat: TypeAlias = Literal["text", "json", "bytes"]
-PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning"]
+PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning", "resume"]
 Outcome: TypeAlias = Literal["began", "started", "skipped", "ended"]
 WebhookOutcome: TypeAlias = Literal["begun", "delivered", "failed", "disabled"]
 PathParts: TypeAlias = tuple[str | int, ...]
@@ -468,7 +468,7 @@ class PayloadChanged(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: The number of the version, from 1, without gaps.
-        author: Who made the changes.
+        author: Who made the changes; ``resume`` for the defaults of fields that the type has got since the run began.
         base: The version that the changes were made to; for ``spawn`` that of the parent's payload, 0 for a root.
         changes: The changes that were made, in order.
         conflicts: The changes that were not made.

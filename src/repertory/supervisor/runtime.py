@@ -280,6 +280,10 @@ class Runtime:
         if said is not None and live.inbox.is_new(*said):
             records.append(live.message_record(*said))
             live.inbox.put(*said)
+        if live.payload is not None:
+            new = live.payload.fill_in(run_id=live.run_id, at=self.shared.clock(), redact=self.shared.journal.redact)
+            live.adopt_payload(new)
+            records += new
         self._launch(live, also=records, was=row.state)
         live.publish(StateChanged, state=live.state)
         return live
