@@ -151,7 +151,10 @@ async def test_what_a_tool_raised_is_logged_and_journalled_with_its_traceback(
     assert errors["decline"] == ""
     (record,) = [record for record in caplog.records if vars(record).get("event") == "tool.crashed"]
     assert record.exc_info
-    assert (record.name, vars(record)["tool"]) == ("repertory.tools", "stumble")
+    facts = {name: vars(record)[name] for name in ("tool", "run", "agent", "call_id")}
+    (call_id,) = [outcome.call_id for outcome in outcomes if outcome.tool == "stumble"]
+    assert record.name == "repertory.tools"
+    assert facts == {"tool": "stumble", "run": run.id, "agent": "clerk", "call_id": call_id}
 
 
 class Broken:

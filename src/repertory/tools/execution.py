@@ -111,15 +111,15 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
         beyond, _ = group.split(lambda part: not isinstance(part, Exception | SystemExit | BaseExceptionGroup))
         if beyond is not None:
             raise beyond from None
-        output = _explain(tool, group, timed_out=scope.cancel_called)
+        output = _explain(tool, group, context, timed_out=scope.cancel_called)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
         # A function that reads a command line calls sys.exit() for words that are wrong, and the model wrote these.
-        output = _explain(tool, error, timed_out=scope.cancel_called)
+        output = _explain(tool, error, context, timed_out=scope.cancel_called)
     except CancelledError as error:
         if is_being_cancelled():
             raise
         # Something that the tool waited for was cancelled, such as a task of its own, or one of ``asyncio.run``.
-        output = _explain(tool, error, timed_out=scope.cancel_called)
+        output = _explain(tool, error, context, timed_out=scope.cancel_called)
     else:
         if not finished:
             return _timeout_failure(tool, None)
@@ -162,7 +162,7 @@ def _rank(error: BaseException) -> int:
     return next((rank for rank, kind in enumerate((ToolAbort, ToolRetry, ToolFailed)) if isinstance(error, kind)), 3)
 
 
-def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput:
+def _explain(tool: Tool, error: BaseException, context: ToolContext, *, timed_out: bool) -> ToolOutput:
     """Turn an error into what the model is told. If several errors came together, the most telling one is used."""
     spoken = min(leaves_of(error), key=_rank)
     if isinstance(spoken, ToolAbort):
@@ -180,7 +180,8 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
     told, advice = wrong_event_loop(tool.name, spoken)
     if told:
         spoken.add_note(f"{told}: {advice}")  # appears in the log and in the journal, below the traceback
-    log(logging.WARNING, "tool.crashed", exc_info=error, tool=tool.name)
+    whose = {"run": context.run_id or None, "agent": context.agent or None, "call_id": context.call_id or None}
+    log(logging.WARNING, "tool.crashed", exc_info=error, tool=tool.name, **whose)
     return _failure(tool, f"{told}. Go on without it." if told else one_line(spoken), "crash", error)
 
 
