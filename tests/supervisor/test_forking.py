@@ -21,7 +21,7 @@ from repertory.llm.model import ModelRequest
 from repertory.memory import ItemQuery
 from repertory.record import MemoryJournal
 from repertory.record.records import FINAL_STATES
-from repertory.testing import FunctionModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.torture.storms import cancelled_after
 
 STEPS = 12
@@ -112,6 +112,22 @@ async def test_memory_and_payload_are_as_they_were_then_and_each_ones_own() -> N
         again = await supervisor.fork(fork.id, agent=agent, text="Now say more.")  # of a fork, with all that it has
         assert await again.wait_result() == "I say it after 3."
         assert (await again.memory.retrieve("shelf-0")).text == "mine"
+
+
+async def test_a_fork_has_read_the_messages_that_it_copied() -> None:
+    """One of them was read for a second time when it was sent again, and its id was free for another text."""
+    async with rp.open_supervisor(model=ScriptedModel(["Ready.", "Four.", "Seven."])) as supervisor:
+        run = await supervisor.spawn(agent := rp.Agent("clerk"), "Count.")
+        await run.wait_result()
+        assert await run.ask("Two and two?", message_id="m1") == "Four."
+        fork = await supervisor.fork(run.id, agent=agent)
+        assert await fork.wait_result() == "Four."
+        assert await fork.ask("Two and two?", message_id="m1") == "Four."
+        with pytest.raises(RunError, match="with another text"):
+            await fork.send("Two and three?", message_id="m1")
+        assert await fork.ask("Three and four?", message_id="m2") == "Seven."
+        entries = await supervisor.journal.read_entries(fork.id)
+        assert [entry.message_id for entry in entries if entry.message_id] == ["m1", "m2"]
 
 
 async def test_what_cannot_be_forked_is_refused() -> None:

@@ -17,6 +17,7 @@ from patience import PATIENCE
 from repertory.errors import RunStopped
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest
+from repertory.record import MemoryJournal
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES
 from repertory.summarizer import SummaryReady
@@ -122,6 +123,21 @@ async def test_a_branch_that_is_ended_alone_is_reported_and_leaves_whole_records
         assert "worker was stopped after" in await run.wait_result()
         assert {row.state for row in await supervisor.runs()} == {"done", "stopped"}
         assert await open_ends(supervisor.journal) == []
+
+
+async def test_a_branch_that_is_ended_alone_together_with_its_tree_leaves_whole_records() -> None:
+    """Nobody had time to give its open calls a result, and nobody continues it."""
+    tree, journal = Tree(), MemoryJournal()
+    async with rp.open_supervisor(journal=journal, model=tree.model) as supervisor:
+        run = await supervisor.spawn(lead(), "Go.")
+        await tree.deep.wait()
+        run.children[0].kill()
+        run.kill()
+        assert await run.wait_ended() == "stopped"
+        again = await supervisor.resume(run.id, agent=lead())
+        assert "worker was stopped after" in await again.wait_result()
+        assert await open_ends(journal) == []
+    await journal.aclose()
 
 
 async def test_a_sub_agent_that_begins_while_the_tree_is_stopping_ends_with_it() -> None:

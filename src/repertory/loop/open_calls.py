@@ -105,13 +105,13 @@ async def read_intents(journal: Journal, ledger: Ledger) -> list[ToolIntended]:
     return await journal.read_intents(ledger.run_id, iteration=next(turns, 0))
 
 
-async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: float) -> None:
+async def close_calls(ledger: Ledger, *, iteration: int, at: float) -> None:
     """Give every open call of a run that will never continue a result, so that its record is complete.
 
     Nobody else may append to its ledger any more. ``iteration`` is the run's last, ``at`` is in seconds since 1970.
     """
     run_id = ledger.run_id
-    uses = [call.use for call in open_calls(ledger.snapshot(), await read_intents(journal, ledger))]
+    uses = [call.use for call in open_calls(ledger.snapshot(), ())]
     if uses:
         results = [error_result(use, CLOSED, iteration) for use in uses]
         ends = [ToolFinished(run_id=run_id, call_id=use.id, tool=use.name, status="interrupted", at=at) for use in uses]

@@ -120,14 +120,16 @@ class Ends:
         await self._journal.write(())  # afterwards the ledgers show what the loops had submitted
         for run in reversed([*live.tree()]):
             if run.state not in FINAL_STATES:
-                await close_calls(self._journal, run.ledger, iteration=run.iteration, at=self._shared.clock())
+                await close_calls(run.ledger, iteration=run.iteration, at=self._shared.clock())
         await self.end_run(live, live.end_of_killed())
 
     async def _end_orphans(self, root: LiveRun) -> None:
-        """End recorded runs below a root that were not continued with it because its team has changed."""
+        """End recorded runs below a root that were not continued with it: its team has changed, or each ended alone."""
         here = {run.run_id for run in root.tree()}
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
         for row in await self._journal.read_runs(states=states, below=root.run_id):
             run_id = row.started.run_id
-            if run_id not in here and (self._shared.machines is None or unit_of(run_id) == root.run_id):
+            if (run_id not in here or row.cancelled) and (
+                self._shared.machines is None or unit_of(run_id) == root.run_id
+            ):
                 await end_orphan(self._shared, row)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from repertory.agents.agent import Agent
 from repertory.context import replay
 from repertory.errors import JournalUnreadable
+from repertory.llm.messages import text_of
 from repertory.loop.open_calls import close_calls
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory
@@ -64,7 +65,7 @@ async def read_back(
         was, now = started.agent_digest, agent.digest
         log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
     live.members.update(live.tally.by_run)
-    heard = {entry.message_id for entry in ledger.snapshot()}
+    heard = {entry.message_id: entry for entry in ledger.snapshot() if entry.message_id}
     answered = {entry.tool_call_id for entry in ledger.snapshot()}
     for _, record in await journal.read_events(live.run_id, types=[IterationStarted.__name__], limit=1):
         live.since = record.elapsed
@@ -79,6 +80,9 @@ async def read_back(
             live.waits.read_back(record, agent=live.agent.name, answered=answered)
         elif record.type == RESULT_SUMMARIZED:
             live.result_summaries[record.body["position"]] = record.body["text"]
+    for message_id, entry in heard.items():
+        if message_id not in live.inbox:  # the run that this one was forked from was sent it
+            live.inbox.put(message_id, Said(text_of(entry.content)), read=True)
     return live
 
 
@@ -87,7 +91,7 @@ async def end_orphan(shared: Shared, row: RunRow, *, cancelled: bool = False) ->
     run_id, now = row.started.run_id, shared.clock()
     try:
         ledger = await Ledger.open(shared.journal, run_id, clock=shared.clock)
-        await close_calls(shared.journal, ledger, iteration=row.iteration, at=now)
+        await close_calls(ledger, iteration=row.iteration, at=now)
     except JournalUnreadable as error:  # damaged long ago; that must not keep the run above it from ending
         log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
     if row.state not in FINAL_STATES:
