@@ -15,6 +15,7 @@ from repertory.errors import ConfigurationError, RecordRefused, RepertoryError
 from repertory.llm import RetryPolicy
 from repertory.mcp import McpServer
 from repertory.memory import ItemQuery
+from repertory.runs.telemetry import NoTelemetry
 from repertory.testing import ScriptedModel, call
 
 
@@ -200,6 +201,18 @@ async def test_what_is_refused_as_too_deep_is_an_error_of_the_record() -> None:
 
 HALF = "\ud800"
 LONG = "x" * 1_000_000
+
+
+class Pool:
+    """A tool set whose class has all that a tool set has."""
+
+    name = "pool"
+    lifetime = "run"
+
+    def open(self) -> Any:
+        """Nothing is opened."""
+
+
 COMPACTOR = rp.ResultPolicy(compactor=LONG)
 TEMPLATE = rp.ResultPolicy(compact_prompt=f"{{{{ {LONG} }}}}")
 
@@ -222,6 +235,8 @@ TEMPLATE = rp.ResultPolicy(compact_prompt=f"{{{{ {LONG} }}}}")
         ("labels", {"labels": ""}),
         ("labels", {"labels": "gpu"}),
         ("name", {"name": 5}),
+        ("model must be a Model", {"model": rp.OfflineModel}),
+        ("telemetry", {"telemetry": NoTelemetry}),
         ("malformed model name", {"summaries": LONG}),
         ("malformed model name", {"summaries": ["offline", LONG]}),
     ],
@@ -238,6 +253,8 @@ async def test_an_option_of_a_supervisor_is_refused_as_itself(where: str, option
     ("where", "make"),
     [
         ("ContextPolicy.window", lambda: rp.ContextPolicy(window=HALF)),  # type: ignore[arg-type]
+        ("model must be a Model", lambda: rp.Agent("a", model=rp.OfflineModel)),  # type: ignore[arg-type]
+        ("tools[0] is <class 'test_refused_values.Pool'>; name a", lambda: rp.Agent("a", tools=[Pool])),
         ("ContextPolicy.rhythm", lambda: rp.ContextPolicy(rhythm=LONG)),  # type: ignore[arg-type]
         ("ResultPolicy.compact_prompt", lambda: rp.ResultPolicy(compact_prompt=b"shorter")),  # type: ignore[arg-type]
         ("ResultPolicy.compactor", lambda: rp.ResultPolicy(compactor=b"log")),  # type: ignore[arg-type]

@@ -62,10 +62,12 @@ def check_text(what: str, value: object) -> None:
 def check_type(where: str, value: object, kinds: Any, words: str) -> None:
     """Check that a value is an instance of a type, or of one of several.
 
+    A class is none, though it has all that the instances of a protocol have.
+
     Raises:
         ConfigurationError: It is not; ``words`` say what it should be.
     """
-    if not isinstance(value, kinds):
+    if isinstance(value, type) or not isinstance(value, kinds):
         raise ConfigurationError(f"{where} must be {words}, got {show(value)}")
 
 
@@ -76,8 +78,7 @@ def check_types(where: str, made: object, fields: Iterable[tuple[str, Any, str]]
         ConfigurationError: One is not.
     """
     for name, kinds, words in fields:
-        if not isinstance(value := getattr(made, name), kinds):
-            raise ConfigurationError(f"{where}{name} must be {words}, got {show(value)}")
+        check_type(f"{where}{name}", getattr(made, name), kinds, words)
 
 
 def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str) -> None:

@@ -315,7 +315,7 @@ def _check_members(where: str, members: Any, kind: Any, advice: str) -> None:
     if not isinstance(members, Sequence) or isinstance(members, str):
         raise ConfigurationError(f"{where} must be a list, got {repr(members)[:200]}")
     for index, member in enumerate(members):
-        if not isinstance(member, kind):
+        if isinstance(member, type) or not isinstance(member, kind):
             how = how_to_list(member, advice)
             raise ConfigurationError(f"{where}[{index}] is {repr(member)[:200]}; {how}")
     names = [member.name for member in members]

@@ -130,8 +130,7 @@ async def open_supervisor(
     if summaries is not None and (isinstance(summaries, str) or not isinstance(summaries, Sequence)):
         summaries = (summaries,)
     for each in summaries or ():
-        wanted = None if isinstance(each, type) else each  # a class of models has all that a model has
-        check_type("open_supervisor: summaries", wanted, str | Model, "a Model, the name of one, or several")
+        check_type("open_supervisor: summaries", each, str | Model, "a Model, the name of one, or several")
     if labels is not None:
         check_labels("open_supervisor: labels", labels)
     check_type("open_supervisor: name", name, str | None, "a text, or None for the host's name and the process id")
