@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
+_MADE = re.compile(rf"\w+-[{_ALPHABET}]{{10}}-[{_ALPHABET}]{{6}}")
 
 
 def _base32(value: int, width: int) -> str:
@@ -27,6 +29,11 @@ def new_id(prefix: str) -> str:
         the same millisecond collide once in a thousand million.
     """
     return f"{prefix}-{_base32(time.time_ns() // 1_000_000, 10)}-{_base32(secrets.randbits(30), 6)}"
+
+
+def is_made(run_id: str) -> bool:
+    """Whether ``new_id`` makes such ids for the run or the run at the top of its tree; others are an application's."""
+    return _MADE.fullmatch(root_of(run_id)) is not None
 
 
 def root_of(run_id: str) -> str:

@@ -321,7 +321,7 @@ class RunError(RepertoryError):
 
 
 class RunNotFound(RunError):
-    """No run has this id, or the given prefix matches more than one."""
+    """No run has this id, or several begin like it where a beginning will do."""
 
 
 class RunExists(RunError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -209,27 +210,28 @@ def test_an_unknown_run_has_nothing(check: Check) -> None:
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
-    """As far as it fits one run only, or one and those below it; a whole id wins, and % and _ are just characters."""
+    """As far as it fits one run only, or one and those below it; a whole id wins, and so does one that was chosen."""
+    first, second, other = "run-01m80bkepd-rf2p4b", "run-01m80bkepd-rf2p4c", "run-02m80bkepd-rf2p4b"
 
     async def body(journal: Journal) -> None:
-        await journal.write([kit.started("run-a"), kit.started("run-ab"), kit.started("run-b%_")])
-        assert (await journal.read_run("run-a")).started.run_id == "run-a"
-        assert (await journal.read_run("run-ab")).started.run_id == "run-ab"
-        assert (await journal.read_run("run-b%")).started.run_id == "run-b%_"
-        with pytest.raises(RunNotFound, match=r"fits several runs \(run-a, run-ab, run-b%_\);"):
-            await journal.read_run("run")
-        for below in ("run-b%_.x", "run-b%_.x.y", "run-b%_.z", "run-c.x"):
-            await journal.write([kit.started(below, parent_id="run-b%_")])
-        assert (await journal.read_run("run-b")).started.run_id == "run-b%_"
-        assert (await journal.read_run("run-b%_.x.")).started.run_id == "run-b%_.x.y"
-        with pytest.raises(RunNotFound, match=r"\(run-a, run-ab, run-b%_\);"):
-            await journal.read_run("run")
-        with pytest.raises(RunNotFound, match=r"\(run-b%_.x, run-b%_.z\);"):
-            await journal.read_run("run-b%_.")
-        with pytest.raises(RunNotFound, match=r"no run has the id 'half \\udc80'"):
-            await journal.read_run("half \udc80")
-        with pytest.raises(RunNotFound, match="no run has the id 'run%'"):
-            await journal.read_run("run%")
+        async def find(part: str) -> str:
+            return (await journal.find_run(part)).started.run_id
+
+        await journal.write([kit.started(run_id) for run_id in (first, second, other, "a", "ab", "b%_")])
+        assert [await find(part) for part in ("run-02", second, "a", "ab", "b%_")] == [other, second, "a", "ab", "b%_"]
+        with pytest.raises(RunNotFound, match=rf"fits several runs \({first}, {second}, {other}\);"):
+            await find("run")
+        for below in (".x", ".x.y", ".z"):
+            await journal.write([kit.started(other + below, parent_id=other)])
+        assert [await find(part) for part in ("run-02", f"{other}.x.")] == [other, f"{other}.x.y"]
+        with pytest.raises(RunNotFound, match=rf"\({other}.x, {other}.z\);"):
+            await find(f"{other}.")
+        for part in ("b", "b%", "run%", "half \udc80", ""):
+            with pytest.raises(RunNotFound, match=re.escape(f"no run has the id {part!r}")):
+                await find(part)
+        for part in ("run-02", "half \udc80", ""):  # a program names a run by its whole id
+            with pytest.raises(RunNotFound, match=re.escape(f"no run has the id {part!r}")):
+                await journal.read_run(part)
 
     check(body)
 

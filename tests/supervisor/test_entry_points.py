@@ -71,8 +71,25 @@ async def test_an_id_that_is_taken_by_another_run_is_refused_with_the_difference
             await run.wait_result()
 
 
+async def test_a_program_names_a_run_by_its_whole_id() -> None:
+    """With one chat for each user, Ann must not be given Anna's because she has none yet."""
+    async with rp.open_supervisor(model=FunctionModel(lambda request: "Done.")) as supervisor:
+        await (await supervisor.spawn(clerk(), "For Anna.", run_id="chat-anna")).wait_result()
+        rewind = partial(supervisor.rewind, iteration=0)
+        for again in (supervisor.resume, supervisor.retry, supervisor.fork, rewind):
+            with pytest.raises(RunNotFound, match="no run has the id 'chat-ann'"):
+                await again("chat-ann", agent=clerk())
+        with pytest.raises(RunNotFound):
+            await supervisor.remote("chat-ann")
+        with pytest.raises(RunNotFound):  # a person's look-up finds beginnings only of ids that nobody chose
+            await supervisor.journal.find_run("chat-ann")
+        made = await supervisor.spawn(clerk(), "For nobody.")
+        assert (await supervisor.journal.find_run(made.id[:-1])).started.run_id == made.id
+        await made.wait_result()
+
+
 async def test_an_id_that_is_the_beginning_of_another_is_another_run() -> None:
-    """A look-up by prefix is for people; an id names one run."""
+    """It is new, though a run has an id that begins like it."""
     async with rp.open_supervisor(model=FunctionModel(lambda request: "Done.")) as supervisor:
         await (await supervisor.spawn(clerk(), "Long.", run_id="run-12")).wait_result()
         short = await supervisor.spawn(clerk(), "Short.", run_id="run-1")
@@ -301,3 +318,12 @@ async def test_the_storm_notices_a_run_that_nobody_runs() -> None:
         )
         failures = await disagreements(supervisor)
     assert len(failures) == 2
+
+
+async def test_handles_say_what_they_are() -> None:
+    """At a prompt and in a log, where a bare address of an object helps nobody."""
+    async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
+        run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+        assert repr(supervisor) == "<Supervisor: 1 runs under way>"
+        assert repr(run.memory) == "<Memory of scope scope-run-1>"
+        await run.wait_result()

@@ -51,6 +51,9 @@ class Memory:
         self.scope_id = scope_id
         self.owner = owner
 
+    def __repr__(self) -> str:
+        return f"<Memory of scope {self.scope_id}>"
+
     @classmethod
     async def open(cls, ref: AsksMemory, owner: str, *, scope_id: str = "") -> Memory:
         """Open a new, empty scope, or the existing scope with this id.

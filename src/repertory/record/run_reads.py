@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from repertory._choices import show
+from repertory._ids import is_made
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
@@ -116,21 +117,26 @@ class RunReads(Reads):
         )
 
     async def read_run(self, run_id: str) -> RunRow:
-        """One run, by its id or an unambiguous prefix of it. Raises ``RunNotFound``.
+        """The run with exactly this id. Raises ``RunNotFound``."""
+        found = await self._read_runs("WHERE r.run_id = ?", run_id)
+        if not found:
+            raise RunNotFound(f"no run has the id {show(run_id)}")
+        return found[0]
 
-        A prefix of a root's id means the root, whatever runs are below it.
+    async def find_run(self, part: str) -> RunRow:
+        """One run for people, by its id or an unambiguous beginning of it. Raises ``RunNotFound``.
+
+        The beginning of a root's id means the root, whatever runs are below it. Ids that an application made are only
+        found whole: one customer's may be the beginning of another's.
         """
         # A range, so that the index is used; U+10FFFF sorts after every character of an id.
         sql = """SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ?
                  AND instr(substr(run_id, length(CAST(? AS TEXT)) + 1), '.') = 0 ORDER BY run_id LIMIT 4"""
-        fitting = await self._ids("runs", sql, run_id, run_id + "\U0010ffff", run_id) if run_id else []
-        if len(fitting) > 1 and fitting[0] != run_id:
+        fitting = await self._ids("runs", sql, part, part + "\U0010ffff", part) if part else []
+        if len(fitting) > 1 and fitting[0] != part:
             names = ", ".join(fitting[:3]) + (", …" if fitting[3:] else "")
-            raise RunNotFound(f"{run_id!r} fits several runs ({names}); give more of the id")
-        found = await self._read_runs("WHERE r.run_id = ?", fitting[0]) if fitting else []
-        if not found:
-            raise RunNotFound(f"no run has the id {show(run_id)}")
-        return found[0]
+            raise RunNotFound(f"{part!r} fits several runs ({names}); give more of the id")
+        return await self.read_run(fitting[0] if fitting and is_made(fitting[0]) else part)
 
     async def read_runs(self, *, states: Sequence[RunState] | None = None, below: str | None = None) -> list[RunRow]:
         """Runs in the order in which they were started.

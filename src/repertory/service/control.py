@@ -191,8 +191,8 @@ class Control:
         return [row for row in rows if row.started.parent_id is None and not self.is_live(row.started.run_id)]
 
     async def find_id(self, run_id: str) -> str:
-        """The whole id for an unambiguous beginning of it. Raises ``RunNotFound``."""
-        return (await self.journal.read_run(run_id)).started.run_id
+        """The whole id for an unambiguous beginning of it, as ``Journal.find_run``. Raises ``RunNotFound``."""
+        return (await self.journal.find_run(run_id)).started.run_id
 
     # --- changing -----------------------------------------------------------------------------------------
 

@@ -158,7 +158,7 @@ def _parameters(operation: Operation, components: dict[str, Json]) -> Iterator[J
 
 
 _PATH_PARTS: Final = {
-    "run_id": "The run's id, or an unambiguous beginning of it.",
+    "run_id": "The run's id; of one that the service made, an unambiguous beginning will do.",
     "call_id": "The tool call, as GET /approvals lists it.",
     "call": "The number of the model call in its run, or `newest`.",
     "content_id": "The citation, as GET /runs/{run_id}/contents lists it.",

@@ -114,7 +114,7 @@ class ReadOperations:
 
     async def stats(self, *, query: StatsQuery) -> Json:
         """What a run saw and cost, as in ``repertory stats --json``; of the newest run if none is named."""
-        row = await (self._journal.read_run(query.run) if query.run else self._control.newest())
+        row = await (self._journal.find_run(query.run) if query.run else self._control.newest())
         return await read_stats(self._journal, row, tree=bool(query.tree))
 
     async def list_runs(self, *, query: RunsQuery) -> RunList:
@@ -214,7 +214,7 @@ class ReadOperations:
         return await read_content_page(self._journal, await self._control.find_id(run_id), content_id, query.page)
 
     async def _row_of(self, run_id: str) -> RunRow:
-        return await self._journal.read_run(run_id)
+        return await self._journal.find_run(run_id)
 
     async def _scope_of(self, run_id: str) -> str:
         started = (await self._row_of(run_id)).started

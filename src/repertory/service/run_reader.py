@@ -51,10 +51,9 @@ def no_machine(_run_id: str) -> str:
 async def find_row(journal: Journal, run_id: str) -> RunRow | None:
     """The run with exactly this id; None if there is none."""
     try:
-        row = await journal.read_run(run_id)
+        return await journal.read_run(run_id)
     except RunNotFound:
         return None
-    return row if row.started.run_id == run_id else None
 
 
 class RunReader:
@@ -155,7 +154,7 @@ class RunReader:
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        run_id = (await self._journal.read_run(run_id)).started.run_id
+        run_id = (await self._journal.find_run(run_id)).started.run_id
         found = await self._with_views(await self._journal.read_runs(below=run_id))
         figures = await self._journal.read_statistics(run_id)
         modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await self._journal.read_scopes(run_id)}

@@ -167,7 +167,7 @@ class _Runs:
         return ended.result or ""
 
     async def _scope_of(self, run_id: str) -> str:
-        return (await self._control.journal.read_run(run_id)).started.scope_id
+        return (await self._control.journal.find_run(run_id)).started.scope_id
 
     async def _told(self, run_id: str) -> Json:
         detail = await self._control.read_run(run_id)

@@ -54,10 +54,9 @@ class LiveRuns:
     async def read_run(self, run_id: str) -> RunRow | None:
         """The run in the journal with exactly this id; None if there is none."""
         try:
-            row = await self._journal.read_run(run_id)
+            return await self._journal.read_run(run_id)
         except RunNotFound:
             return None
-        return row if row.started.run_id == run_id else None
 
     def lock(self, run_id: str) -> anyio.Lock:
         """A lock under which one task at a time checks for a run and starts it: two loops would ruin its record."""

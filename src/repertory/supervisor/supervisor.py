@@ -48,6 +48,9 @@ class Supervisor:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
+    def __repr__(self) -> str:
+        return f"<Supervisor: {len(self._runtime.runs.under_way())} runs under way>"
+
     @property
     def machine(self) -> str:
         """Its name among the machines that share its journal; "" if the journal is not shared."""
@@ -179,7 +182,7 @@ class Supervisor:
         """A run that another machine owns, or that waits for a machine, if several supervisors share the journal.
 
         Args:
-            run_id: The run's id, or an unambiguous prefix of it.
+            run_id: The run's id.
 
         Returns:
             The run; None if it belongs to this process, has ended, or is not being run by anyone.
@@ -189,7 +192,7 @@ class Supervisor:
         """
         check_text("a run_id", run_id)
         runtime, commands = self._runtime, self._runtime.commands
-        run_id = (await self.journal.read_run(run_id)).started.run_id
+        await self.journal.read_run(run_id)
         if commands is None or runtime.runs.find(run_id) is not None:
             return None
         owner = await commands.machines.owner_of(unit_of(run_id))
@@ -213,7 +216,7 @@ class Supervisor:
         when the process died runs again only if its effect allows that; see ``docs/durability.md``.
 
         Args:
-            run_id: The run's id, or an unambiguous prefix of it. A sub-agent's run is resumed through its root.
+            run_id: The run's id. A sub-agent's run is resumed through its root.
             agent: The definition to continue with; None imports the ``agent_ref`` given to ``spawn``. If the definition
                 differs from the one that the run began with, ``RunResumed.agent_changed`` says so.
             context: As for ``spawn``; required if the run was given one.
@@ -233,7 +236,6 @@ class Supervisor:
         check_text("a run_id", run_id)
         if agent is not None:
             check_agent(agent)
-        run_id = (await self.journal.read_run(run_id)).started.run_id
         await self._runtime.runs.wait_ending(run_id)
         row = await self.journal.read_run(run_id)
         async with AsyncExitStack() as entering:
@@ -293,7 +295,7 @@ class Supervisor:
         counting. Sub-agents are not copied, only their reports. A cancelled call still completes, or has not begun.
 
         Args:
-            run_id: The id of the original run, or an unambiguous prefix of it; a root, in any state.
+            run_id: The id of the original run; a root, in any state.
             iteration: The last iteration to copy, 0 for the task alone; None for the last complete one.
             text: A message to the new run; None sends none, so the model is simply asked again.
             new_id: The id of the new run, which makes the call safe to repeat, as in ``spawn``. None generates one.
