@@ -218,6 +218,7 @@ async def test_what_a_server_taught_is_forgotten_with_another(name: str, server:
         ("too long", 157_500, 0),
         ("prompt is too long: 9000 tokens > 8000 maximum", 157_500, 0),
         ("maximum context length is 300000 tokens", 157_500, 0),
+        (f"prompt is too long: {'9' * 5_000} tokens > {'8' * 5_000} maximum", 157_500, 0),
     ],
 )
 def test_a_limit_is_read_from_what_servers_say(words: str, limit: int, size: int) -> None:

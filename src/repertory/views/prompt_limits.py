@@ -12,7 +12,7 @@ _SMALLER = 0.75  # of a refused prompt's tokens, if the server names no limit: o
 _PLAUSIBLE = 4  # times more or less than estimated; beyond that the server means something else
 
 # The wordings of Anthropic, llama.cpp, vLLM, SGLang, LM Studio and Ollama; see ``repertory.llm._failures``.
-_NUMBER = r"(\d[\d,]*)"
+_NUMBER = r"(\d[\d,]{0,20})(?![\d,])"  # Python refuses to read some thousand digits
 _PROMPT = re.compile(rf"{_NUMBER} tokens > {_NUMBER}")
 _SUM = re.compile(rf"{_NUMBER} \+ {_NUMBER} > {_NUMBER}")
 _WINDOW = re.compile(rf"context[ _](?:length|size|window)\D{{0,20}}{_NUMBER}", re.IGNORECASE)
