@@ -155,21 +155,19 @@ def _may_be_json(text: str) -> bool:
 
 def close_json(head: str) -> str:
     """Cut truncated JSON after its last whole value, and close the lists and objects that are open there."""
-    end, closed, open_ = 0, "", ""
-    for token in _TOKEN.finditer(head):
-        match token[0]:
-            case "[":
-                open_ = "]" + open_
-            case "{":
-                open_ = "}" + open_
-            case "]" | "}":
-                open_ = open_[1:]
-                end, closed = token.end(), open_
-            case ",":
-                end, closed = token.start(), open_
-            case _:
-                pass
-    return head[:end] + closed
+    marks = [token for token in _TOKEN.finditer(head) if len(token[0]) == 1]
+    while marks and marks[-1][0] in "[{\"":
+        marks.pop()
+    if not marks:
+        return ""
+    open_: list[str] = []
+    for mark in marks:
+        if mark[0] in "[{":
+            open_.append("]" if mark[0] == "[" else "}")
+        elif open_ and mark[0] in "]}":
+            open_.pop()
+    end = marks[-1].start() if marks[-1][0] == "," else marks[-1].end()
+    return head[:end] + "".join(reversed(open_))
 
 
 def _json(text: str) -> Any:
