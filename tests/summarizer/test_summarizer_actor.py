@@ -142,12 +142,15 @@ ELSEWHERE = "GOAL: bake bread.\nFACTS: flour, water, salt."
         "  ",
         "Let me see what I can do.",
         "GOAL: " + "x" * 5_000,
-        ModelResponse(content=(Text("GOAL: cut"),), stop_reason="max_tokens"),
+        *(
+            ModelResponse(content=(Text(GOOD),), stop_reason=reason)
+            for reason in ("max_tokens", "model_context_window_exceeded", "length")
+        ),
         MADE_UP,
         ELSEWHERE,
         "hang",
     ],
-    ids=["raises", "beyond", "group", "empty", "chats", "grows", "cut", "made-up", "elsewhere", "hangs"],
+    ids=["raises", "beyond", "group", "empty", "chats", "grows", "cut", "no room", "cut locally", "made-up", "elsewhere", "hangs"],
 )
 async def test_a_model_that_fails_is_asked_again_and_then_replaced(answer: Any, autojump_clock: Any) -> None:
     """Bounded attempts, each with a deadline; then a text from the record. The agent only sees a summary."""

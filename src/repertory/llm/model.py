@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from hashlib import blake2b
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -116,6 +116,10 @@ def put_markers(body: Json, breakpoints: Iterable[Breakpoint]) -> None:
                 marker: Json = {"type": "ephemeral"} if point.ttl == "5m" else {"type": "ephemeral", "ttl": point.ttl}
                 blocks[index] = {**block, "cache_control": marker}
                 break
+
+
+CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "length"})
+"""Stop reasons of answers that are cut off; the last one is from servers with OpenAI's words."""
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 from repertory._cutting import cut
 from repertory.errors import ModelRefused
 from repertory.llm.messages import Block, Message, Text, text_of
-from repertory.llm.model import Model, ModelRequest, ModelResponse
+from repertory.llm.model import CUT_OFF, Model, ModelRequest, ModelResponse
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ def answer_of(response: ModelResponse) -> str:
     """
     if response.stop_reason == "refusal":
         raise ModelRefused("the model declined to summarize this")
-    if response.stop_reason == "max_tokens":
+    if response.stop_reason in CUT_OFF:
         raise ValueError("the model did not come to an end within its bound")
     text = text_of([block for block in response.content if isinstance(block, Text)]).strip()
     if not text:

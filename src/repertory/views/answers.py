@@ -30,14 +30,13 @@ from repertory.llm.messages import (
     decode_block,
     encode_block,
 )
-from repertory.llm.model import ModelResponse
+from repertory.llm.model import CUT_OFF, ModelResponse
 from repertory.llm.validation import CALL_ID, TOOL_NAME
 from repertory.record import Entry
 from repertory.tools.execution import unknown_tool
 
 REFUSAL: Final = "refusal"
 PAUSED: Final = "pause_turn"
-CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "length"})
 # Stop reasons after which a call is whole; the last two are from servers with OpenAI's words. A stop sequence may occur
 # within a call's arguments, and it is safe to assume that an unknown reason cut something off.
 _COMPLETE: Final = frozenset({"end_turn", "tool_use", PAUSED, "stop", "tool_calls"})
