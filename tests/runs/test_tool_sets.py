@@ -141,12 +141,13 @@ def test_names_that_clash_get_the_name_of_their_set_before_them(run_async: RunAs
             Counter("one"),
             Counter("two"),
             Counter("three", tool="other"),
+            Counter("four", tool="context_trail"),
         ]
         async with rp.open_supervisor(model=model) as supervisor:
             await results(supervisor, rp.Agent("clerk", tools=tools), 1)
         return {tool.name for tool in model.requests[0].tools}
 
-    assert run_async(main) == {"count", "one_count", "two_count", "other"}
+    assert run_async(main) == {"count", "one_count", "two_count", "other", "four_context_trail"}
 
 
 def test_no_set_can_take_the_name_that_a_tool_of_another_has_instead(run_async: RunAsync) -> None:

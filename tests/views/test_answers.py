@@ -109,6 +109,8 @@ def test_a_legal_answer_is_kept_as_it_came() -> None:
         (None, "call"),
         ("é", "call"),
         ("_a-b_", "_a-b_"),
+        ("trail-0-9", "call_trail-0-9"),
+        ("trail-" + "9" * 250, "call_trail-" + "9" * 245),
         ("i" * 1_000, "i" * 256),
     ],
 )

@@ -400,11 +400,17 @@ def test_a_definition_that_cannot_be_meant_is_refused() -> None:
         """Mine."""
         return ""
 
+    @rp.tool(name="context_trail")
+    def trail() -> str:
+        """Not ours."""
+        return ""
+
     output_format = {"output_config": {"format": {}}}
     for fields, words in (
         ({"output": complex}, "agent a: output is complex"),
         ({"input": complex}, "agent a: input is complex"),
         ({"output": Report, "tools": [mine]}, "a tool is named final_result"),
+        ({"tools": [trail]}, "a tool is named context_trail"),
         ({"output": Report, "options": output_format}, "leave the latter out"),
         ({"output_retries": -1}, "agent a: output_retries"),
     ):

@@ -18,6 +18,7 @@ from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
 from repertory.agents.delegation import Delegation
 from repertory.context import ContextPolicy, MessageEvent
+from repertory.context.projector import FRAME
 from repertory.errors import ConfigurationError
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json
@@ -175,6 +176,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
             raise ConfigurationError(f"{where}: disabled_tools must be a list of names, got {names!r:.200}")
         check_labels(f"{where}: placement", self.placement)
         check_number(f"{where}: output_retries", self.output_retries, int, least=0)
+        if self.context is not None and any(tool.name == FRAME for tool in self.own_tools):
+            raise ConfigurationError(f"{where}: a tool is named {FRAME}, as what stands for older iterations")
         if self.output_type is not None:
             self._check_output(where)
         json_type(self.input, f"{where}: input")

@@ -27,6 +27,8 @@ from repertory.record.entries import Entry
 
 FRAME = "context_trail"
 """The name of the call whose result replaces a stretch. It is not a tool: the runtime makes the call up."""
+FRAME_ID = "trail-"
+"""How the ids of these calls begin, and those of no other call."""
 _RESTATED = "[Still in force, word for word, from before the summary:]"
 
 
@@ -164,7 +166,7 @@ class Projector:
             self._add("assistant", sendable([call]), position)
             self._add("user", shown, position)
         if cover.content:
-            call_id = f"trail-{cover.first}-{cover.last}"
+            call_id = f"{FRAME_ID}{cover.first}-{cover.last}"
             span = "–".join(map(str, dict.fromkeys(max(1, at) for at in cover.iterations)))
             self._add("assistant", [ToolUse(call_id, FRAME, {"iterations": span})], cover.last)
             self._add("user", sendable([ToolResult(call_id, text_of(cover.content))]), cover.last)

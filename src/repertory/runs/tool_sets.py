@@ -14,6 +14,7 @@ import msgspec
 
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import TEAM_TOOLS
+from repertory.context.projector import FRAME
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.runs.log import log
 from repertory.tools import Tool
@@ -23,7 +24,7 @@ from repertory.tools.schema import LONGEST_NAME
 from repertory.tools.tool_sets import ToolSet
 
 # A foreign server may name its tools as it likes, even so that they would be taken for one of these.
-_OURS: Final = TEAM_TOOLS | RETRIEVALS | {FINAL_RESULT}
+_OURS: Final = TEAM_TOOLS | RETRIEVALS | {FINAL_RESULT, FRAME}
 
 
 class ToolSets:

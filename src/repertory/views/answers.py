@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from repertory._json_text import canonical_json
+from repertory.context.projector import FRAME_ID
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.features import SERVER_CALLS, is_compaction
 from repertory.llm.messages import (
@@ -209,6 +210,8 @@ class _Reader:
     def _new_id(self, sent_id: object) -> str:
         legal = isinstance(sent_id, str) and len(sent_id) <= _MAX_ID and CALL_ID.fullmatch(sent_id) is not None
         wanted = cast("str", sent_id) if legal else _legal_part(sent_id, _MAX_ID) or "call"
+        if wanted.startswith(FRAME_ID):  # a stretch of trail may get this id later
+            wanted = f"call_{wanted[: _MAX_ID - 5]}"
         call_id, number = wanted, len(self._known) + len(self._ids) + 1
         while call_id in self._known or call_id in self._ids:
             call_id, number = f"{wanted[: _MAX_ID - 20]}_{number}", number + 1
