@@ -7,10 +7,11 @@ import re
 import pytest
 from frames import unsaid
 
-from context_histories import Story, long_story, plan_afresh, planned, profile
+from context_histories import Story, long_story, plan_afresh, planned, profile, words_of
 from repertory.context import ContextPolicy, Planner, project
 from repertory.context.plan import CoverRange
 from repertory.errors import ContextOverflow
+from repertory.llm.messages import Text
 
 LONG = "word " * 4_000  # 5,000 tokens
 
@@ -89,6 +90,22 @@ def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:
         held = outcome.plan.held if outcome.decisions else 0
         shown_once = {entry.position for entry in snapshot[held:] if entry.tool_call_id} if held else set[int]()
     assert kinds >= {"once", "comfort"}
+
+
+def test_what_users_said_is_in_the_log_where_it_does_not_stay_in_their_words() -> None:
+    """``keep_user_input=False`` frees its place in view; it does not take it from the agent."""
+    story = Story()
+    for number in range(1, 31):
+        story.turn(f"def handler_{number}(request): return {number}\n" * 100)
+        story.say(f"remark_{number:02}")
+    model = profile(cache=False)
+    for keep in (True, False):
+        snapshot, outcome = planned(story, ContextPolicy(keep_user_input=keep), model)[-1]
+        messages = project(snapshot, outcome.plan, profile=model).messages
+        assert outcome.plan.start > len(snapshot) // 2, "or nothing was folded"
+        said = [block for message in messages for block in message.content if message.role == "user"]
+        assert (Text("remark_01") in said) is keep
+        assert [number for number in range(1, 31) if f"remark_{number:02}" not in words_of(messages)] == []
 
 
 def test_a_long_talk_leaves_the_trail_within_its_share_and_every_word_of_it_in_view() -> None:

@@ -20,7 +20,7 @@ from repertory.llm.messages import Text
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
-from repertory.shortening.trail import SHARE, TALKERS, Trail, log_head
+from repertory.shortening.trail import SHARE, Trail, log_head
 
 TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or shortened if necessary
 MIN_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: clearing less is not worth a decision
@@ -76,9 +76,12 @@ class Course:
         self.comfort = comfort
         self.rates = rates_of(profile)
         self.thrifty = policy.rhythm == "thrifty"
-        self.editor = Editor(Trail(policy.window, policy.rules))
+        self.editor = Editor(self._new_trail())
         self.account = Account(self.rates, head)
         self._view: ViewIndex | None = None
+
+    def _new_trail(self) -> Trail:
+        return Trail(self.policy.window, self.policy.rules, keep_user_input=self.policy.keep_user_input)
 
     def follow(self, snapshot: Sequence[Entry], plan: Plan) -> ViewIndex:
         """Return the view of a plan, brought up to date. If others changed the plan, only the changes are recounted."""
@@ -88,7 +91,7 @@ class Course:
         else:
             view = ViewIndex(plan, self.policy, snapshot, reuse=before)
             if before is None or view.plan.start < before.plan.start or view.position < before.position:
-                self.editor, before = Editor(Trail(self.policy.window, self.policy.rules)), None  # nothing to continue
+                self.editor, before = Editor(self._new_trail()), None  # nothing to continue
             if before is not None and view.plan.epoch == before.plan.epoch:
                 self._view = view  # only pins changed
                 self._recount(view)
@@ -168,7 +171,7 @@ class Course:
         """Return the stretches of the log of everything before a position: as many of the newest as fit."""
         plan, snapshot, trail = view.plan, view.snapshot, self.editor.trail.scratch_copy(view.snapshot)
         trail.write(snapshot, upto)
-        text = trail.text(plan.start, upto, talk=TALKERS[self.policy.keep_user_input :])  # what users said is kept
+        text = trail.text(plan.start, upto, talk=("assistant",))
         span = snapshot[plan.start].iteration, snapshot[upto - 1].iteration
         written = [text for cover in plan.covers for text in _unsigned_texts(cover)]
         stretches = [*written, f"{log_head(*span, retrieval=self.policy.retrieval)}\n{text}" if text else ""]

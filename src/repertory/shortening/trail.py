@@ -74,14 +74,22 @@ class Trail:
             last answered. So all of them can be read, and written, while it answers.
     """
 
-    def __init__(self, window: int = WINDOW, rules: Callable[[str | None], ResultRules] = _default_rules) -> None:
+    def __init__(
+        self,
+        window: int = WINDOW,
+        rules: Callable[[str | None], ResultRules] = _default_rules,
+        *,
+        keep_user_input: bool = True,
+    ) -> None:
         """Start at the beginning of a record.
 
         Args:
             window: Newest iterations that stay as they arrived.
             rules: Returns the rules for the results of a tool.
+            keep_user_input: Whether what users and leads say is talk, which stays; if not, it becomes trail.
         """
         self._window = window
+        self._keep_user_input = keep_user_input
         self._rules_for = rules
         self._rules: dict[str | None, ResultRules] = {}
         self._vocabulary = Vocabulary()
@@ -163,7 +171,7 @@ class Trail:
             for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results arrive
                 if entry.tool_call_id is None:
                     self._read_until(snapshot, entry.iteration + self._window - 1)
-                    talk = entry.role if is_talk(entry) else ""
+                    talk = entry.role if self._is_kept(entry) else ""
                     self._add(at, self._turn_text(entry, answers), talk=talk)
             self.position = last
 
@@ -295,6 +303,9 @@ class Trail:
         if tool not in self._rules:
             self._rules[tool] = self._rules_for(tool)
         return self._rules[tool]
+
+    def _is_kept(self, entry: Entry) -> bool:
+        return is_talk(entry) and (self._keep_user_input or entry.kind not in ("user-input", "lead-input"))
 
 
 def is_talk(entry: Entry) -> bool:
