@@ -81,3 +81,18 @@ async def test_an_application_may_keep_the_tools_unnamed() -> None:
     text, _ = await shown(context, context_tools(), profile="offline")
     assert "[log of iteration " in text
     assert "context_retrieve" not in text
+
+
+@pytest.mark.parametrize("budget", [None, 2_000], ids=["strict", "short of room"])
+async def test_what_was_retrieved_is_not_said_to_be_retrievable_by_its_iteration(budget: int | None) -> None:
+    """There is nothing on record at that place but the call: the same call, or one for less, shows it."""
+    context = rp.ContextPolicy(rhythm="strict", strict_chars=0, window=2, budget_tokens=budget)
+    steps = [call("read_log", day=1), call("context_retrieve", iteration=1)]
+    model = ScriptedModel([*steps, *(call("read_log", day=day) for day in range(2, 12)), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[read_log], context=context), "Read.")
+        assert await run.wait_result() == "Done."
+    said = "\n".join(text_of(message.content) for request in model.requests for message in request.messages)
+    assert "context_retrieve(iteration=2) shows the whole" not in said
+    assert ("context is full; ask for less of it at once]" in said) is (budget is not None)
+    assert ("; the same call shows it again] " in said) is (budget is None)

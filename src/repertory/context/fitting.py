@@ -224,5 +224,7 @@ def _cut_newest(view: ViewIndex) -> list[Edit]:
         found = cut(text_of(entry.content), _CUT_CHARS) if entry.position >= view.last_turn else None
         if found is not None:
             note = retrieval_note(entry, view.rules(entry.tool))
+            if entry.retrieved is not None:  # the same call would be cut again
+                note = "; ask for less of it at once"
             edits.append(stub_edit(entry, f"{found.text}\n[shortened because the context is full{note}]", "cut"))
     return edits

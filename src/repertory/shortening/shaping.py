@@ -164,6 +164,8 @@ def removal_of(entry: Entry, rules: ResultRules) -> str:
 
 
 def retrieval_note(entry: Entry, rules: ResultRules) -> str:
+    if entry.retrieved is not None:  # a retrieval finds only what is on record elsewhere
+        return "; the same call shows it again" if rules.retrieval else ""
     """Say how the model can get the whole of a result, as the end of a note; "" if it has no tool for that."""
     if entry.content_id is not None:
         return _content_note(entry.content_id, rules)
