@@ -42,6 +42,8 @@ _NAME_MARK = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # distin
 _VERDICT = re.compile(
     r"\b\d+ (?:passed|failed|errors?|warnings?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
 )
+_DIGIT = re.compile(r"\d")
+_FORM = {ord(char): "0" if char in string.hexdigits else "a" for char in string.digits + string.ascii_letters}
 _LOWER = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
 _LINES_PER_END = 50  # lines with a trouble word that are checked from each end: a few with 'fail' may say 'fail-over'
 _LONGEST_NAME = 255  # characters, as for file names: what is longer is data
@@ -293,6 +295,12 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
     names = _names_by_line(lines)
     weights = vocabulary.weights(set().union(*names))  # 0 once a chosen line holds the name
     weights[""] = 0.0
+    # Names of one form that fill a text, such as the words of a hex dump or the times of a log, tell little by themselves.
+    numbered = list(filter(_DIGIT.search, weights))
+    forms = "\n".join(numbered).translate(_FORM).split("\n")
+    counts = Counter(forms)
+    for name, form in zip(numbered, forms, strict=False):
+        weights[name] /= 1 + math.log(counts[form])
     chosen: list[int] = []
 
     def choose(at: int) -> None:
