@@ -130,8 +130,13 @@ def test_rows_of_numbers_do_not_outrank_what_is_said_among_them() -> None:
     """In a hex dump and in a log every line is rare names, of the same few forms."""
     chance = random.Random(7)
     said = ["The key of part_one is KEY_ALPHA.", "config/main.yaml has another checksum."]
-    dump = [f"{at * 16:08x}: {' '.join(chance.randbytes(2).hex() for _ in range(8))}  ................" for at in range(300)]
-    times = [f"2026-11-{n % 28 + 1:02} 10:{n % 60:02}:{n * 7 % 60:02} request={chance.randrange(10**9)} done" for n in range(300)]
+    dump = [
+        f"{at * 16:08x}: {' '.join(chance.randbytes(2).hex() for _ in range(8))}  ................" for at in range(300)
+    ]
+    times = [
+        f"2026-11-{n % 28 + 1:02} 10:{n % 60:02}:{n * 7 % 60:02} request={chance.randrange(10**9)} done"
+        for n in range(300)
+    ]
     for rows in (dump, times):
         text = "\n".join([*rows[:100], said[0], *rows[100:200], said[1], *rows[200:]])
         chosen = choose_lines(source_lines(text), 2_000, known(text, "other_name"))

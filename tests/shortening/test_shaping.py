@@ -14,7 +14,7 @@ from context_histories import PICTURE, Story
 from repertory._cutting import Cut, cut, first_chars, kind_of_text, safe_cut
 from repertory.llm.messages import Text
 from repertory.record.entries import Retrieved
-from repertory.shortening.lines import Vocabulary, choose_lines, source_lines
+from repertory.shortening.lines import source_lines
 from repertory.shortening.rules import ResultRules
 from repertory.shortening.shaping import (
     lines_stub,
@@ -26,6 +26,7 @@ from repertory.shortening.shaping import (
     tool_text,
     viewed_stub,
 )
+from repertory.shortening.trail import Trail
 
 CODE = "".join(f"def name_{n}(x):\n    return x + {n}\n\n\n" for n in range(200))
 ROWS = msgspec.json.encode([{"id": n, "name": f"row {n}", "url": None} for n in range(300)]).decode()
@@ -256,8 +257,8 @@ def test_a_head_line_is_short() -> None:
 def test_a_stub_of_lines_says_how_many_they_are() -> None:
     """Not where it has them all."""
     entry = Story().turn(LOG)[1]
-    assert lines_stub(entry, ResultRules(), "shown once", ["b", "d"], 9).endswith("\n2 of 9 lines:\nb\nd")
-    assert lines_stub(entry, ResultRules(), "shown once", ["b", "d"], 2).endswith("]\nb\nd")
+    assert lines_stub(entry, ResultRules(), "shown once", ["b", "d"], "2 of 9 lines").endswith("]\n2 of 9 lines:\nb\nd")
+    assert lines_stub(entry, ResultRules(), "shown once", ["b", "d"], "").endswith("]\nb\nd")
 
 
 def test_what_is_pinned_is_never_cut() -> None:
@@ -277,9 +278,7 @@ def test_a_stub_keeps_what_is_likely_to_be_needed_again() -> None:
     story = Story()
     words = "Traceback in src/app/billing.py: KeyError: 'customer_id_42'\n" + "filler text of no use\n" * 400
     entry = story.turn(words, tool="run", errors=[0])[1]
-    lines, vocabulary = source_lines(tool_text(entry)), Vocabulary()
-    vocabulary.read(1, results=[words])
-    stub = lines_stub(entry, ResultRules(), "shortened", choose_lines(lines, 80, vocabulary), len(lines))
+    stub = lines_stub(entry, ResultRules(), "shortened", *Trail().lines_of(entry, story.entries, 80))
     for part in (
         "run, iteration 1",
         f"{len(words):,} characters",

@@ -150,7 +150,20 @@ ELSEWHERE = "GOAL: bake bread.\nFACTS: flour, water, salt."
         ELSEWHERE,
         "hang",
     ],
-    ids=["raises", "beyond", "group", "empty", "chats", "grows", "cut", "no room", "cut locally", "made-up", "elsewhere", "hangs"],
+    ids=[
+        "raises",
+        "beyond",
+        "group",
+        "empty",
+        "chats",
+        "grows",
+        "cut",
+        "no room",
+        "cut locally",
+        "made-up",
+        "elsewhere",
+        "hangs",
+    ],
 )
 async def test_a_model_that_fails_is_asked_again_and_then_replaced(answer: Any, autojump_clock: Any) -> None:
     """Bounded attempts, each with a deadline; then a text from the record. The agent only sees a summary."""

@@ -138,8 +138,8 @@ class Editor:
         else:
             length = entry.original_length or len(tool_text(entry))
             room = rules.compact_length if why == "expired" else room_of(length, rules.importance)
-            lines, total = self.trail.lines_of(entry, view.snapshot, room)
-            text = lines_stub(entry, rules, why, lines, total)
+            lines, share = self.trail.lines_of(entry, view.snapshot, room)
+            text = lines_stub(entry, rules, why, lines, share)
         return stub_edit(entry, text, why)
 
     def shorten_old(self, view: ViewIndex) -> list[StubResult]:

@@ -156,7 +156,7 @@ def _may_be_json(text: str) -> bool:
 def close_json(head: str) -> str:
     """Cut truncated JSON after its last whole value, and close the lists and objects that are open there."""
     marks = [token for token in _TOKEN.finditer(head) if len(token[0]) == 1]
-    while marks and marks[-1][0] in "[{\"":
+    while marks and marks[-1][0] in '[{"':
         marks.pop()
     if not marks:
         return ""

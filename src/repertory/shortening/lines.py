@@ -194,6 +194,11 @@ def source_lines(text: str) -> list[str]:
     return list(lines.values())
 
 
+def has_long_lines(text: str) -> bool:
+    """Whether a text has a line that ``source_lines`` splits."""
+    return max(map(len, text.splitlines()), default=0) > _LONG_LINE
+
+
 def looks_like_file(text: str) -> bool:
     """Whether a text seems to be from a file that the agent may want to edit: its lines are numbered, or it is code."""
     lines = text[:LOOKED_AT].split("\n")[:-1]  # the last line may be cut
@@ -295,7 +300,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
     names = _names_by_line(lines)
     weights = vocabulary.weights(set().union(*names))  # 0 once a chosen line holds the name
     weights[""] = 0.0
-    # Names of one form that fill a text, such as the words of a hex dump or the times of a log, tell little by themselves.
+    # Names of one form that fill a text, such as the words of a hex dump or the times of a log, tell little each.
     numbered = list(filter(_DIGIT.search, weights))
     forms = "\n".join(numbered).translate(_FORM).split("\n")
     counts = Counter(forms)

@@ -138,10 +138,9 @@ def stub_of(entry: Entry, rules: ResultRules, why: Why, body: str) -> str:
     return "\n".join(part for part in (head, source, body.strip()) if part)
 
 
-def lines_stub(entry: Entry, rules: ResultRules, why: Why, lines: Sequence[str], total: int) -> str:
-    """Write a stub of chosen lines, which says how many of how many they are."""
-    count = f"{len(lines)} of {total} lines:\n" if len(lines) < total else ""
-    return stub_of(entry, rules, why, count + "\n".join(lines))
+def lines_stub(entry: Entry, rules: ResultRules, why: Why, lines: Sequence[str], share: str) -> str:
+    """Write a stub of chosen lines, which says how much of the whole they are if they are not all of it."""
+    return stub_of(entry, rules, why, "\n".join([*([f"{share}:"] if share else []), *lines]))
 
 
 def viewed_stub(entry: Entry, rules: ResultRules) -> str:
@@ -164,9 +163,9 @@ def removal_of(entry: Entry, rules: ResultRules) -> str:
 
 
 def retrieval_note(entry: Entry, rules: ResultRules) -> str:
+    """Say how the model can get the whole of a result, as the end of a note; "" if it has no tool for that."""
     if entry.retrieved is not None:  # a retrieval finds only what is on record elsewhere
         return "; the same call shows it again" if rules.retrieval else ""
-    """Say how the model can get the whole of a result, as the end of a note; "" if it has no tool for that."""
     if entry.content_id is not None:
         return _content_note(entry.content_id, rules)
     return f"; context_retrieve(iteration={entry.iteration}) shows the whole" if rules.retrieval else ""

@@ -19,7 +19,7 @@ from repertory._cutting import clip, first_chars
 from repertory._json_text import canonical_json
 from repertory.llm.messages import Block, Text, ToolUse, equal_items, text_of
 from repertory.record.entries import Entry
-from repertory.shortening.lines import MAX_READ, Vocabulary, choose_lines, source_lines
+from repertory.shortening.lines import MAX_READ, Vocabulary, choose_lines, has_long_lines, source_lines
 from repertory.shortening.rules import ResultRules, expiring_together
 from repertory.shortening.shaping import failed, media_in, requested_text, tool_text
 
@@ -103,7 +103,7 @@ class Trail:
         self._result_summaries: Mapping[int, str] = {}
         self._summary_positions = frozenset[int]()  # the mapping may grow
         self._covers: tuple[Stretch, ...] = ()
-        self._chosen: dict[tuple[int, int], tuple[list[str], int]] = {}  # see ``lines_of``
+        self._chosen: dict[tuple[int, int], tuple[list[str], str]] = {}  # see ``lines_of``
         self.position = 0
         self.known_upto = sys.maxsize
 
@@ -209,16 +209,19 @@ class Trail:
             self._texts[at] for at in places if self._texts[at] and (not self._talk[at] or self._talk[at] in talk)
         )
 
-    def lines_of(self, entry: Entry, snapshot: Sequence[Entry], room: int) -> tuple[list[str], int]:
-        """Choose lines of a result that leaves view now, and return them with the number of all its lines.
+    def lines_of(self, entry: Entry, snapshot: Sequence[Entry], room: int) -> tuple[list[str], str]:
+        """Choose lines of a result that leaves view now, and say how much of it they are; "" if they are all of it.
 
         The answer is cached: it is computed ahead of time, and by each step that tries to make a prompt fit.
         """
         self._read_until(snapshot, snapshot[-1].iteration)
         key = entry.position, room
         if key not in self._chosen:
-            lines = source_lines(tool_text(entry))
-            self._chosen[key] = choose_lines(lines, room, self._vocabulary), len(lines)
+            text = tool_text(entry)
+            lines = source_lines(text)
+            chosen = choose_lines(lines, room, self._vocabulary)
+            all_chosen = len(chosen) == len(lines)
+            self._chosen[key] = chosen, "" if all_chosen else _size(lines, text, entry.original_length, of=len(chosen))
         return self._chosen[key]
 
     # --- one turn -----------------------------------------------------------------------------------------
@@ -232,11 +235,14 @@ class Trail:
         parts: list[str] = []
         for block in entry.content:
             if isinstance(block, Text) and block.text.strip():
-                text = block.text.strip()
+                text, note = block.text.strip(), ""
                 if len(text) > _TEXT_CHARS:
-                    text = "\n".join(choose_lines(source_lines(text), _TEXT_CHARS, self._vocabulary))
-                    text = f"[of {len(block.text):,} characters]\n{text}"
-                parts.append(f"{entry.iteration}. {_indent(text).lstrip()}")
+                    note = f" [of {len(block.text):,} characters]"
+                    lines = source_lines(text)
+                    opening = lines[:1]  # says what the rest is, however few names it has
+                    room = _TEXT_CHARS - sum(map(len, opening)) - 1
+                    text = "\n".join([*opening, *choose_lines(lines[1:], room, self._vocabulary)])
+                parts.append(f"{entry.iteration}.{note}{_words(text, below=bool(note))}")
             elif isinstance(block, ToolUse):
                 call = f"{entry.iteration}. {self._call_text(block)}"
                 answer = results.get(block.id)
@@ -258,7 +264,7 @@ class Trail:
             lines = source_lines(text)
             chosen = self._choose(lines, argument_room(len(text)))
             chosen = chosen or [clip(line, _ARGUMENT_CHARS) for line in lines[:1]]  # so that calls can be distinguished
-            how_many = "" if len(chosen) == len(lines) else f" {len(chosen)} of {len(lines)} lines"
+            how_many = "" if len(chosen) == len(lines) else f" {_size(lines, text, of=len(chosen))}"
             long.append(f"{clip(name, _ARGUMENT_CHARS)}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
 
@@ -280,13 +286,12 @@ class Trail:
             if rules.expiration_mode == "compact":
                 room = min(room, rules.compact_length)
             chosen = self._choose(lines, room)
-            count = f"{len(lines)} line{'s' * (len(lines) > 1)}"
             if lines and not chosen:
-                marks.append(f"{count}, above")
+                marks.append(f"{_size(lines, text, entry.original_length)}, known")
             elif len(chosen) < len(lines):
-                marks.append(f"{len(chosen)} of {count}")
+                marks.append(_size(lines, text, entry.original_length, of=len(chosen)))
             elif lines and separate and not marks:
-                marks.append(count)
+                marks.append(_size(lines, text, entry.original_length))
         if not (marks or chosen):
             return "\n→ [nothing]"
         head = f"\n→ {', '.join(marks)}" if marks else ""
@@ -299,13 +304,28 @@ class Trail:
         self._written.update(map(str.strip, chosen))
         return chosen
 
+    def _is_kept(self, entry: Entry) -> bool:
+        return is_talk(entry) and (self._keep_user_input or entry.kind not in ("user-input", "lead-input"))
+
     def _rules_of(self, tool: str | None) -> ResultRules:
         if tool not in self._rules:
             self._rules[tool] = self._rules_for(tool)
         return self._rules[tool]
 
-    def _is_kept(self, entry: Entry) -> bool:
-        return is_talk(entry) and (self._keep_user_input or entry.kind not in ("user-input", "lead-input"))
+
+def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0) -> str:
+    """Say how much a text is, or that a number of its lines are chosen ``of`` it.
+
+    Args:
+        lines: Its ``source_lines``. Some are pieces if it has very long lines.
+        text: The text. If it is too long to be read, its lines are not counted.
+        length: Characters of the whole if the text is only a part; 0 if it is the whole.
+        of: How many of the lines are chosen; 0 for nothing to say of that.
+    """
+    if length or len(text) > MAX_READ:
+        return f"{f'{of} lines of ' if of else ''}{length or len(text):,} characters"
+    size = f"{len(lines)} {'piece' if has_long_lines(text) else 'line'}{'s' * (len(lines) > 1)}"
+    return f"{of} of {size}" if of else size
 
 
 def is_talk(entry: Entry) -> bool:
@@ -364,7 +384,7 @@ def _calls_in(entry: Entry) -> list[str]:
     lines: list[str] = []
     for block in reversed(entry.content):
         if isinstance(block, Text) and block.text.strip():
-            lines.append(f"{entry.iteration}. {clip(block.text, _ARGUMENT_CHARS)}")
+            lines.append(f"{entry.iteration}.{_words(clip(block.text, _ARGUMENT_CHARS))}")
         elif isinstance(block, ToolUse):
             values = [
                 value if isinstance(value, str) else canonical_json(value).decode() for value in block.input.values()
@@ -391,6 +411,13 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
     if len(text) <= 4 * tokens:
         return text
     return log_of_calls(entries, chars=4 * tokens, previous=previous, retrieval=retrieval)
+
+
+def _words(text: str, *, below: bool = False) -> str:
+    """Write the agent's words, to be put after a number; ``below`` it if they begin like a note of the runtime, such as
+    of what the user said.
+    """
+    return f"\n{_indent(text)}" if text and (below or text.startswith("[")) else _indent(text)
 
 
 def _indent(text: str) -> str:
