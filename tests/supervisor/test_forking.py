@@ -114,6 +114,33 @@ async def test_memory_and_payload_are_as_they_were_then_and_each_ones_own() -> N
         assert (await again.memory.retrieve("shelf-0")).text == "mine"
 
 
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_fork_of_a_fork_before_that_began_is_as_one_of_the_first(*, removed: bool) -> None:
+    """It had no payload, and all that the first fork saw of memory. Once the first run is removed, that is so still."""
+    model, agent = FunctionModel(answer), counter()
+    async with rp.open_supervisor(model=model, summaries=()) as supervisor:
+        run = await supervisor.spawn(agent, "Count the shelves.")
+        await run.wait_result()
+        asked = [*model.requests]
+        fork = await supervisor.fork(run.id, iteration=9, text="Now say it.", agent=agent)
+        await fork.wait_result()
+        if removed:
+            await supervisor.remove(run.id)
+        for iteration in (0, 1, 6, 8):
+            model.requests.clear()
+            again = await supervisor.fork(fork.id, iteration=iteration, agent=agent)
+            assert again.payload.shelves == [*range(iteration)]
+            assert await again.wait_result() == "All is counted."
+            assert model.requests[0].messages == asked[iteration].messages, iteration
+            row = await supervisor.journal.read_run(again.id)
+            assert (row.started.origin, row.started.origin_iteration) == (fork.id, iteration)
+            said = await supervisor.fork(fork.id, iteration=iteration, text="Now say it.", agent=agent)
+            assert await said.wait_result() == f"I say it after {iteration}."
+            names = {item.item_id for item in await said.memory.query(ItemQuery(limit=50))}
+            seen = 9 if removed else iteration
+            assert {name for name in names if name.startswith("shelf")} == {f"shelf-{number}" for number in range(seen)}
+
+
 async def test_a_fork_has_read_the_messages_that_it_copied() -> None:
     """One of them was read for a second time when it was sent again, and its id was free for another text."""
     async with rp.open_supervisor(model=ScriptedModel(["Ready.", "Four.", "Seven."])) as supervisor:

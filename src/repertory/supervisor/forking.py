@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -197,8 +198,10 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     upto = last if wanted.iteration is None else wanted.iteration
     if not 0 <= upto <= last:
         raise RunError(f"run {origin.run_id} has no whole iteration {upto}; it has 0 (its task) to {last}")
-    stop = _stop(entries, upto)
-    calls = await journal.read_records(ModelCalled, origin.run_id)
+    past = await _past_of(journal, origin, upto)
+    numbered = await journal.read_records(EntryAppended, past.run_id)
+    stop = _stop([record.entry for _, record in numbered], upto)
+    calls = await journal.read_records(ModelCalled, past.run_id)
     ends = [number for number, called in calls if called.purpose == "agent" and called.iteration > upto]
     ends += [number for number, record in numbered if record.entry.position >= stop]
     end = min(ends, default=2**62)  # the number before which records are copied
@@ -214,9 +217,8 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     records: list[Record] = [
         started,
         RunStateChanged(run_id=new_id, state="running", at=at, iteration=upto),
-        *(EntryAppended(run_id=new_id, entry=entry) for entry in entries[:stop]),
     ]
-    if origin.scope_id:
+    if past.scope_id:
         position = await journal.item_position_at(end)
         records.append(
             ScopeOpened(
@@ -224,15 +226,17 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
                 owner=new_id,
                 mode="snapshot",
                 at=at,
-                parent_id=origin.scope_id,
+                parent_id=past.scope_id,
                 position=position,
             )
         )
+    copied: list[tuple[int, Record]] = [*numbered[:stop]]
     for kind in (DecisionMade, SummaryStored, PayloadChanged, EventLogged):
-        for number, record in await journal.read_records(kind, origin.run_id):
-            if number < end and _is_of_its_past(record, upto):
-                records.append(msgspec.structs.replace(record, run_id=new_id))
-    records += await _contents(journal, origin.run_id, new_id, end)
+        found = await journal.read_records(kind, past.run_id)
+        copied += [(number, record) for number, record in found if number < end and _is_of_its_past(record, upto)]
+    copied += await _contents(journal, past.run_id, end)
+    # In their order, by which a fork of the fork finds what belongs to which iteration.
+    records += [msgspec.structs.replace(record, run_id=new_id) for _, record in sorted(copied, key=itemgetter(0))]
     if wanted.text is not None:
         said = Inbox(new_id).record(_new_id("msg"), Said(journal.redact(wanted.text)), at=at, iteration=upto)
         records.append(said)
@@ -245,6 +249,18 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
             RunStateChanged(run_id=origin.run_id, state="stopped", at=at, iteration=row.iteration, cancelled=True)
         )
     return records
+
+
+async def _past_of(journal: Journal, started: RunStarted, upto: int) -> RunStarted:
+    """The run in whose record an iteration of a fork happened: the original's, if that was not removed.
+
+    What a fork saw of memory before it began is in no record but that one.
+    """
+    while started.origin and upto < started.origin_iteration:
+        if await journal.was_removed(started.origin):
+            break
+        started = (await journal.read_run(started.origin)).started
+    return started
 
 
 def _check_root(origin: RunStarted) -> None:
@@ -276,14 +292,14 @@ def _stop(entries: Sequence[Entry], upto: int) -> int:
     return min(first, default=len(entries))
 
 
-async def _contents(journal: Journal, origin: str, run_id: str, end: int) -> list[ContentStored]:
-    """Copies of the contents that a tree had stored by then, to be read under the same citations."""
-    copies: dict[str, ContentStored] = {}
+async def _contents(journal: Journal, origin: str, end: int) -> list[tuple[int, Record]]:
+    """The contents that a tree had stored by then, with their numbers; a copy is read under the same citation."""
+    copies: dict[str, tuple[int, Record]] = {}
     for owner in await journal.read_tree(origin):
         for number, content in await journal.read_records(ContentStored, owner):
             if number >= end:
                 continue
             if owner != origin and not content.body and content.length:  # the body is in a sub-agent's ledger
                 content = await journal.read_content(content.content_id, root=owner) or content  # noqa: PLW2901
-            copies[content.content_id] = msgspec.structs.replace(content, run_id=run_id)
+            copies[content.content_id] = number, content
     return [*copies.values()]

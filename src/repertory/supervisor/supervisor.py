@@ -290,7 +290,8 @@ class Supervisor:
         """Start a new run that copies another one up to an iteration and continues from there. The other is unchanged.
 
         The two share nothing that either could change: the record, the payload and the tree's stored contents are
-        copied, and memory is a snapshot as of that iteration. What the original spent is not counted again: the new
+        copied, and memory is a snapshot as of that iteration. (An iteration that the run was itself forked with has the
+        memory of when that was, if its own original was removed.) What the original spent is not counted again: the new
         run's figures begin at zero, and so do its limits on money, tokens, time and tool calls; iterations keep
         counting. Sub-agents are not copied, only their reports. A cancelled call still completes, or has not begun.
 
