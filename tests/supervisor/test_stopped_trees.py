@@ -140,6 +140,22 @@ async def test_a_branch_that_is_ended_alone_together_with_its_tree_leaves_whole_
     await journal.aclose()
 
 
+async def test_a_tree_that_is_killed_each_time_it_goes_on_loses_nothing() -> None:
+    """The calls that it had open are made when it is resumed, by whom they belong to."""
+    tree, journal = Tree(), MemoryJournal()
+    async with rp.open_supervisor(journal=journal, model=tree.model) as supervisor:
+        run = await supervisor.spawn(lead(), "Go.")
+        for _ in range(3):
+            await tree.deep.wait()
+            tree.deep = anyio.Event()
+            run.kill()
+            assert await run.wait_ended() == "stopped"
+            run = await supervisor.resume(run.id, agent=lead())
+        tree.go.set()
+        assert await run.wait_result() == "lead: worker: 3 looks"
+    await journal.aclose()
+
+
 async def test_a_sub_agent_that_begins_while_the_tree_is_stopping_ends_with_it() -> None:
     """A delegation asked for in the very turn in which the run is stopped does not keep it open."""
     asked, go = trio.Event(), trio.Event()

@@ -129,7 +129,6 @@ class Ends:
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
         for row in await self._journal.read_runs(states=states, below=root.run_id):
             run_id = row.started.run_id
-            if (run_id not in here or row.cancelled) and (
-                self._shared.machines is None or unit_of(run_id) == root.run_id
-            ):
+            alone = row.cancelled and run_id != root.run_id  # the root's calls are made when it is resumed
+            if (alone or run_id not in here) and (self._shared.machines is None or unit_of(run_id) == root.run_id):
                 await end_orphan(self._shared, row)
