@@ -75,6 +75,21 @@ def test_a_stretch_that_had_to_become_its_calls_alone_still_says_what_it_took_ou
     assert cover.was_tokens == sum(entry.tokens for entry in story.entries[: cover.last + 1])
 
 
+def test_a_log_of_one_long_stretch_can_be_shortened_too() -> None:
+    """Of several the newest quarter stays; a single one was left as it was, and the run ended."""
+    story = Story()
+    for number in range(1, 41):
+        story.turn("".join(f"row_{number}_{at} is at berth_{number}_{at}\n" for at in range(90)))
+    end, policy = len(story.entries), ContextPolicy()
+    folded = plan_afresh(story.snapshot(end), policy=policy, profile=profile(), iteration=41, cold=True).plan
+    (stretch,) = folded.covers
+    policy = ContextPolicy(budget_tokens=3_000)
+    assert stretch.tokens > 3_000
+    outcome = plan_afresh(story.snapshot(end), folded, policy=policy, profile=profile(), iteration=41)
+    assert outcome.prompt_tokens <= 3_000
+    assert outcome.plan.covers[0].content
+
+
 def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:
     """Results that were not written to the cache are not written after all because the view is long."""
     story = Story()

@@ -78,8 +78,8 @@ class Editor:
             first = last + 1
         return edits
 
-    def condense(self, view: ViewIndex, max_tokens: int) -> list[CoverRange]:
-        """Reduce the older three quarters of the trail to its calls, so that the whole trail has about ``max_tokens``.
+    def condense(self, view: ViewIndex, max_tokens: int, *, share: float = OLDER_SHARE) -> list[CoverRange]:
+        """Reduce the older ``share`` of the trail to its calls, so that the whole trail has about ``max_tokens``.
 
         The newest calls stay as far as there is room. Talk stays in its place, as long as there is room for a line
         between all of it; otherwise it is put before the calls.
@@ -87,7 +87,7 @@ class Editor:
         covers = [cover for cover in view.plan.covers if cover.strategy == TRAIL]
         total = _total_tokens(covers)
         sums = accumulate(cover.tokens for cover in covers)
-        older = [cover for cover, tokens in zip(covers, sums, strict=True) if tokens <= OLDER_SHARE * total]
+        older = [cover for cover, tokens in zip(covers, sums, strict=True) if tokens <= share * total]
         size = _total_tokens(older)
         room = max(0, max_tokens - total + size)
         groups = _adjacent_groups(older) if room < size else []

@@ -149,12 +149,13 @@ class Fitting:
         Args:
             edge: A position.
             trail: Tokens to which the older trail is shortened; 0 leaves it as it is.
-            shorten_new: Whether the new trail is shortened to that as well, as a last resort.
+            shorten_new: Whether all trail is shortened to that, the newest and the new as well, as a last resort.
             large: Whether to shorten seen results after the edge too, if they have more than a tenth of the limit.
             keep_talk: Whether talk stays; if not, it goes into the trail.
         """
         view, editor = self._now.view, self._editor
-        edits: list[Edit] = [*editor.condense(view, trail)] if trail else []
+        share = 1.0 if shorten_new else OLDER_SHARE
+        edits: list[Edit] = [*editor.condense(view, trail, share=share)] if trail else []
         upto = view.plan.start
         if view.policy.summaries:
             upto = max(upto, view.end_before(edge))
