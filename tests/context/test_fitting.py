@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from frames import unsaid
 
-from context_histories import Story, long_story, plan_afresh, planned, profile, words_of
+from context_histories import PICTURE, Story, long_story, plan_afresh, planned, profile, words_of
 from repertory.context import ContextPolicy, Planner, project
 from repertory.context.plan import CoverRange
 from repertory.errors import ContextOverflow
-from repertory.llm.messages import Text
+from repertory.llm.messages import Text, text_of
 
 LONG = "word " * 4_000  # 5,000 tokens
 
@@ -88,6 +89,22 @@ def test_a_log_of_one_long_stretch_can_be_shortened_too() -> None:
     outcome = plan_afresh(story.snapshot(end), folded, policy=policy, profile=profile(), iteration=41)
     assert outcome.prompt_tokens <= 3_000
     assert outcome.plan.covers[0].content
+
+
+def test_images_are_left_out_before_a_run_ends_for_want_of_room() -> None:
+    """As the texts beside them are cut; what is shown instead says so."""
+    story = Story()
+    story.turn((Text("a chart"), PICTURE), (PICTURE,), (Text("long " * 1_000), PICTURE), "short")
+    asked: Any = {"policy": ContextPolicy(budget_tokens=2_000), "profile": profile(), "iteration": 2}
+    outcome = plan_afresh(story.snapshot(), **asked)
+    assert outcome.prompt_tokens <= 2_000
+    messages = project(story.snapshot(), outcome.plan, profile=profile()).messages
+    *cut, short = [text_of(block) for block in messages[-1].content]
+    end = "[shortened because the context is full, without 1 image; context_retrieve(iteration=1) shows the whole]"
+    assert cut[:2] == [f"a chart\n{end}", end]
+    assert cut[2].startswith("long long")
+    assert cut[2].endswith(end)
+    assert short == "short"
 
 
 def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:

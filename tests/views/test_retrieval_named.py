@@ -94,5 +94,5 @@ async def test_what_was_retrieved_is_not_said_to_be_retrievable_by_its_iteration
         assert await run.wait_result() == "Done."
     said = "\n".join(text_of(message.content) for request in model.requests for message in request.messages)
     assert "context_retrieve(iteration=2) shows the whole" not in said
-    assert ("context is full; ask for less of it at once]" in said) is (budget is not None)
+    assert ("context is full; ask for less at once]" in said) is (budget is not None)
     assert ("; the same call shows it again] " in said) is (budget is None)

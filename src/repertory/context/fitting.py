@@ -19,7 +19,7 @@ from repertory.context.view_index import Inputs, ViewIndex
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import text_of
 from repertory.record.records import SummaryStored
-from repertory.shortening.shaping import retrieval_note
+from repertory.shortening.shaping import media_in, retrieval_note
 
 _RECOVERY_RESULTS = 3  # results that a recovery keeps (FEATURES.md C9)
 _CUT_CHARS = 1_000  # what remains of a result that the model has not read yet, if nothing else helps (C9)
@@ -219,13 +219,19 @@ def _describe_parts(view: ViewIndex, head: int, tokens: int) -> str:
 
 
 def _cut_newest(view: ViewIndex) -> list[Edit]:
-    """Cut the newest results, which the model has not seen yet."""
+    """Cut the newest results, which the model has not seen yet, and leave out their images and documents."""
     edits: list[Edit] = []
     for entry in view.results:
-        found = cut(text_of(entry.content), _CUT_CHARS) if entry.position >= view.last_turn else None
-        if found is not None:
-            note = retrieval_note(entry, view.rules(entry.tool))
-            if entry.retrieved is not None:  # the same call would be cut again
-                note = "; ask for less of it at once"
-            edits.append(stub_edit(entry, f"{found.text}\n[shortened because the context is full{note}]", "cut"))
+        if entry.position < view.last_turn:
+            continue
+        text, media = text_of(entry.content), media_in(entry)
+        short = cut(text, _CUT_CHARS)
+        if short is not None or media:
+            note = f", without {media}" if media else ""
+            # The same retrieval would be cut again.
+            note += (
+                retrieval_note(entry, view.rules(entry.tool)) if entry.retrieved is None else "; ask for less at once"
+            )
+            shown = text if short is None else short.text
+            edits.append(stub_edit(entry, f"{shown}\n[shortened because the context is full{note}]".lstrip(), "cut"))
     return edits
