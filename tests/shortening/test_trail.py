@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from context_histories import PICTURE, Story
 from random_runs import drawn
 from repertory.context import ContextPolicy
-from repertory.llm.messages import RawBlock, Text
+from repertory.llm.messages import RawBlock, Text, ToolResult, ToolUse
 from repertory.shortening import ResultPolicy
 from repertory.shortening.trail import TALKERS, Trail, bounded_trail, log_of_calls
 
@@ -51,6 +51,26 @@ def test_a_stretch_reads_like_a_log() -> None:
         "     return 1",
         "3. clear(path=src/file_3.py, n=0)",
         "→ [nothing]",
+    ]
+
+
+def test_what_is_no_text_is_counted_whoever_sent_it() -> None:
+    """The log cannot show it; the iteration that it names can."""
+    story = Story()
+    story.add("assistant", "assistant", Text("I search."), FOUND, ToolUse("c1", "read", {}))
+    story.add("user", "action-result", ToolResult("c1", "ok"), tool="read", tool_call_id="c1")
+    story.add("user", "user-input", Text("Look."), PICTURE)
+    story.add("user", "user-input", PICTURE)
+    trail = Trail(keep_user_input=False)
+    trail.write(story.entries, len(story.entries))
+    assert trail.text(1, len(story.entries)).splitlines() == [
+        "0. I search.",
+        "0. read()",
+        "→ ok",
+        "0. [with 1 other block]",
+        "0. [the user said, with 1 image]",
+        " Look.",
+        "0. [the user said, with 1 image]",
     ]
 
 

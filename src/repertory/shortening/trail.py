@@ -228,8 +228,10 @@ class Trail:
 
     def _turn_text(self, entry: Entry, answers: Sequence[Entry]) -> str:
         """Return the text of a turn and its results; "" if there is nothing to say."""
+        media = media_in(entry)
         if entry.role != "assistant":
-            return f"{entry.iteration}. [{speaker(entry)} said]\n{_indent(text_of(entry.content))}"
+            head = f"{entry.iteration}. [{speaker(entry)} said{media and f', with {media}'}]"
+            return "\n".join(part for part in (head, _indent(text_of(entry.content))) if part)
         results = {answer.tool_call_id: answer for answer in answers}
         rules = dict(zip(results, expiring_together([self._rules_of(answer.tool) for answer in answers]), strict=True))
         parts: list[str] = []
@@ -248,6 +250,8 @@ class Trail:
                 answer = results.get(block.id)
                 result = "" if answer is None else self._result_text(answer, rules[block.id], separate="\n" in call)
                 parts.append(call + result)
+        if media:  # such as what the provider's own tools found
+            parts.append(f"{entry.iteration}. [with {media}]")
         return "\n".join(parts)
 
     def _call_text(self, call: ToolUse) -> str:
