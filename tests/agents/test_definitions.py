@@ -210,6 +210,7 @@ def test_fields_that_do_nothing_are_warned_of_with_their_lines(tmp_path: Path) -
     ("more", "line", "field", "words"),
     [
         ("tools: WebSearch\n", 4, "tools", "nobody defines 'WebSearch'; there are read_menu, search_menu"),
+        ("tools: Grep\n", 4, "tools", "'Grep', which means 'search_files' and needs a folder to read, such as a root;"),
         ("color: x\ntools: serch_menu\n", 5, "tools", "nobody defines 'serch_menu'; did you mean 'search_menu'?"),
         ("tools: search_menu(soup *)\n", 4, "tools", "rules in parentheses are not known"),
         ("tools: [read_menu, search_menu(a, b)]\n", 4, "tools", "'search_menu(a, b)': rules in parentheses"),

@@ -225,7 +225,9 @@ class _Folder:
             tool = self._tool(name)
             if tool is None:
                 known = {**self._tools, **self._by_name}
-                raise read.error("tools", f"nobody defines {name!r:.100}; {_list_known(name, known)}")
+                meant = _CLAUDE_TOOLS.get(name)
+                needs = "" if meant is None else f", which means {meant!r} and needs a folder to read, such as a root"
+                raise read.error("tools", f"nobody defines {name!r:.100}{needs}; {_list_known(name, known)}")
             chosen[tool.name] = tool
         for name in read.words("disallowedTools") or ():
             rule = _WITH_RULE.fullmatch(name)

@@ -202,7 +202,7 @@ def _clock(path: Path) -> Finding:
 def _backups(path: Path) -> Finding:
     from repertory.cli.keeping import NOTE
 
-    name, advice = "backups", f"repertory backup FOLDER{db_option(path)}"
+    name, advice = "backups", f"repertory backup FOLDER/{db_option(path)}"
     try:
         note = json.loads(Path(f"{os.path.realpath(path)}{NOTE}").read_text(encoding="utf-8"))
         file, age = Path(note["file"]), time.time() - float(note["at"])
