@@ -124,7 +124,7 @@ def test_an_agent_is_loaded_by_module_and_name() -> None:
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ("clerk", "expected an agent as module:name, or the path of its file, got 'clerk'"),
+        ("clerk", "expected an agent as module:name, or the path of its .md or .toml file, got 'clerk'"),
         ("no_such_module:clerk", "no module named 'no_such_module'.*PYTHONPATH"),
         ("made_for_a_test:boss", "has no 'boss'; it has the agents clerk"),
         ("made_for_a_test:number", "is of the type int, not an Agent"),

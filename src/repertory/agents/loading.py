@@ -96,7 +96,9 @@ def _load(reference: str, arguments: dict[str, Any]) -> Agent[Any]:
     if is_definition(reference):
         return load_definition(reference, **arguments)
     if not is_reference(reference):
-        raise ConfigurationError(f"expected an agent as module:name, or the path of its file, got {reference!r}")
+        raise ConfigurationError(
+            f"expected an agent as module:name, or the path of its .md or .toml file, got {reference!r}"
+        )
     found = import_object(reference, "agent", arguments)
     if not isinstance(found, Agent):
         raise ConfigurationError(f"{reference!r} is of the type {type(found).__name__}, not an Agent")

@@ -29,7 +29,9 @@ NOTE = ".backup"  # suffix of the file beside a database that names its last bac
 
 @command
 def backup(
-    file: str = argument("FILE", "The file to write; in a folder, FOLDER/, it is named after the database and the time.", ...),
+    file: str = argument(
+        "FILE", "The file to write; in a folder, FOLDER/, it is named after the database and the time.", ...
+    ),
     *,
     db: str | None = DATABASE,
 ) -> Answer:
