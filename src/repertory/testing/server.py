@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 import msgspec
 
+from repertory._choices import check_type
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Thinking
 from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
@@ -97,7 +98,13 @@ class MessagesServer:
         self.exchanges: list[Exchange] = []
 
     def inject(self, *faults: Fault | None) -> None:
-        """Make the next requests fail, one fault each, in order; None lets one pass."""
+        """Make the next requests fail, one fault each, in order; None lets one pass.
+
+        Raises:
+            ConfigurationError: One is no fault; a test would believe in it, and pass.
+        """
+        for fault in faults:
+            check_type("a fault", fault, Fault | None, "one of repertory.testing.faults, such as overloaded()")
         self._faults.extend(faults)
 
     @property
@@ -321,7 +328,12 @@ async def open_messages_server(
 
     Yields:
         The server; pass its ``url`` as a model's ``base_url``.
+
+    Raises:
+        ConfigurationError: ``faults`` are no list of faults.
+        Exception: What the responder raises cancels the block, and is raised by it.
     """
+    check_type("open_messages_server: faults", faults, Iterable, "a list of faults")
     server = MessagesServer(
         responder, profile=profile, api_key=api_key, seed=seed, clock=clock, thinks=thinks, summarizer=summarizer
     )
@@ -336,14 +348,17 @@ async def open_messages_server(
             await serve_connection(stream, server.handle)
         except Gone:
             return
+        except Exception as error:  # noqa: BLE001 - a bug of the responder; raised again below
+            failures.append(error)
+            tasks.cancel_scope.cancel()
 
-    failure: Exception | None = None
+    failures: list[Exception] = []  # raised again outside the group, which would wrap them
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve, tasks)
         try:
             yield server
-        except Exception as error:  # noqa: BLE001 - raised again below, outside the group that would wrap it
-            failure = error
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failures.append(error)
         tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    if failures:
+        raise failures[0]
