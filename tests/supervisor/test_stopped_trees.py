@@ -146,7 +146,8 @@ async def test_a_tree_that_is_killed_each_time_it_goes_on_loses_nothing() -> Non
     async with rp.open_supervisor(journal=journal, model=tree.model) as supervisor:
         run = await supervisor.spawn(lead(), "Go.")
         for _ in range(3):
-            await tree.deep.wait()
+            with trio.fail_after(PATIENCE):
+                await tree.deep.wait()
             tree.deep = anyio.Event()
             run.kill()
             assert await run.wait_ended() == "stopped"
