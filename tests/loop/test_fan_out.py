@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,6 +17,10 @@ from delegating import Company, collect, company, delegate, last, results_in, sa
 from patience import PATIENCE
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
+from repertory.record import MemoryJournal, RunRow
+from repertory.record.contents import StoredBody
+from repertory.record.records import Record, RunStateChanged
+from repertory.record.waiting import Ticket
 from repertory.runs.events import StateChanged
 from repertory.testing import call
 
@@ -154,6 +160,66 @@ async def test_a_tree_that_is_full_has_no_room_for_a_retry() -> None:
     async with rp.open_supervisor(model=firm.model) as supervisor:
         text = await (await supervisor.spawn(agent, "Go.")).wait_result()
     assert text.startswith("worker failed after 1 iterations: ModelUnavailable: down")
+
+
+class BusyJournal(MemoryJournal):
+    """A journal that is slow to say whether there was a second attempt, and then with all else once a run is done.
+
+    Attributes:
+        asked: Set once it was asked for the second attempt; ``answer`` lets it answer.
+        clean: Lets it say what is to be cleaned up after a run that is done; it writes nothing until ``resume``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answer, self.clean, self.resume = (anyio.Event() for _ in range(4))
+        self._done = self._cleaned = False
+
+    async def read_run(self, run_id: str) -> RunRow:
+        """Wait for ``answer`` before a second attempt is read."""
+        if run_id.endswith("-2"):
+            self.asked.set()
+            await self.answer.wait()
+        return await super().read_run(run_id)
+
+    def submit(self, records: Sequence[Record], **options: Any) -> Ticket:
+        """Notice that a run is done."""
+        self._done |= any(isinstance(record, RunStateChanged) and record.state == "done" for record in records)
+        return super().submit(records, **options)
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Wait for ``resume`` once the cleaning has begun."""
+        if self._cleaned:
+            await self.resume.wait()
+        await super().write(records)
+
+    async def read_due_bodies(self, *args: Any, **options: Any) -> list[StoredBody]:
+        """Wait for ``clean`` once a run is done."""
+        if self._done:
+            self._cleaned = True
+            await self.clean.wait()
+        return await super().read_due_bodies(*args, **options)
+
+
+async def test_a_retry_that_begins_as_the_lead_ends_ends_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    """It joined a team whose end was being written: the lead crashed, and went on after its end."""
+
+    async def while_it_is_retried(_request: ModelRequest) -> str:
+        await journal.asked.wait()
+        return "Done."
+
+    journal = BusyJournal()
+    firm = Company(delegate("a", tool="delegate_start"), "Wait.", while_it_is_retried, work={"a": [DOWN]})
+    async with rp.open_supervisor(model=firm.model, journal=journal) as supervisor:
+        run = await supervisor.spawn(company(rp.Delegation(background=True, on_failure="retry")), "Go.")
+        with trio.fail_after(PATIENCE):
+            for event in (journal.answer, journal.clean, journal.resume):
+                await trio.testing.wait_all_tasks_blocked()
+                event.set()
+            assert await run.wait_result() == "Done."
+        assert [row.state for row in await supervisor.runs()] == ["done", "failed", "stopped"]
+        assert "crashed" not in caplog.text
+    await journal.aclose()
 
 
 def test_a_retry_goes_on_after_a_restart(run_async: RunAsync, tmp_path: Path) -> None:

@@ -205,6 +205,8 @@ class Team:
                 continue with the lead if it is resumed.
         """
         self._ending = True
+        async with self._beginning:  # what is about to begin is among the children afterwards
+            pass
         for child in self._live.children:
             if answered and not child.ended.is_set():
                 child.stop_asked = True
@@ -434,9 +436,10 @@ class Team:
         """Wait for a delegation's end, and handle its failure as ``Delegation.on_failure`` says."""
         await delegated.live.ended.wait()
         while self._is_to_be_retried(delegated):
-            delegated.postponed = self._ending or self._live.desired_state in ("stop", "close")
-            if delegated.postponed or not await self._retry(delegated):
-                break
+            async with self._beginning:
+                delegated.postponed = self._ending or self._live.desired_state in ("stop", "close")
+                if delegated.postponed or not await self._retry(delegated):
+                    break
             await delegated.live.ended.wait()
         end = delegated.live.end
         if end is not None and end.state == "failed" and self._policy.on_failure == "fail_fast" and not delegated.why:
@@ -466,8 +469,8 @@ class Team:
         except (LimitExceeded, PayloadInvalid, ConfigurationError):
             return False
         delegated.live, delegated.attempt = live, attempt
-        if delegated.why or self._ending:  # meanwhile
-            live.kill(alone=bool(delegated.why))
+        if delegated.why:  # meanwhile
+            live.kill()
         return True
 
     def _kill(self, delegated: Delegated, why: str) -> None:
