@@ -7,6 +7,7 @@ Usage: ``python killed_team.py DATABASE FIRES``. Prints ``OPEN`` once the work b
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ _fires = itertools.count(1)
 @rp.tool(effect="unsafe")
 def fire(number: int) -> str:
     """Do what must not be done twice."""
-    print("FIRE", flush=True)
+    os.write(1, b"FIRE\n")  # at once: print() writes the end of a line by itself, after that of another thread
     if next(_fires) >= int(sys.argv[2]):
         threading.Event().wait()  # so that the kill falls into a call
     time.sleep(0.01)
