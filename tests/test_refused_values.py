@@ -51,7 +51,6 @@ LISTER = rp.Agent("lister", input=list[Any])
     [
         ("options", lambda supervisor, _, value: supervisor.spawn(AGENT, "Go.", options={"a": value})),
         ("task", lambda supervisor, _, value: supervisor.spawn(AGENT, value)),
-        ("a task of agent lister", lambda supervisor, _, value: supervisor.spawn(LISTER, value)),
         ("run_id", lambda supervisor, _, value: supervisor.spawn(AGENT, "Go.", run_id=value)),
         ("payload", lambda supervisor, _, value: supervisor.spawn(AGENT, "Go.", payload=value)),
         ("lines", lambda _, run, value: run.change_payload({"lines": value})),
@@ -70,6 +69,14 @@ async def test_what_is_nested_too_deep_is_refused_by_name(where: str, hand_in: C
         with pytest.raises(RepertoryError, match=where):
             await hand_in(supervisor, run, value)
         assert await run.wait_result() == "Done."
+
+
+@pytest.mark.parametrize("value", [nested(100_000), endless()], ids=["deeper", "endless"])
+async def test_a_typed_task_that_nothing_can_write_is_refused(value: Any) -> None:
+    """It becomes text, so it may be as deep as the writer of JSON can go, which depends on Python's version."""
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match="a task of agent lister"):
+            await supervisor.spawn(LISTER, value)
 
 
 @pytest.mark.parametrize("wrong", [{"values": ["lines"]}, {"values": "lines"}, {"append": 5}, {"remove": "lines"}])

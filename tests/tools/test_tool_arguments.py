@@ -235,7 +235,7 @@ async def test_arguments_that_are_nested_too_deep_are_the_models_to_repair() -> 
         """Keep anything."""
 
     deep: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(100_000):
         deep = [deep]
     output = await call_tool(keep, {"value": deep})
     assert output.error is not None
