@@ -75,8 +75,11 @@ def safe_cut(text: str, at: int) -> int:
 
 def clip(text: str, limit: int) -> str:
     """One line of at most ``limit`` characters."""
-    text = " ".join(text[: limit * 4].split())
-    return text if len(text) <= limit else text[: safe_cut(text, limit - 1)].rstrip() + "…"
+    text = text.strip()
+    line = " ".join(text[: limit * 4].split())
+    if len(line) <= limit and len(text) <= limit * 4:
+        return line
+    return line[: safe_cut(line, limit - 1)].rstrip() + "…"
 
 
 def first_chars(text: str, limit: int) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from context_histories import PICTURE, Story
-from repertory._cutting import Cut, cut, first_chars, kind_of_text, safe_cut
+from repertory._cutting import Cut, clip, cut, first_chars, kind_of_text, safe_cut
 from repertory.llm.messages import Text
 from repertory.record.entries import Retrieved
 from repertory.shortening.lines import source_lines
@@ -305,6 +305,20 @@ def test_a_stub_counts_the_pictures_it_hides() -> None:
     """A picture that is no longer shown is at least mentioned."""
     entry = Story().turn((Text("a chart " * 400), PICTURE))[1]
     assert "1 image;" in stub_of(entry, ResultRules(), "shortened", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (" " * 900 + "here", "here"),
+        ("a" + " " * 900 + "b", "a…"),
+        ("a  b\n" + " " * 900, "a b"),
+        ("word " * 30, "word word w…"),
+    ],
+)
+def test_a_clipped_line_says_what_is_missing(text: str, line: str) -> None:
+    """However much of the text is white space."""
+    assert clip(text, 12) == line
 
 
 def test_first_chars_of_a_short_text_is_the_text() -> None:
