@@ -442,6 +442,8 @@ async def test_passages_of_a_content(run: Run) -> None:
     assert one.facts["shown"] == 1
     none = await run.call(CONTENT, content_id=content_id, search="walrus")
     assert none.text.endswith("no passages for 'walrus'")
+    long = await run.call(CONTENT, content_id=content_id, search="walrus " * 5_000)
+    assert len(long.text) < 400
 
 
 async def test_words_are_searched_beside_the_event_loop(run: Run) -> None:
@@ -487,6 +489,7 @@ async def test_a_content_that_is_not_there(run: Run) -> None:
     wrong = await run.call(CONTENT, content_id="content-0")
     assert wrong.error is not None
     assert (wrong.error.cause, "there is no content 'content-0'" in wrong.text) == ("retry", True)
+    assert len((await run.call(CONTENT, content_id="c" * 50_000)).text) < 400
     gone = await execute(CONTENT, {"content_id": "c"}, ToolContext(contents=Emptied()))
     assert gone.error is not None
     assert (gone.error.cause, "was cleaned up and is gone" in gone.text) == ("failed", True)

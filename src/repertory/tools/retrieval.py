@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from repertory._choices import Natural, Positive, check_number
+from repertory._choices import Natural, Positive, check_number, show
 from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
@@ -103,8 +103,8 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             text = f"{repeated}no earlier message fits. {_contents_of(entries)}"
             return ToolOutput(text, source_type="retrieval", facts={"found": 0}, retrieved=Retrieved())
         chosen = sorted(matching[:limit], key=lambda entry: entry.position)
-        show = hint_of if hint else partial(render, lines=lines)
-        shown = [await show(entry, context.contents) for entry in chosen]
+        render_each = hint_of if hint else partial(render, lines=lines)
+        shown = [await render_each(entry, context.contents) for entry in chosen]
         if run:  # the positions are those of that run's ledger
             shown = [
                 piece if piece.source == entry.content_id else piece._replace(source=f"{run} {piece.source}")
@@ -157,7 +157,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             raise ToolRetry("regex says how to read search, and search is empty; give the expression to look for")
         stored = await context.need_contents().read_content(content_id)
         if stored is None:
-            raise ToolRetry(f"there is no content {content_id!r}; take the citation id from a result above")
+            raise ToolRetry(f"there is no content {show(content_id)}; take the citation id from a result above")
         if not stored.body and stored.length:
             raise ToolFailed(f"content {content_id!r} ({stored.length:,} characters) was cleaned up and is gone")
         if search:
@@ -185,7 +185,7 @@ async def _record_of(context: ToolContext, run_id: str) -> RunRecord:
     found = await record.of_run(run_id) if run_id else record
     if found is None:
         others = ", ".join(record.others()) or "none"
-        raise ToolRetry(f"there is no run {run_id!r} that you may look into; there are {others}")
+        raise ToolRetry(f"there is no run {show(run_id)} that you may look into; there are {others}")
     return found
 
 
@@ -243,7 +243,7 @@ async def _passages(stored: ContentStored, search: str, regex: bool, limit: int,
         else:  # in two million characters this takes from 0.05 to 0.5 s
             find_all = partial(find_words, stored.body, search, limit=limit)
             found = await run_in_thread(find_all, name="tool retrieve_content")
-    shown = f"{repeated}{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
+    shown = f"{repeated}{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {show(search)}"
     parts: list[Part] = []
     for piece in found:
         # a pattern matches or does not; only of words can some be missing
