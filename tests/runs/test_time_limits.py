@@ -57,6 +57,19 @@ async def test_a_model_call_is_cancelled_when_the_time_is_over(autojump_clock: A
     assert [row.replied is None for row in calls] == [False, True]
 
 
+async def test_what_rounding_leaves_of_the_time_is_not_waited_for(autojump_clock: Any) -> None:
+    """On a clock that stands still while anything is done, waiting for it went on for ever."""
+    await trio.sleep(100.1)
+    most = 0.3
+    over = trio.current_time() + most
+    assert 0 < most - (over - trio.current_time()) < 1e-12  # else nothing would be proved
+    agent = rp.Agent("a", limits=rp.Limits(seconds=most))
+    async with rp.open_supervisor(model=model_that_takes(50, lambda _: "Done."), clock=trio.current_time) as supervisor:
+        with pytest.raises(RunFailed, match=r"limits\.seconds"):
+            await (await supervisor.spawn(agent, "Go.")).wait_result()
+        assert trio.current_time() == over
+
+
 async def test_a_tool_is_cancelled_and_goes_on_when_the_run_has_more_time(autojump_clock: Any) -> None:
     """Its call is open on record; a resumption with a wider limit makes it again, and counts on."""
     steps = [call("wait", seconds=60), "Done."]

@@ -348,7 +348,8 @@ class LiveRun:
         most, clock = self.agent.limits.seconds, self.tally.clock
         if most is None or self.since is None or not clock.going:
             return math.inf
-        return self.since + most - clock.elapsed
+        # To the microsecond: less than that, such as an error of rounding, could not be waited for.
+        return round(self.since + most - clock.elapsed, 6)
 
     def check_time(self) -> None:
         """Raise ``LimitExceeded`` if its time is over."""
