@@ -327,3 +327,38 @@ async def test_handles_say_what_they_are() -> None:
         assert repr(supervisor) == "<Supervisor: 1 runs under way>"
         assert repr(run.memory) == "<Memory of scope scope-run-1>"
         await run.wait_result()
+
+
+def test_a_call_from_another_event_loop_is_refused_and_harms_nobody(run_async: RunAsync) -> None:
+    """A web framework's worker thread has a loop of its own; a message from there used to end all runs."""
+    model = ScriptedModel(["One.", "Two."])
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=model) as supervisor:
+            run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+            held = await supervisor.spawn(rp.Agent("held", model=FunctionModel(hang)), "Go.")
+            await run.wait_result()
+            calls = [run.ask, run.send, partial(supervisor.spawn, clerk()), partial(supervisor.resume), held.ask]
+            calls += [lambda _: held.wait_result(), lambda _: held.wait_ended(), lambda _: held.change_payload({})]
+
+            async def elsewhere() -> list[str]:
+                refused = list[str]()
+                for each in calls:
+                    with pytest.raises(RunError) as caught:
+                        await each("run-1")
+                    refused.append(str(caught.value))
+                with pytest.raises(RunError, match="another event loop"):
+                    held.stop()
+                return refused
+
+            for backend in ("trio", "asyncio"):
+                refused = await anyio.to_thread.run_sync(partial(rp.run, elsewhere, backend=backend))
+                assert all("was opened in another event loop" in each for each in refused)
+            assert await run.ask("And now?") == "Two."
+            held.kill()
+
+    async def hang(_: ModelRequest) -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    run_async(main)

@@ -459,12 +459,18 @@ class LiveRun:
             self.place.answered(None if refused else self.model.profile.cache.ttl)
 
     def check_here(self) -> None:
-        """Raise ``RunError`` if the run waits for a machine, or is under way on another one."""
+        """Raise ``RunError`` if the run waits for a machine is under way on another, or lives in another event loop."""
+        self.check_loop()
         if self.elsewhere and not self.ended.is_set():
             raise RunError(
                 f"run {self.run_id} waits for a machine, or is under way on another one; "
                 "await supervisor.remote(run_id) gives it"
             )
+
+    def check_loop(self) -> None:
+        """Raise ``RunError`` in another event loop than the run's own, unless it has ended."""
+        if not self.ended.is_set():
+            self.shared.home.check()
 
     def kill(self, *, alone: bool = True) -> None:
         """End the run and those below it now, and cancel what is under way. What is in the record stays.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import msgspec
+from anyio.lowlevel import EventLoopToken, current_token
 
 from repertory.actors import ActorRef
+from repertory.errors import RunError
 from repertory.record.journal import Journal
 from repertory.runs.accounting import Tallies
 from repertory.runs.alerts import AlertThresholds
@@ -21,6 +24,28 @@ if TYPE_CHECKING:
     from repertory.machines.machine import Machines
 
 
+class Home:
+    """The event loop in which a supervisor was opened. A call from another one would end all its actors."""
+
+    def __init__(self) -> None:
+        self._token = _loop_here()
+
+    def check(self) -> None:
+        """Raise ``RunError`` in another event loop; callbacks and threads without one are let through."""
+        if _loop_here() not in (None, self._token):
+            raise RunError(
+                "the supervisor was opened in another event loop, that of another thread perhaps; make this call "
+                "there: asyncio.run_coroutine_threadsafe(…, loop), or anyio.from_thread.run(…, token=…)"
+            )
+
+
+def _loop_here() -> EventLoopToken | None:
+    try:
+        return current_token()
+    except anyio.NoEventLoopError:
+        return None
+
+
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """What all runs of a supervisor share.
 
@@ -28,6 +53,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         alerts: The thresholds beyond which a run's figures cause an alert; None for no alerts.
         approvals: Rules for the tool calls of all runs; None for none.
         clock: Returns seconds since 1970.
+        home: The event loop that all of it belongs to.
         machines: This machine, if several share the journal; otherwise None.
         plain_loops: Whether every agent shows its model everything, whatever its ``context`` says.
     """
@@ -45,6 +71,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     approvals: Approvals | None = None
     machines: Machines | None = None
     plain_loops: bool = False
+    home: Home = msgspec.field(default_factory=Home)
 
     async def may_begin_effect(self) -> None:
         """Wait until an effect that cannot be undone may begin: no other machine can own this process's runs.

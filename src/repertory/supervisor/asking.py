@@ -25,6 +25,8 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
     """
     live = live.newest
     live.check_here()
+    if not runtime.runs.closing:
+        live.shared.home.check()
     if not live.is_ending:
         live.deliver(message_id, said)
         return

@@ -12,6 +12,7 @@ from repertory.errors import RunError, RunNotFound
 from repertory.record.journal import Journal
 from repertory.record.records import RunRow
 from repertory.runs.live import LiveRun
+from repertory.runs.shared import Home
 
 
 class LiveRuns:
@@ -23,8 +24,9 @@ class LiveRuns:
         closing: Whether no more runs may begin.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, home: Home) -> None:
         self._journal = journal
+        self._home = home
         self.by_id: dict[str, LiveRun] = {}
         self.actors: dict[str, ActorRef[Any]] = {}
         self.closing = False
@@ -32,9 +34,10 @@ class LiveRuns:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def check_open(self) -> None:
-        """Raise ``RunError`` if no more runs may begin."""
+        """Raise ``RunError`` if no more runs may begin, or in another event loop."""
         if self.closing:
             raise RunError("the supervisor is closed, as its async with block has ended; begin runs inside of one")
+        self._home.check()
 
     def find(self, run_id: str) -> LiveRun | None:
         """A run that is under way in this process."""

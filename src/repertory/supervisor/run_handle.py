@@ -279,6 +279,7 @@ class Run(Generic[ResultT]):
             JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         live = self._live
+        live.check_loop()
         await live.ended.wait()
         if live.lost is not None:
             raise live.lost
@@ -295,6 +296,7 @@ class Run(Generic[ResultT]):
             JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         live = self._live
+        live.check_loop()
         await live.ended.wait()
         return self._read_end(live)
 

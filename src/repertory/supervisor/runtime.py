@@ -66,7 +66,7 @@ class Runtime:
         self._journal = shared.journal
         self._system = system
         self._tasks = tasks
-        self.runs = LiveRuns(self._journal)
+        self.runs = LiveRuns(self._journal, shared.home)
         self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
         self._ends = Ends(shared, self.runs, self.queue, retention)
         self.claims: Claims | None = None  # only in a shared journal
