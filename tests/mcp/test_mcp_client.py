@@ -560,3 +560,22 @@ def test_options_that_make_no_sense_are_refused(target: object, options: dict[st
     """Options that make no sense are refused."""
     with pytest.raises(ConfigurationError, match=says):
         McpServer("x", target, **options)  # type: ignore[arg-type]
+
+
+def test_what_a_server_prints_beside_its_messages_is_not_written_to_standard_error(tmp_path: Path) -> None:
+    """Many greet on standard output; a traceback for each such line would stand in what a command shows."""
+    (tmp_path / "program.py").write_text(
+        "import sys\n"
+        "import repertory as rp\n"
+        "from repertory.mcp import McpServer\n"
+        "from repertory.testing import ScriptedModel\n"
+        "greeting = McpServer('greeting', [sys.executable, '-c', 'print(\"hello\")'])\n"
+        "try:\n"
+        "    rp.run_sync(rp.Agent('a', tools=[greeting]), 'Go.', model=ScriptedModel([]))\n"
+        "except rp.errors.RunFailed as error:\n"
+        "    print(type(error.__cause__).__name__)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("ToolSetUnavailable\n", "")

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from mcp import Client
 
 log = Log("repertory.mcp")
+# The SDK logs a traceback for each line of a server that is no message, a greeting say; without a handler Python writes
+# that to standard error, into what a command shows.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 CONNECT_TIMEOUT: Final = 30.0  # seconds; a command that downloads its server at the first start takes some time
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -307,7 +310,7 @@ class _Connection:
         if unknown:
             raise ConfigurationError(
                 f"McpServer {server.name}: include or effects names {unknown[0]!r}, which the server does not have; it "
-                f"has {', '.join(sorted(names)) or 'no tools'}"
+                f"has {first_chars(', '.join(sorted(names)), 1_000) or 'no tools'}"
             )
         wanted = names if server.include is None else server.include
         wanted_tools = [tool for tool in offered if tool.name in wanted - server.exclude]
