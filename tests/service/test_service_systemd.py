@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -241,6 +242,21 @@ def test_nobody_listening_harms_nothing(short: Path) -> None:
     for wrong in ({"NOTIFY_SOCKET": "vsock:2:1"}, {"WATCHDOG_USEC": "soon"}):
         with pytest.raises(ConfigurationError):
             Notifier.from_environment(dict(wrong))
+
+
+def test_a_process_without_free_descriptors_goes_on(short: Path) -> None:
+    """What cannot be said to systemd is dropped, also without a descriptor to say it with; any letter can be said."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(short / "n"))
+        notifier = Notifier(str(short / "n"))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            notifier.status("lost")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        notifier.status("a file \udcff")
+        assert listener.recv(100) == b"STATUS=a file \\udcff"
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from repertory.errors import ConfigurationError
@@ -77,12 +78,11 @@ class Notifier:
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+        message = "\n".join(line.replace("\n", " ") for line in lines).encode(errors="backslashreplace")
+        # Without a free descriptor there is no socket either.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
-            try:
-                connection.sendto("\n".join(line.replace("\n", " ") for line in lines).encode(), self._address)
-            except OSError:
-                return
+            connection.sendto(message, self._address)
 
 
 def passed_sockets(environment: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
