@@ -203,6 +203,34 @@ def test_a_renewal_waits_for_no_transaction(postgres: PostgresServer, run_async:
     run_async(main)
 
 
+def test_renewals_that_fail_are_in_the_log(
+    postgres: PostgresServer, run_async: RunAsync, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each outage once, at its beginning and at its end, with the machine."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri, lease=3.0) as (_, machines):
+            with anyio.fail_after(PATIENCE), postgres.connect(uri) as connection:
+                ended = False
+                while not ended:  # its connection is there from the first renewal on
+                    await anyio.sleep(0.01)
+                    ended = bool(
+                        connection.execute(
+                            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                            " WHERE datname = current_database() AND query LIKE 'UPDATE machines SET until%'"
+                        ).fetchall()
+                    )
+                    connection.commit()
+                for event in ("lease.not.renewed", "lease.renewed"):
+                    while f"{event} machine={machines.machine_id}" not in caplog.text:
+                        await anyio.sleep(0.01)
+
+    with caplog.at_level("INFO", "repertory"):
+        run_async(main)
+    assert caplog.text.count("lease.not.renewed") == caplog.text.count("lease.renewed") == 1
+
+
 def test_a_connection_that_is_lost_while_a_machine_begins_is_opened_again(
     postgres: PostgresServer, run_async: RunAsync
 ) -> None:

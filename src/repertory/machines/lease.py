@@ -5,18 +5,22 @@ A long batch, or an event loop that a tool blocks, must not delay the renewals t
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from repertory._log import Log
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import LeaseLost
 from repertory.record.postgres_sql import NOTICE, connect, driver
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
+
+_log = Log("repertory.machines")
 
 RENEWALS: Final = 3  # per lease: two may fail
 _EFFECTS: Final = 2 / 3  # share of a lease after which no irreversible effect may begin
@@ -51,6 +55,7 @@ class Lease:
         self.renewed = sent
         self.steady_since = sent
         self._lost = ""
+        self._overdue = False  # whether the last attempt failed: an outage is logged once
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="repertory-lease", daemon=True)
         self._thread.start()
@@ -103,8 +108,12 @@ class Lease:
                         f"machine {self._machine_id} was not heard of for {self.seconds:g} s, and another one has "
                         "taken over its runs; everything acknowledged before is kept, nothing after it"
                     )
+                    _log(logging.ERROR, "lease.lost", machine=self._machine_id)
                     break
-            except driver().Error:
+            except driver().Error as error:
+                if not self._overdue:
+                    _log(logging.WARNING, "lease.not.renewed", machine=self._machine_id, exc_info=error)
+                self._overdue = True
                 if connection is not None:
                     connection.close()
                 connection = None
@@ -125,5 +134,8 @@ class Lease:
             return False
         if sent - self.renewed > _EFFECTS * self.seconds:
             self.steady_since = sent
+        if self._overdue:
+            _log(logging.INFO, "lease.renewed", machine=self._machine_id, after=round(sent - self.renewed, 1))
+        self._overdue = False
         self.renewed = sent
         return True
