@@ -658,6 +658,34 @@ def test_the_page_comes_back_with_the_service(short: Path, browser: Browser) -> 
         served.end()
 
 
+def test_a_page_begins_anew_with_an_older_database(short: Path, browser: Browser) -> None:
+    """It stayed open while the database was replaced: numbers that it has seen come again, and mean something else."""
+    options = ("--agent", "page_company:brief")
+    served = Served(short, "--port", "0", *options)
+    open_page(served, browser)
+    port = browser.run("location.port")
+    for task in ("First.", "Second.", "Third."):
+        first = post(browser, "/runs", {"agent": "brief", "task": task})["id"]
+        go(browser, first, "log")
+        state_is(browser, "done")
+    browser.wait_for("[...document.querySelectorAll('#log .kind')].some((kind) => kind.textContent === 'done')")
+    served.process.kill()
+    served.end()
+    browser.wait_for("document.querySelector('#link').classList.contains('broken')")
+    for each in short.glob("a.db*"):
+        each.unlink()
+    served = Served(short, "--port", port, *options)
+    try:
+        served.hear("serving")
+        browser.wait_for("document.querySelector('#link').textContent === 'live'")
+        browser.wait_for("document.querySelector('#list-facts').textContent === 'No runs yet.'")
+        new = post(browser, "/runs", {"agent": "brief", "task": "New."})["id"]
+        browser.wait_for(f"document.querySelector('[data-run=\"{new}\"] .done') !== null")
+    finally:
+        served.process.terminate()
+        served.end()
+
+
 # --- the door -----------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@
  * and passes on what comes; when it goes, another one gets the lock and goes on from what it has seen itself.
  */
 
+import { ask } from "./api.js";
 import { $ } from "./dom.js";
 
 const tabs = new BroadcastChannel("repertory");
@@ -36,6 +37,7 @@ function pass(message) { tabs.postMessage(message); hear(message); }
 function hear(message) {
   if (message.linked !== undefined) to.linked(message.linked);
   if (message.refresh) to.refresh();
+  if (message.replaced) location.reload();
   if (message.removed) to.removed(message.removed);
   if (message.event && message.event.seq > last) { last = message.event.seq; to.event(message.event); }
 }
@@ -44,6 +46,13 @@ tabs.onmessage = (message) => {
   if (message.data !== "linked?") hear(message.data);
   else if (source) tabs.postMessage({ linked });
 };
+
+/** Listen again; the service may have another, older database by now, of which this page knows nothing. */
+async function listenAgain() {
+  const service = await ask("/service").catch(() => null);
+  if (service && service.seq < last) pass({ replaced: true });
+  else listen();
+}
 
 function listen() {
   $("link").dataset.reads = "stream"; // this tab reads for the others
@@ -59,7 +68,7 @@ function listen() {
     broke = true;
     pass({ linked: linked = false });
     opened.close(); // a browser waits longer each time before it tries again by itself
-    setTimeout(listen, RETRY);
+    setTimeout(listenAgain, RETRY);
   };
 }
 
