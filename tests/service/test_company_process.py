@@ -98,6 +98,18 @@ def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> N
     assert owner_of(company.database) is None
 
 
+@pytest.mark.parametrize("wrong", ["[service", '[service]\nsokket = "s"\n', "[service]\nport = -1\n"])
+def test_a_company_is_ended_whatever_its_file_says_by_now(company: Company, wrong: str) -> None:
+    """``down`` asks the service itself; once none is there, the error of the file is said."""
+    assert company.command("up", "--detach")[0] == 0
+    company.write(wrong)
+    assert company.command("reload")[0] == 2
+    code, said = company.command("down")
+    assert (code, said.endswith("repertory: ended\n")) == (0, True), said
+    assert owner_of(company.database) is None
+    assert company.command("down")[0] == 2
+
+
 def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
     """No file, or a port that is taken: no service is left behind, and none is waited for."""
     file = company.folder / "company.toml"

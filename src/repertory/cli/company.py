@@ -13,14 +13,15 @@ from pathlib import Path
 import anyio
 
 from repertory import service
+from repertory._postgres_address import postgres_address
 from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.databases import COMPANY, Database
 from repertory.cli.options import BACKEND, Backend, argument, option
-from repertory.errors import ConfigurationError, JournalLocked, RepertoryError, ServiceUnavailable
+from repertory.errors import ConfigurationError, DefinitionError, JournalLocked, RepertoryError, ServiceUnavailable
 from repertory.record.sqlite_file import owner_of
 from repertory.service.client import open_client
-from repertory.service.places import service_of
+from repertory.service.places import anchor_of, file_served, service_of
 
 _FILE = argument("FILE", "The company file.", Path(COMPANY))
 _WAIT = 30.0  # seconds that --detach waits for an answer, and that down waits for a service that answers to end
@@ -59,9 +60,15 @@ def down(
 ) -> None:
     """End a company's service.
 
-    Its runs stop at their next boundary, and continue from there at the next up.
+    Its runs stop at their next boundary, and continue from there at the next up. Errors in the file do not matter.
     """
-    anchor, database = _database(file)
+    try:
+        anchor, database = _database(file)
+    except DefinitionError:
+        found = _serving(file)
+        if found is None:
+            raise
+        anchor, database = found
     owner = owner_of(anchor)
     if owner is None or not owner.words:
         output.say(f"no service runs for {file}" + (f"; process {owner.pid} uses {database}" if owner else ""))
@@ -117,6 +124,17 @@ def _database(file: Path) -> tuple[Path, Database]:
 
     path, settings = file.absolute(), read_service(file)
     return anchor_of_company(path, settings), database_of(path, settings)
+
+
+def _serving(file: Path) -> tuple[Path, Database] | None:
+    """The same for a file that cannot be read: what the company's service itself says; None if there is none."""
+    anchor = anchor_of(file.absolute())
+    place = service_of(anchor)
+    if place is None:  # the anchor names a file
+        database = file_served(anchor)
+        return None if database is None else (database, database)
+    address = postgres_address(place.server or "")
+    return None if address is None else (anchor, address)
 
 
 def _check_alone(file: Path, anchor: Path) -> None:

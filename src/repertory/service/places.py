@@ -131,14 +131,27 @@ def file_announced(listener: socket.socket, database: str | os.PathLike[str] | P
     if not is_usual or isinstance(database, PostgresAddress):
         yield
         return
-    anchor = usual.with_name(_SERVED)
+    with naming(database, usual.with_name(_SERVED)):
+        yield
+
+
+@contextmanager
+def naming(database: str | os.PathLike[str], anchor: Path) -> Generator[None]:
+    """Hold the lock beside an anchor, and name a database file in it, until the end of the block.
+
+    Raises the errors of ``holding``.
+    """
     with holding(anchor):
         announce(anchor, os.fsencode(os.path.abspath(database)))
         yield
 
 
-def file_served() -> Path | None:
-    """The database file of the service at the default socket, also while it hangs; None if there is none."""
-    owner = owner_of(default_socket().with_name(_SERVED))
+def file_served(anchor: Path | None = None) -> Path | None:
+    """The database file that a service names at an anchor, also while it hangs; None if there is none.
+
+    Args:
+        anchor: The anchor; None for that of the service at the default socket.
+    """
+    owner = owner_of(anchor or default_socket().with_name(_SERVED))
     found = Path(os.fsdecode(owner.words)) if owner is not None and owner.words else None
     return found if found is not None and found.exists() else None

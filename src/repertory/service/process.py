@@ -29,7 +29,7 @@ from repertory.service.cleaning import run_retention
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
 from repertory.service.offers import Offers
-from repertory.service.places import anchor_of, announce_service, file_announced, holding, place_of_listener
+from repertory.service.places import anchor_of, announce_service, file_announced, holding, naming, place_of_listener
 from repertory.service.server import connection_limit, serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
 from repertory.service.systemd import Notifier, passed_sockets
@@ -151,6 +151,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                     places = _places(options, passed, stack)
                     for listener, _, _ in places:
                         stack.enter_context(file_announced(listener, database))
+                    if server is None and options.company is not None:  # so that it is found if its file is wrong
+                        stack.enter_context(naming(anchor, anchor_of(options.company)))
                     async with anyio.create_task_group() as tasks, anyio.create_task_group() as maintenance:
                         tasks.start_soon(control.run)
                         control.monitor.most_connections = connection_limit()
