@@ -118,9 +118,11 @@ class Fitting:
         yield self._shorten_before(few, trail=limit // 4)
         yield self._shorten_before(few, trail=limit // 8, shorten_new=True)
         yield self._shorten_before(last, trail=limit // 8, shorten_new=True)
-        smallest = self._shorten_before(last, trail=limit // 16, shorten_new=True, keep_talk=False)
-        yield smallest
-        yield [*smallest, *_cut_newest(view)]
+        part = limit // 16
+        for every in (False, True):
+            smallest = self._shorten_before(last, trail=part, shorten_new=True, all_trail=every, keep_talk=False)
+            yield smallest
+            yield [*smallest, *_cut_newest(view)]
 
     def _attempts(self, steps: Iterable[Sequence[Edit]]) -> Iterator[_Attempt]:
         view = self._now.view
@@ -141,6 +143,7 @@ class Fitting:
         *,
         trail: int = 0,
         shorten_new: bool = False,
+        all_trail: bool = False,
         large: bool = False,
         keep_talk: bool = True,
     ) -> list[Edit]:
@@ -149,12 +152,13 @@ class Fitting:
         Args:
             edge: A position.
             trail: Tokens to which the older trail is shortened; 0 leaves it as it is.
-            shorten_new: Whether all trail is shortened to that, the newest and the new as well, as a last resort.
+            shorten_new: Whether the new trail is shortened to that as well, as a last resort.
+            all_trail: Whether the newest quarter of the trail is shortened like the older part.
             large: Whether to shorten seen results after the edge too, if they have more than a tenth of the limit.
             keep_talk: Whether talk stays; if not, it goes into the trail.
         """
         view, editor = self._now.view, self._editor
-        share = 1.0 if shorten_new else OLDER_SHARE
+        share = 1.0 if all_trail else OLDER_SHARE
         edits: list[Edit] = [*editor.condense(view, trail, share=share)] if trail else []
         upto = view.plan.start
         if view.policy.summaries:
