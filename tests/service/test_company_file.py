@@ -47,6 +47,15 @@ def test_the_example_is_a_company() -> None:
     assert (morning.agent, morning.rule, morning.missed) == ("archivist", "0 7 * * MON-FRI Europe/Berlin", "once")
 
 
+def test_no_agent_stands_behind_the_research_team(folder: Path) -> None:
+    """With a folder for the team, an agent of its name could not be reached; without one it can."""
+    (folder / "agents" / "research.md").write_text(CLERK.replace("clerk", "research"))
+    text = '[agents.research]\nfile = "agents/research.md"\n'
+    assert "research" in read_company(write(folder, text)).offers
+    with pytest.raises(DefinitionError, match=r"line 3: \[agents.research\]: is also the name of the research team"):
+        read_company(write(folder, f'{text}[service]\nroot = "agents"\n'))
+
+
 def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None:
     """The short example can be copied as it stands."""
     path = folder / "company.toml"

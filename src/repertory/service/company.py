@@ -290,6 +290,8 @@ def read_company(path: Path) -> Company:
         file.refuse("agents", "", "expected tables, as [agents.clerk]")
     agents = {name: file.table(AgentTable, given, f"agents.{name}") for name, given in tables.items()}
     offers = {name: _offer(file, name, table, general) for name, table in agents.items()}
+    if RESEARCH in offers and service.root is not None:
+        file.refuse(f"agents.{RESEARCH}", "", "is also the name of the research team, which [service] root offers")
     if not offers and service.root is None:
         file.refuse(
             "agents", "", 'is missing: say what can be started, as [agents.clerk] with file = "agents/clerk.md"'
