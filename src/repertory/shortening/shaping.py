@@ -5,6 +5,7 @@ Every note that the engine writes around a result's own words is made here. The 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -173,13 +174,18 @@ def retrieval_note(entry: Entry, rules: ResultRules) -> str:
 
 def media_in(entry: Entry) -> str:
     """Say how many images, documents and other blocks without text a result holds; "" for none."""
-    inside = [block.content if isinstance(block, ToolResult) else (block,) for block in entry.content]
-    parts = [part for parts in inside if not isinstance(parts, str) for part in parts]
-    if not parts:
+    counts: Counter[str] = Counter()
+    for block in entry.content:
+        inside = block.content if isinstance(block, ToolResult) else (block,)
+        for part in () if isinstance(inside, str) else inside:
+            if isinstance(part, Image):
+                counts["image"] += 1
+            elif isinstance(part, RawBlock):
+                counts["document" if is_document(part) else "other block"] += 1
+    if not counts:
         return ""
-    counts = {"image": sum(isinstance(part, Image) for part in parts), "document": sum(map(is_document, parts))}
-    counts["other block"] = sum(isinstance(part, RawBlock) for part in parts) - counts["document"]
-    return ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
+    kinds = [kind for kind in ("image", "document", "other block") if counts[kind]]
+    return ", ".join(f"{counts[kind]} {kind}{'s' * (counts[kind] > 1)}" for kind in kinds)
 
 
 def failed(entry: Entry) -> bool:
