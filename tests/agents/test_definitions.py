@@ -67,6 +67,14 @@ def the_error(path: Path) -> DefinitionError:
     return caught.value
 
 
+def test_a_path_that_no_file_can_have_names_none(tmp_path: Path) -> None:
+    """A name that is too long, or a folder in it that is a file."""
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / ("a" * 300) / "clerk.md", tmp_path / "file" / "clerk.md"):
+        with pytest.raises(ConfigurationError, match="there is no agent file"):
+            load_agents(path)
+
+
 def test_functions_are_tools_for_a_file_as_well(tmp_path: Path) -> None:
     """As they are for an agent in code; what is neither is refused."""
 

@@ -8,6 +8,7 @@ more than its author intended, and a ``UserWarning`` otherwise.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +48,7 @@ _WITH_RULE = re.compile(r"([^()]+)\((.*)\)", re.DOTALL)
 
 def is_definition(reference: str) -> bool:
     """Whether a reference to an agent is the path of a file or folder, and not ``module:name``."""
-    return reference.endswith(_SUFFIXES) or "/" in reference or (":" not in reference and Path(reference).is_dir())
+    return reference.endswith(_SUFFIXES) or "/" in reference or (":" not in reference and os.path.isdir(reference))
 
 
 def load_agents(
@@ -70,8 +71,8 @@ def load_agents(
             tools is not a tool.
     """
     place = Path(path)
-    folder = _Folder(place if place.is_dir() else place.parent, made_tools(tools, "tools"), skills=skills)
-    return tuple(folder.agent(each) for each in (folder.files() if place.is_dir() else [place]))
+    folder = _Folder(place if os.path.isdir(place) else place.parent, made_tools(tools, "tools"), skills=skills)
+    return tuple(folder.agent(each) for each in (folder.files() if os.path.isdir(place) else [place]))
 
 
 def load_definition(reference: str, *, root: str | PathLike[str] | None = None, **_others: Any) -> Agent[Any]:
@@ -115,7 +116,7 @@ class _Folder:
     ) -> None:
         self._path = path
         beside = [path / "skills", *([path.parent / "skills"] if path.name == "agents" else [])]
-        places = [Path(skills)] if skills is not None else [place for place in beside if place.is_dir()]
+        places = [Path(skills)] if skills is not None else [place for place in beside if os.path.isdir(place)]
         self._skills: Mapping[str, Skill] = read_skills(places[0]) if places else {}
         self._tools = {tool.name: tool for tool in [*tools, *([skill_tool(self._skills)] if self._skills else [])]}
         self._by_name = {tool.name: tool for tool in by_name}

@@ -44,7 +44,7 @@ def backup(
 
     source = _file(databases_to_read(db)[0])
     target = Path(file)
-    if file.endswith(os.sep) or target.is_dir():
+    if file.endswith(os.sep) or os.path.isdir(target):
         _make_folder(target)
         target = target / f"{source.stem}-{time.strftime('%Y%m%d-%H%M%S')}.db"
     with _progress("copied") as progress:

@@ -28,9 +28,9 @@ def check_target(path: Path) -> None:
     """
     if path.suffix not in (".svg", ".png"):
         raise ConfigurationError(f"expected a chart's file to end in .svg or .png, got {str(path)!r}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise ConfigurationError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
         raise ConfigurationError(f"{str(path)!r} cannot be written: it is a folder, or nobody may write there")
     if path.suffix == ".png" and find_spec("resvg_py") is None:
         raise ConfigurationError(f'{str(path)!r} needs resvg: pip install "repertory[plot]", or write an .svg')

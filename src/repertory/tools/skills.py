@@ -7,6 +7,7 @@ grants no tools.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ def read_skills(folder: str | PathLike[str]) -> dict[str, Skill]:
         DefinitionError: A SKILL.md cannot be read, or lacks a name or description that the format allows.
     """
     root = Path(folder)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise ConfigurationError(f"skills: there is no folder {str(root)!r}")
     manuals = sorted(path for path in root.glob(f"*/{_MANUAL}") if not path.parent.is_symlink())
     if len(manuals) > _MOST:
