@@ -188,6 +188,13 @@ def check_struct(made: msgspec.Struct) -> None:
             raise ConfigurationError(f"{type(made).__name__}.{name} is {show(value)}; expected {show(read)}")
 
 
+class Checked(msgspec.Struct, frozen=True):
+    """A struct that checks the types and bounds of its fields when it is made; see ``check_struct``."""
+
+    def __post_init__(self) -> None:
+        check_struct(self)
+
+
 def _made_of_dict(read: Any, value: Any) -> bool:
     """Whether msgspec has made a struct of a dict; where values are only checked, the dict would stay."""
     if isinstance(read, msgspec.Struct):

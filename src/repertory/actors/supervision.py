@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from repertory._choices import Natural, NotNegative, Positive, check_struct
+from repertory._choices import Checked, Natural, NotNegative, Positive
 from repertory.errors import ConfigurationError
 
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
@@ -30,7 +30,7 @@ policy        ``tell``            ``await ask``          ``await send``
 """
 
 
-class Supervision(msgspec.Struct, frozen=True, kw_only=True):
+class Supervision(Checked, frozen=True, kw_only=True):
     """How an actor supervises its children. Modelled on https://www.erlang.org/doc/system/sup_princ.html.
 
     Attributes:
@@ -59,9 +59,6 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
     backoff_factor: Annotated[float, msgspec.Meta(ge=1)] = 2.0
     backoff_max: NotNegative = 30.0
     backoff_reset: NotNegative = 60.0
-
-    def __post_init__(self) -> None:
-        check_struct(self)
 
     def delay(self, restart: int) -> float:
         """Seconds to wait before the n-th restart in a row, counted from 1."""

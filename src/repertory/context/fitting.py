@@ -231,11 +231,9 @@ def _cut_newest(view: ViewIndex) -> list[Edit]:
         text, media = text_of(entry.content), media_in(entry)
         short = cut(text, _CUT_CHARS)
         if short is not None or media:
+            again = "; ask for less at once"  # the same retrieval would be cut again
             note = f", without {media}" if media else ""
-            # The same retrieval would be cut again.
-            note += (
-                retrieval_note(entry, view.rules(entry.tool)) if entry.retrieved is None else "; ask for less at once"
-            )
+            note += again if entry.retrieved is not None else retrieval_note(entry, view.rules(entry.tool))
             shown = text if short is None else short.text
             edits.append(stub_edit(entry, f"{shown}\n[shortened because the context is full{note}]".lstrip(), "cut"))
     return edits

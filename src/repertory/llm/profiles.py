@@ -13,13 +13,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from repertory._choices import Natural, NotNegative, Positive, check_struct, check_type
+from repertory._choices import Checked, Natural, NotNegative, Positive, check_type
 from repertory.errors import ConfigurationError, ModelResponseInvalid
 
 Target: TypeAlias = Literal["free", "binding"]
 
 
-class Prices(msgspec.Struct, frozen=True, kw_only=True):
+class Prices(Checked, frozen=True, kw_only=True):
     """US dollars per million tokens.
 
     Attributes:
@@ -34,11 +34,8 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_1h: NotNegative
     above: Natural = 0
 
-    def __post_init__(self) -> None:
-        check_struct(self)
 
-
-class CacheRules(msgspec.Struct, frozen=True, kw_only=True):
+class CacheRules(Checked, frozen=True, kw_only=True):
     """How the provider's prompt cache works.
 
     Attributes:
@@ -53,11 +50,8 @@ class CacheRules(msgspec.Struct, frozen=True, kw_only=True):
     lookback_blocks: Natural = 20
     ttl: NotNegative = 300.0
 
-    def __post_init__(self) -> None:
-        check_struct(self)
 
-
-class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
+class ModelProfile(Checked, frozen=True, kw_only=True):
     """What the planner knows about a model.
 
     Attributes:
@@ -94,9 +88,6 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     summary_model: str = ""
     provider_types: tuple[str, ...] = ()
     known: bool = True
-
-    def __post_init__(self) -> None:
-        check_struct(self)
 
     @property
     def comfort(self) -> int:

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import msgspec
 
-from repertory._choices import NotNegative, Positive, check_struct
+from repertory._choices import Checked, NotNegative, Positive
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class RetryPolicy(Checked, frozen=True, kw_only=True):
     """How often, and after what delays, a call is retried that failed with an error that may be temporary.
 
     Attributes:
@@ -33,9 +33,6 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     longest_delay: NotNegative = 30.0
     total_time: NotNegative = 300.0
     jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
-
-    def __post_init__(self) -> None:
-        check_struct(self)
 
     def delay(self, attempt: int, *, asked: float | None, chance: float) -> float:
         """Seconds to wait before an attempt (the second is 2); ``chance`` is a random number from 0 up to 1."""
