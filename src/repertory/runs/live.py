@@ -459,7 +459,7 @@ class LiveRun:
             self.place.answered(None if refused else self.model.profile.cache.ttl)
 
     def check_here(self) -> None:
-        """Raise ``RunError`` if the run waits for a machine is under way on another, or lives in another event loop."""
+        """Raise ``RunError`` if the run waits for a machine, is under way on another, or is of another event loop."""
         self.check_loop()
         if self.elsewhere and not self.ended.is_set():
             raise RunError(
