@@ -55,6 +55,46 @@ def test_the_lines_of_a_source_are_its_own(text: str) -> None:
         assert len(raw) <= 400 or raw.rstrip() in "".join(lines) or raw.strip() in "".join(lines) or "→" in raw[:12]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12:34:56 started\n12:34:57 stopped\n13:00:01 started\n14:02:03 stopped",
+        "09:15 call Ann\n10:30 call Ben\n11:45 rest",
+        "174\tbranch-a\tclosed\n172\tbranch-b\topen\n170\tbranch-c\topen",
+        "id|name\n1|ann\n2|ben\n3|cyd",
+        " id | name\n----+------\n  1 | ann\n  2 | ben",
+        "100|4|ok\n200|5|bad\n300|6|ok",
+        "80: web\n443: tls\n8080: proxy",
+        "2026-02-05 latest\n2026-02-06 newest",
+        "20260116-hook.md\n20260119-pin.md",
+        "404: not found",
+        f"{'7' * 50}: the first\n{'8' * 50}: the second",
+    ],
+)
+def test_a_number_that_counts_no_lines_stays(text: str) -> None:
+    """Hours, keys of a table, names of files: without them the line would say something else, or nothing."""
+    assert "".join(source_lines(text)) == text.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("     1→import os\n     2→\n     3→os.exit()", ["import os", "os.exit()"]),
+        ("7\tseven\n8\teight", ["seven", "eight"]),
+        ("12 | let a = b | c;\n13 | a", [" let a = b | c;", " a"]),
+        (
+            "40-def f():\n41:    g()\n42-\n--\n90-def h():\n91:    i()",
+            ["def f():", "    g()", "--", "def h():", "    i()"],
+        ),
+        ("3:import os\n17:    os.exit()\n94:\tos", ["import os", "    os.exit()", "\tos"]),
+        ("The file a.py:\n1: import os\n2: os.exit()", ["The file a.py:", " import os", " os.exit()"]),
+    ],
+)
+def test_the_numbers_of_lines_are_no_part_of_them(text: str, lines: list[str]) -> None:
+    """Of viewers and of searches, also in the lines around a match: they only cost room."""
+    assert source_lines(text) == lines
+
+
 def test_a_long_line_is_split_between_its_words() -> None:
     """Half a path or half a version would name something that is not there."""
     words = [f"package-{number}.{number % 7}.1" for number in range(200)]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 import re
 import string
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise, starmap
 
 from repertory._cutting import LOOKED_AT, clip, kind_of_text, safe_cut
 
@@ -24,8 +25,10 @@ _LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) 
 _PIECE = 240  # approximate characters of the pieces of such a line
 # Colours, movements of the cursor and links, in ECMA-48's words CSI and OSC.
 _CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\))")
-_GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]", re.M)
-_GUTTERS = re.compile(r"\n[ \t]*\d+[ \t]*[→|:\t]")  # the same after a newline, which is found faster
+# Numbers that a viewer puts before the lines of a file, or a search before matches and the lines around them.
+_NUMBERED = re.compile(r"\n[ \t]*(\d{1,7})(?:[ \t]*(?:[→|\t]|:(?![0-5]\d\b))|-(?![\d-]))")  # no hours, no dates
+_MATCHED = re.compile(r"\n(\d{1,7}):(?!\d| \S)")  # of matches alone; not keys in front of values
+_NUMBERS_READ = 200  # of a text, to see whether they count lines
 _WORD = re.compile(r"[A-Za-z\d_~./@][\w./:@~\-]+")
 # For ``bytes.translate``: bytes that no word contains become spaces. Splitting there takes a third of a pattern's time.
 _SEPARATORS = bytes(
@@ -201,15 +204,30 @@ def has_long_lines(text: str) -> bool:
 
 def looks_like_file(text: str) -> bool:
     """Whether a text seems to be from a file that the agent may want to edit: its lines are numbered, or it is code."""
-    lines = text[:LOOKED_AT].split("\n")[:-1]  # the last line may be cut
-    numbers = [int(found[1]) for line in lines if (found := _GUTTER.match(line))]
-    if 2 * len(numbers) > len(lines) and all(after == before + 1 for before, after in pairwise(numbers)):
+    text = text[:LOOKED_AT].rpartition("\n")[0]  # the last line may be cut
+    numbers = [int(found[1]) for found in _NUMBERED.finditer(f"\n{text}")]
+    if 2 * len(numbers) > text.count("\n") + 1 and all(starmap(_is_next, pairwise(numbers))):
         return True  # matches of a search are numbered too, but not consecutively
-    return kind_of_text(_without_gutters("\n".join(lines))) == "code"
+    return kind_of_text(_without_gutters(text)) == "code"
 
 
 def _without_gutters(text: str) -> str:
-    return _GUTTERS.sub("\n", f"\n{text}")[1:]
+    """Remove the numbers of lines. Numbers that count no lines stay: times, keys of a table, sizes."""
+    text = f"\n{text}"
+    for pattern, follows, share in ((_NUMBERED, _is_next, 0.5), (_MATCHED, operator.lt, 0.9)):
+        found = [*islice(pattern.finditer(text), _NUMBERS_READ)]
+        pairs = [*pairwise(int(each[1]) for each in found)]
+        if not pairs or sum(starmap(follows, pairs)) < share * len(pairs):
+            continue
+        mark = found[0][0][-1]
+        if mark not in "|\t" or mark not in text[: found[0].start()]:  # else a table with a heading
+            text = pattern.sub("\n", text)
+            break
+    return text[1:]
+
+
+def _is_next(before: int, after: int) -> bool:
+    return after == before + 1
 
 
 def _pieces(line: str) -> Iterable[str]:
