@@ -184,7 +184,7 @@ class Editor:
         if summary is not None:
             edits.append(self.swap(view, summary))
             start = summary.last + 1
-        elif policy.summaries and view.turns_before(edge) > 2 * (policy.summarize_every or view.policy.window):
+        elif policy.summaries and view.turns_before(edge) > 2 * (policy.summarize_every or policy.window):
             # No summary has come for two intervals, so trail is used instead to keep the view bounded.
             edits += self.fold(view, edge)
             start = edge

@@ -109,11 +109,7 @@ class ViewIndex:
 
     def is_kept(self, entry: Entry, *, pins: bool = True) -> bool:
         """Whether an entry stays word for word when its stretch is covered: talk between user and agent, and pins."""
-        if entry.kind == "task" or self.is_pinned(entry, pins=pins):
-            return True
-        if entry.kind in ("user-input", "lead-input"):
-            return self.policy.keep_user_input
-        return is_talk(entry)
+        return self.is_pinned(entry, pins=pins) or is_talk(entry, keep_user_input=self.policy.keep_user_input)
 
     def view_tokens(self, first: int, upto: int) -> int:
         """Count the tokens between two positions at which covers or turns begin, without what stays there."""

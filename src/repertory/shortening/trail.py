@@ -171,7 +171,7 @@ class Trail:
             for at, entry in enumerate(snapshot[first:last], first):  # a user may speak before the results arrive
                 if entry.tool_call_id is None:
                     self._read_until(snapshot, entry.iteration + self._window - 1)
-                    talk = entry.role if self._is_kept(entry) else ""
+                    talk = entry.role if is_talk(entry, keep_user_input=self._keep_user_input) else ""
                     self._add(at, self._turn_text(entry, answers), talk=talk)
             self.position = last
 
@@ -308,9 +308,6 @@ class Trail:
         self._written.update(map(str.strip, chosen))
         return chosen
 
-    def _is_kept(self, entry: Entry) -> bool:
-        return is_talk(entry) and (self._keep_user_input or entry.kind not in ("user-input", "lead-input"))
-
     def _rules_of(self, tool: str | None) -> ResultRules:
         if tool not in self._rules:
             self._rules[tool] = self._rules_for(tool)
@@ -332,11 +329,13 @@ def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0) -> s
     return f"{of} of {size}" if of else size
 
 
-def is_talk(entry: Entry) -> bool:
-    """Whether an entry is part of the talk between user and agent: what a user said, or a turn without calls."""
+def is_talk(entry: Entry, *, keep_user_input: bool = True) -> bool:
+    """Whether an entry is part of the talk between user and agent: the task, a turn without calls and, if
+    ``keep_user_input``, what users and leads said after the task.
+    """
     if entry.role == "assistant":
         return ToolUse not in map(type, entry.content)
-    return entry.kind in ("task", "user-input", "lead-input")
+    return entry.kind == "task" or (keep_user_input and entry.kind in ("user-input", "lead-input"))
 
 
 def speaker(entry: Entry) -> str:
