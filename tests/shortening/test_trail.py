@@ -122,12 +122,12 @@ def test_of_a_result_whose_only_line_is_too_long_the_beginning_is_kept() -> None
     """A person's answer, a row of JSON: too long to stay whole, and never left out altogether."""
     story = Story()
     story.turn("The captain said: " + "take crane_7 to the east berth, then wait for the tide " * 6, text="")
-    story.turn("\n".join(f"{n}. Whatever she says about berth_{n}: {'more words ' * 12}" for n in range(4)), text="")
+    story.turn("\n".join(f"{n}. Whatever she says about berth_{n}: {'more words ' * 30}" for n in range(4)), text="")
     _, said, _, count, point = log(story)
     assert said.startswith(" The captain said: take crane_7 to the east berth")
     assert count == "→ 1 of 4 lines"
     assert point.startswith(" 0. Whatever she says about berth_0: more")
-    assert all(100 < len(line) <= 151 and line.endswith("…") for line in (said, point))
+    assert all(200 < len(line) <= 301 and line.endswith("…") for line in (said, point))
 
 
 def test_a_long_result_of_known_lines_is_said_to_be_known() -> None:

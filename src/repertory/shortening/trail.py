@@ -27,8 +27,8 @@ WINDOW = 5
 """Default number of newest iterations that stay as they arrived (FEATURES.md C1)."""
 SHARE = 0.2
 """The share of a long result's or argument's characters that the trail keeps (`docs/context.md` has the table)."""
-_WHOLE_CHARS = 300  # characters up to which a result is kept whole
-_MAX_CHARS = 4_800  # characters of one result: a bound twice as high costs more and finds no more
+_WHOLE_CHARS = 300  # characters up to which a result is kept whole; of a longer one as many at least
+_MAX_CHARS = 7_200  # characters of one result: beyond that, lines cost more than they are needed
 _TEXT_CHARS = 1_000  # characters up to which the agent's text in one turn is kept word for word
 _ARGUMENT_CHARS = 120  # characters up to which an argument is kept whole, on the line of its call
 _ONE_LINE_CHARS = 100  # characters up to which a result of one line is put after "→" without indentation
@@ -43,9 +43,8 @@ def _default_rules(_: str | None) -> ResultRules:
 
 def room_of(length: int, importance: float = 1.0) -> int:
     """Return how many characters the trail keeps of a result of this length."""
-    if length <= _WHOLE_CHARS:
-        return length
-    return max(_WHOLE_CHARS // 2, min(_MAX_CHARS, int(length * min(1.0, SHARE * importance))))
+    share = int(length * min(1.0, SHARE * importance))
+    return min(length, max(_WHOLE_CHARS, min(_MAX_CHARS, share)))
 
 
 def argument_room(length: int) -> int:
