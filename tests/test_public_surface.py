@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 import subprocess
 import sys
 import types
@@ -68,6 +69,14 @@ def test_every_public_thing_has_a_docstring(surface: str) -> None:
     module = import_module(surface)
     assert (module.__doc__ or "").strip()
     assert [name for name in module.__all__ if not is_documented(getattr(module, name))] == []
+
+
+@pytest.mark.parametrize("surface", LISTS)
+def test_help_can_be_shown_of_every_public_thing(surface: str) -> None:
+    """``help()`` and editors evaluate annotations, so they name nothing that only type checkers know."""
+    module = import_module(surface)
+    for name in set(module.__all__) - {"__version__"}:
+        assert pydoc.render_doc(getattr(module, name)), name
 
 
 @pytest.mark.parametrize("room", ROOMS)

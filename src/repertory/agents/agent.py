@@ -35,6 +35,8 @@ else:
     from typing_extensions import TypeVar
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
+else:
+    TypeForm = type  # help() and editors evaluate the annotations
 
 ResultT = TypeVar("ResultT", default=str, covariant=True)  # noqa: PLC0105 - help texts show the name
 AnyResultT = TypeVar("AnyResultT", default=Any)  # of an agent that may be left out
