@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -178,6 +179,19 @@ def test_a_function_without_words_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="tool 'silent' has no docstring; the model must be told"):
         rp.Agent("a", tools=[silent])
+
+
+def test_a_tool_named_like_those_of_its_team_is_refused() -> None:
+    """A lead's own ``delegate`` would never be offered; without a team, or in the background, the name is free."""
+    for name, background, refused in (
+        ("delegate", False, True),
+        ("delegate_start", True, True),
+        ("delegate_start", False, False),
+    ):
+        own, delegation = rp.tool(add, name=name, description="Add."), rp.Delegation(background=background)
+        assert rp.Agent("a", tools=[own], delegation=delegation).own_tools == (own,)
+        with pytest.raises(ConfigurationError, match=f"agent a: a tool is named {name}") if refused else nullcontext():
+            rp.Agent("a", tools=[own], team=[rp.Agent("b")], delegation=delegation)
 
 
 @pytest.mark.parametrize(

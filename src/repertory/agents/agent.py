@@ -16,7 +16,7 @@ from repertory._frozen import EMPTY_DICT, freeze_fields, thaw
 from repertory._json_text import canonical_json
 from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
-from repertory.agents.delegation import Delegation
+from repertory.agents.delegation import DELEGATE, TEAM_TOOLS, Delegation
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.context.projector import FRAME
 from repertory.errors import ConfigurationError
@@ -178,10 +178,10 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
             raise ConfigurationError(f"{where}: disabled_tools must be a list of names, got {names!r:.200}")
         check_labels(f"{where}: placement", self.placement)
         check_number(f"{where}: output_retries", self.output_retries, int, least=0)
-        if self.context is not None and any(tool.name == FRAME for tool in self.own_tools):
-            raise ConfigurationError(f"{where}: a tool is named {FRAME}, as what stands for older iterations")
-        if self.output_type is not None:
-            self._check_output(where)
+        typed = self.output_type is not None
+        if typed and (self.options.get("output_config") or {}).get("format") is not None:
+            raise ConfigurationError(f"{where} has output and options['output_config']['format']; leave the latter out")
+        self._check_names(where, typed=typed)
         json_type(self.input, f"{where}: input")
 
     def _make_tools(self) -> None:
@@ -203,12 +203,17 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
             except (TypeError, ValueError) as error:
                 raise ConfigurationError(f"{where}: options[{given!r}] cannot be sent as JSON: {error}") from error
 
-    def _check_output(self, where: str) -> None:
-        """Check that no tool or option conflicts with the typed result."""
-        if any(tool.name == FINAL_RESULT for tool in self.own_tools):
-            raise ConfigurationError(f"{where}: a tool is named {FINAL_RESULT}, by which the model gives its output")
-        if (self.options.get("output_config") or {}).get("format") is not None:
-            raise ConfigurationError(f"{where} has output and options['output_config']['format']; leave the latter out")
+    def _check_names(self, where: str, *, typed: bool) -> None:
+        """Check that no tool has the name of one that its runs bring along."""
+        ours = {FRAME: "as what stands for older iterations"} if self.context is not None else {}
+        if typed:
+            ours[FINAL_RESULT] = "by which the model gives its output"
+        if self.team:
+            names = TEAM_TOOLS if self.delegation.background else {DELEGATE}
+            ours |= dict.fromkeys(names, "by which the model works with its team")
+        for each in self.own_tools:
+            if each.name in ours:
+                raise ConfigurationError(f"{where}: a tool is named {each.name}, {ours[each.name]}; rename it")
 
     @property
     def summary(self) -> str:
