@@ -192,8 +192,8 @@ async def test_a_malformed_message_id_is_refused(message_id: Any) -> None:
             await run.send("More.", message_id=message_id)
 
 
-async def test_a_closed_supervisor_says_what_to_do_with_a_message() -> None:
-    """Its runs hear nothing more, whether they are done or were interrupted."""
+async def test_a_closed_supervisor_says_what_to_do_with_its_runs() -> None:
+    """They hear nothing more, whether done or interrupted, and nobody who waits too late is told "stopped"."""
     hold = FunctionModel(lambda _: trio.sleep_forever())
     async with rp.open_supervisor(model=FunctionModel(lambda _: "Done."), drain_timeout=0) as supervisor:
         done = await supervisor.spawn(clerk(), "Go.")
@@ -202,6 +202,10 @@ async def test_a_closed_supervisor_says_what_to_do_with_a_message() -> None:
     for run in (done, going):
         with pytest.raises(RunError, match="its supervisor is closed; resume it in another one"):
             await run.send("More.")
+    with pytest.raises(
+        rp.errors.RunStopped, match="has not ended, and its supervisor is closed: wait within its block"
+    ):
+        await going.wait_result()
 
 
 async def test_a_run_of_this_process_is_found_by_its_id() -> None:

@@ -304,11 +304,16 @@ class Run(Generic[ResultT]):
         """The result of a run that has ended; raises if it has none."""
         if live.lost is not None:
             raise live.lost
-        if live.end is not None and live.end.state == "done":
+        run = f"run {self.id} of {self.agent.name}"
+        if live.end is None:
+            raise RunStopped(
+                f"{run} has not ended, and its supervisor is closed: wait within its block, or resume the run"
+            )
+        if live.end.state == "done":
             return self._read_result(live.end.result or "")
-        if live.end is not None and live.end.state == "failed":
-            raise RunFailed(f"run {self.id} of {self.agent.name} failed: {live.end.error}") from live.end.cause
-        raise RunStopped(f"run {self.id} of {self.agent.name} was stopped after {live.iteration} iterations")
+        if live.end.state == "failed":
+            raise RunFailed(f"{run} failed: {live.end.error}") from live.end.cause
+        raise RunStopped(f"{run} was stopped after {live.iteration} iterations")
 
     def _read_result(self, text: str) -> ResultT:
         return cast("ResultT", read_result(self.agent.output_type, text, where=f"the result of run {self.id}"))
