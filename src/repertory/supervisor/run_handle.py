@@ -262,7 +262,8 @@ class Run(Generic[ResultT]):
 
         ``async for piece in run.stream()`` yields ``TextStreamed``, ``ThinkingStreamed``, ``ToolCallStreamed``, and
         ``StreamRestarted`` if a call broke off: discard what came of that answer until then. The stream is not
-        recorded; the record has each answer once it is complete. A slow reader slows nobody: it gets larger pieces.
+        recorded, so a run that had ended before it was found again has none; ``wait_result`` has its answer. A slow
+        reader slows nobody: it gets larger pieces.
 
         Args:
             from_start: Begin with the first answer since the run began or last continued, or the oldest of the last
