@@ -72,6 +72,40 @@ def test_a_run_that_has_answered_is_asked_again(run_async: RunAsync) -> None:
         assert said(after)[: len(said(before))] == said(before)
 
 
+def test_a_run_is_found_for_a_question_whatever_it_is_doing(run_async: RunAsync) -> None:
+    """``resume`` gives one that is done or at work; only another definition has to wait for its end."""
+
+    async def main() -> None:
+        held, go_on = anyio.Event(), anyio.Event()
+
+        async def answer(request: ModelRequest) -> object:
+            if said(request)[-1] == "Second?":
+                held.set()
+                await go_on.wait()
+            return echo(request)
+
+        async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+            await (await supervisor.spawn(clerk(), "First?", run_id="talk")).wait_result()
+            answers: list[str] = []
+
+            async def ask(question: str) -> None:
+                run = await supervisor.resume("talk", agent=clerk())
+                answers.append(await run.ask(question))
+
+            async with anyio.create_task_group() as asking:
+                asking.start_soon(ask, "Second?")
+                await held.wait()
+                asking.start_soon(ask, "Third?")
+                await anyio.wait_all_tasks_blocked()
+                assert (await supervisor.resume("talk")).state == "running"
+                with pytest.raises(RunError, match="under way with another definition; wait for its end"):
+                    await supervisor.resume("talk", agent=clerk(instructions="Sing."))
+                go_on.set()
+            assert answers == ["to 'Second?'", "to 'Third?'"]
+
+    run_async(main)
+
+
 async def test_a_question_is_asked_across_restarts(tmp_path: Path) -> None:
     """``resume`` gives a run that is done, and ``ask`` lets it go on; asked again with its id, it has its answer."""
     model, path = FunctionModel(echo), tmp_path / "runs.db"

@@ -212,8 +212,9 @@ class Supervisor:
     ) -> Run[AnyResultT]:
         """Continue a run that another process began, or that failed or was stopped; one that is ending is waited for.
 
-        Its sub-agents continue too, including those that were stopped together with it. A tool call that was under way
-        when the process died runs again only if its effect allows that; see ``docs/durability.md``.
+        A run that is under way in this process is returned as it stands. Otherwise its sub-agents continue too,
+        including those that were stopped together with it. A tool call that was under way when the process died runs
+        again only if its effect allows that; see ``docs/durability.md``.
 
         Args:
             run_id: The run's id. A sub-agent's run is resumed through its root.
@@ -226,7 +227,8 @@ class Supervisor:
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: The run is under way in this process or is a sub-agent's, or the supervisor is closed.
+            RunError: The run is under way with another definition or on another machine, or is a sub-agent's; or the
+                supervisor is closed.
             ConfigurationError: No agent was given and the record names none, or its policies are contradictory.
             ContextMissing: The run would continue, was spawned with a context, and is given none now.
             PayloadInvalid: Its payload does not fit the type that the agent declares now.
@@ -251,8 +253,12 @@ class Supervisor:
         runtime, started = self._runtime, row.started
         if started.parent_id is not None:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
-        if runtime.runs.find(started.run_id) is not None:
-            raise RunError(f"run {started.run_id} is under way already; supervisor.run(run_id) gives it")
+        if (live := runtime.runs.find(started.run_id)) is not None:
+            if agent is not None and agent.digest != live.agent.digest:
+                raise RunError(
+                    f"run {started.run_id} is under way with another definition; wait for its end, or stop it"
+                )
+            return live
         agent = agent_of(started, agent)
         if row.state != "done":
             runtime.check(agent, started)
