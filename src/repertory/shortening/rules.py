@@ -25,31 +25,9 @@ def _set_fields(layer: ResultPolicy) -> dict[str, Any]:
 
 
 class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How the results of one tool are treated: a ``ResultPolicy`` in which every field has a value.
+    """How the results of one tool are treated: a ``ResultPolicy`` in which every field has a value, and its defaults.
 
     Attributes:
-        cap_chars: Longest result, in characters, that is shown whole on arrival; of a longer one head and tail are
-            shown. 0 sets no cap. The default, 192,000, is about 48,000 tokens.
-        cite_over: Results of more characters than this go whole to the content store on arrival; 0 stores none.
-        cite_on_arrival: Show only the excerpt of a cited result, from the first request on.
-        excerpt_chars: Length of a citation's excerpt.
-        expiration_turns: Requests that show a result before it expires. 0 is the same as 1: every result is shown once.
-        expiration_mode: What happens to an expired result: nothing, it is removed, or it is compacted.
-        compact_mode: What replaces a compacted result: a stub with what is likely to be needed again, its first
-            characters, or a summary that the summarizer's model writes as soon as the result arrives. If there is no
-            summary (no model, a failure, not ready yet), the stub is shown.
-        compact_length: Approximate length of a compacted result in characters.
-        compact_prompt: Instructions for that summary; "" uses the built-in ones. The answer must be JSON with
-            ``summary`` and, optionally, ``facts``.
-        compactor: Name of the plug-in that compacts this tool's results; "" selects one by the content.
-        pin: Keep the results in view verbatim for the whole run.
-        importance: Weight of these results relative to others; 1 is normal. In strict rhythm it multiplies ``window``
-            for them: below 1 they become stubs sooner, above 1 later. That does not keep a summary from replacing
-            them; ``pin`` does. In thrifty rhythm it multiplies the share of their lines that the trail keeps.
-        retention: Seconds for which the content store keeps the whole of a result that was cut on arrival, counted from
-            the end of the tree of runs. Then it is lost, unless the ledger holds it or it is pinned. None keeps it.
-        remember: Whether each result also becomes an item of memory, in one transaction with the call's outcome. Not
-            remembered are results of failed calls and results that came from memory or from the record itself.
         retrieval: Whether what replaces a result names the tool that shows the whole; see ``ContextPolicy.retrieval``.
     """
 
@@ -74,8 +52,32 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults
     """What one layer sets for a tool's results. A field that is None takes its value from the next weaker layer.
 
     The layers, strongest first: the run, the agent's policy for the tool, the tool's own policy, the agent's policy for
-    all tools, the defaults of ``ResultRules``. The fields are those of ``ResultRules`` (see there), except for
-    ``retrieval``, which is set for the agent as a whole.
+    all tools, the defaults, which ``docs/context.md`` lists.
+
+    Attributes:
+        cap_chars: Longest result, in characters, that is shown whole on arrival; of a longer one head and tail are
+            shown. 0 sets no cap. The default, 192,000, is about 48,000 tokens.
+        cite_over: Results of more characters than this go whole to the content store on arrival; 0 stores none.
+        cite_on_arrival: Show only the excerpt of a cited result, from the first request on.
+        excerpt_chars: Length of a citation's excerpt.
+        expiration_turns: Requests that show a result before it expires. 0 is the same as 1: every result is shown once.
+        expiration_mode: What happens to an expired result: nothing, it is removed, or it is compacted.
+        compact_mode: What replaces a compacted result: a stub with what is likely to be needed again, its first
+            characters, or a summary that the summarizer's model writes as soon as the result arrives. If there is no
+            summary (no model, a failure, not ready yet), the stub is shown.
+        compact_length: Approximate length of a compacted result in characters.
+        compact_prompt: Instructions for that summary; "" uses the built-in ones. The answer must be JSON with
+            ``summary`` and, optionally, ``facts``.
+        compactor: Name of the plug-in that compacts this tool's results; "" selects one by the content.
+        pin: Keep the results in view verbatim for the whole run.
+        importance: Weight of these results relative to others; 1 is normal. In strict rhythm it multiplies ``window``
+            for them: below 1 they become stubs sooner, above 1 later. That does not keep a summary from replacing
+            them; ``pin`` does. In thrifty rhythm it multiplies the share of their lines that the trail keeps.
+        retention: Seconds for which the content store keeps the whole of a result that was cut on arrival, counted from
+            the end of the tree of runs. Then it is lost, unless the ledger holds it or it is pinned. If no layer says, it
+            is kept.
+        remember: Whether each result also becomes an item of memory, in one transaction with the call's outcome. Not
+            remembered are results of failed calls and results that came from memory or from the record itself.
 
     Raises:
         ConfigurationError: A value is invalid; the message names the field.
