@@ -74,8 +74,8 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults
             for them: below 1 they become stubs sooner, above 1 later. That does not keep a summary from replacing
             them; ``pin`` does. In thrifty rhythm it multiplies the share of their lines that the trail keeps.
         retention: Seconds for which the content store keeps the whole of a result that was cut on arrival, counted from
-            the end of the tree of runs. Then it is lost, unless the ledger holds it or it is pinned. If no layer says, it
-            is kept.
+            the end of the tree of runs. Then it is lost, unless the ledger holds it or it is pinned. The default keeps
+            it.
         remember: Whether each result also becomes an item of memory, in one transaction with the call's outcome. Not
             remembered are results of failed calls and results that came from memory or from the record itself.
 
