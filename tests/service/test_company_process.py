@@ -110,6 +110,18 @@ def test_a_company_is_ended_whatever_its_file_says_by_now(company: Company, wron
     assert company.command("down")[0] == 2
 
 
+def test_a_company_whose_file_is_wrong_is_found_until_its_last_run_stands(company: Company) -> None:
+    """A second ``down`` while a run is waited for ends the process, as a second signal does."""
+    assert company.command("up", "--detach")[0] == 0
+    company.start("a")  # its model does not answer
+    until((company.folder / "began").exists)
+    os.kill(company.pid, signal.SIGTERM)
+    until(lambda: "runs in progress: 1" in (company.folder / "company.log").read_text())
+    company.write("[service")
+    code, said = company.command("down")
+    assert (code, said.endswith("repertory: ended\n")) == (0, True), said
+
+
 def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
     """No file, or a port that is taken: no service is left behind, and none is waited for."""
     file = company.folder / "company.toml"

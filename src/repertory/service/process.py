@@ -146,13 +146,13 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 control.has_resumed = False
                 if options.on_start is not None:
                     options.on_start(control)
+                if server is None and options.company is not None:  # until the end it is found, if its file is wrong
+                    sockets.enter_context(naming(anchor, anchor_of(options.company)))
                 stopping = anyio.Event()
                 with ExitStack() as stack:
                     places = _places(options, passed, stack)
                     for listener, _, _ in places:
                         stack.enter_context(file_announced(listener, database))
-                    if server is None and options.company is not None:  # so that it is found if its file is wrong
-                        stack.enter_context(naming(anchor, anchor_of(options.company)))
                     async with anyio.create_task_group() as tasks, anyio.create_task_group() as maintenance:
                         tasks.start_soon(control.run)
                         control.monitor.most_connections = connection_limit()
