@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from cli_support import at_a_terminal
 
+from patience import PATIENCE
 from repertory.torture.interrupts import interrupt_storm, judge, shoot
 from repertory.torture.screen import Screen
 
@@ -15,6 +21,22 @@ from repertory.torture.screen import Screen
 def test_a_signal_at_any_instant_leaves_a_clean_terminal() -> None:
     """Real processes on a real terminal, one to three signals each, from the first import to the last line."""
     assert interrupt_storm(1, 10) == []
+
+
+def test_a_terminal_that_takes_no_more_does_not_hold_the_process(tmp_path: Path) -> None:
+    """Stopped with Ctrl-S, even the line that shows the cursor cannot be written, and further signals still end it."""
+    with at_a_terminal("demo", home=tmp_path) as terminal:
+        terminal.expect("thinking")
+        terminal.type("\x13")
+        while select.select([], [terminal.theirs], [], 0)[1]:
+            pass
+        end = time.monotonic() + PATIENCE
+        while terminal.process.poll() is None and time.monotonic() < end:  # signals that come too quickly count once
+            terminal.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                terminal.process.wait(0.2)
+        code = terminal.process.poll()
+    assert code == 128 + signal.SIGTERM
 
 
 CARELESS = """

@@ -8,6 +8,7 @@ restores the terminal. The imports here run before the handler is installed and 
 from __future__ import annotations
 
 import os
+import select
 import signal
 from contextlib import contextmanager
 
@@ -56,10 +57,18 @@ def leave(number: int) -> NoReturn:
     if _Process.pid == os.getpid():
         for terminal in _Process.terminals:
             try:
-                os.write(terminal, _SHOW_CURSOR)
+                if _takes_more(terminal):
+                    os.write(terminal, _SHOW_CURSOR)
             except OSError:  # the terminal is gone
                 continue
     os._exit(128 + number)
+
+
+def _takes_more(terminal: int) -> bool:
+    """Whether a terminal takes output at once: one that was stopped with Ctrl-S, or that nobody reads, does not."""
+    poll = select.poll()
+    poll.register(terminal, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 @contextmanager
