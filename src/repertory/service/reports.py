@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
@@ -257,18 +258,27 @@ async def read_figures(journal: Journal, row: RunRow) -> Json:
     run_id = row.started.run_id
     statistics = (await journal.read_statistics(run_id))[run_id]
     calls = await journal.read_model_calls(run_id, contents=False)
-    iterations = list(_iterations(calls))
-    decided = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
+    bodies = [made.body for made in await journal.read_decisions(run_id)]
+    outcomes = await journal.read_outcomes(run_id)
+    found = await anyio.to_thread.run_sync(_figures, calls, bodies, outcomes)  # as an inspection
     return {
         **_fields(row.started, _OF_RUN),
         "state": row.state,
         "statistics": msgspec.to_builtins(statistics),
+        **found,
+        **_context(statistics),
+        "alerts": [alert.body["reason"] for _, alert in await journal.read_events(run_id, types=["Alert"])],
+    }
+
+
+def _figures(calls: Sequence[ModelCallRow], bodies: Sequence[Json], outcomes: Sequence[ToolFinished]) -> Json:
+    iterations = list(_iterations(calls))
+    numbers = sorted(step["iteration"] for step in iterations)
+    return {
         "iterations": iterations,
         "purposes": _summed((call.called.purpose, _spent(call)) for call in calls),
-        "tools": _summed((outcome.tool, _used(outcome)) for outcome in await journal.read_outcomes(run_id)),
-        "decisions": [_decision(decision, iterations) for decision in decided],
-        **_context(statistics),
-        "alerts": [kept.body["reason"] for _, kept in await journal.read_events(run_id) if kept.type == "Alert"],
+        "tools": _summed((outcome.tool, _used(outcome)) for outcome in outcomes),
+        "decisions": [_decision(decode_decision(body), numbers) for body in bodies],
         "estimate": _estimate([iterations]),
     }
 
@@ -357,13 +367,14 @@ def _summed(lines: Iterable[tuple[str, Json]]) -> dict[str, Json]:
     return found
 
 
-def _decision(decision: Decision, iterations: Sequence[Json]) -> Json:
+def _decision(decision: Decision, iterations: Sequence[int]) -> Json:
     """A change of the view. Token counts before and after it are 0 if they were not computed.
 
     ``saved`` is its estimated saving for each call after it, minus its cost: negative until it has paid off.
+    ``iterations`` has the numbers of those that got an answer, in order.
     """
     a = decision.arithmetic
-    since = sum(step["iteration"] >= decision.iteration for step in iterations)
+    since = len(iterations) - bisect_left(iterations, decision.iteration)
     return {
         "iteration": decision.iteration,
         "kind": decision.kind,
