@@ -472,6 +472,23 @@ def test_a_run_is_forked_tried_again_and_removed(short: Path, browser: Browser) 
         state_is(browser, "failed")
 
 
+def test_a_log_that_could_not_be_read_is_read_when_it_is_opened_again(short: Path, browser: Browser) -> None:
+    """Its first question fails, as while a service is restarted; it was taken for a log without events."""
+    with serving(short, browser, "--agent", "page_company:brief"):
+        run_id = post(browser, "/runs", {"agent": "brief", "task": "Read."})["id"]
+        go(browser, run_id)
+        state_is(browser, "done")
+        cut = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        browser.call("Network.emulateNetworkConditions", offline=True, **cut)
+        browser.run("document.querySelector('#tab-log').click()")
+        browser.wait_for("document.querySelector('#note').textContent")
+        browser.call("Network.emulateNetworkConditions", offline=False, **cut)
+        browser.run("document.querySelector('#tab-saw').click()")
+        browser.wait_for("!document.querySelector('#panel-saw').hidden")
+        browser.run("document.querySelector('#tab-log').click()")
+        browser.wait_for("document.querySelector('#log').children.length > 2")
+
+
 def test_looking_is_all_that_a_read_only_service_allows(short: Path, browser: Browser) -> None:
     """The page has no controls, and the service refuses what the page would not send."""
     anyio.run(partial(make_company, short / "a.db", runs=2, iterations=3), backend="trio")

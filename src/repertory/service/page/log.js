@@ -42,7 +42,10 @@ export async function openLog(id) {
   events = [];
   meanwhile = [];
   draw();
-  const page = await ask(runPath(id, "/events?follow=no&before=" + Number.MAX_SAFE_INTEGER));
+  const page = await ask(runPath(id, "/events?follow=no&before=" + Number.MAX_SAFE_INTEGER)).catch((error) => {
+    if (run === id) closeLog(); // the next time it is read anew
+    throw error;
+  });
   if (run !== id) return;
   const last = page.length ? page[page.length - 1].seq : 0;
   events = [...page, ...(meanwhile || []).filter((event) => event.seq > last)];
@@ -84,7 +87,7 @@ function draw() {
     && (!words || (event.type + " " + JSON.stringify(event.body)).toLowerCase().includes(words)));
   keyed($("log"), wanted.reverse(), (event) => event.seq, fresh, () => {});
   show($("older"), older);
-  write($("log-facts"), wanted.length === events.length ? several(events.length, "event") : wanted.length + " of " + several(events.length, "event"));
+  write($("log-facts"), meanwhile ? "reading…" : wanted.length === events.length ? several(events.length, "event") : wanted.length + " of " + several(events.length, "event"));
 }
 
 /** @param {any} event */
