@@ -34,6 +34,7 @@ export async function openSaw(id, go) {
   const mine = ++asked;
   if (run !== id) { closeSaw(); run = id; asked = mine; }
   const call = state.call || "newest";
+  if (!seen) write($("saw-none"), "reading…");
   const [stats, found] = await Promise.all([
     steps.length && !stale ? null : ask("/stats?run=" + encodeURIComponent(id)),
     seen && call === String(seen.call) && seen.usage ? seen : ask(runPath(id, "/requests/" + call)).catch((/** @type {Error} */ error) => error),
@@ -60,6 +61,7 @@ export function closeSaw() {
   stretches = null;
   if (rows) rows.set([], true);
   $("view").replaceChildren();
+  write($("saw-none"), "");
   show($("saw"), false);
   show($("chart"), false);
   seen = null;
