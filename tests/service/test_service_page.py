@@ -472,6 +472,21 @@ def test_a_run_is_forked_tried_again_and_removed(short: Path, browser: Browser) 
         state_is(browser, "failed")
 
 
+def test_a_run_that_is_too_old_for_the_list_is_forked(short: Path, browser: Browser) -> None:
+    """What can be done with it does not depend on the list, which the page reads anew while it is looked at."""
+    with serving(short, browser, "--agent", "page_company:brief"):
+        old = post(browser, "/runs", {"agent": "brief", "task": "Read."})["id"]
+        go(browser, old)
+        state_is(browser, "done")
+        post(browser, "/runs", {"agent": "brief", "task": "Read on."})
+        module = browser.run("document.querySelector('script').src").replace("main.js", "state.js")
+        browser.run(f"import({module!r}).then((page) => {{ page.state.limit = 1; return page.readState() }})")
+        browser.run("[...document.querySelectorAll('#actions button')].find((it) => it.textContent === 'Fork').click()")
+        browser.wait_for("document.querySelector('#sure').open || document.querySelector('#note').textContent")
+        assert browser.run("document.querySelector('#note').textContent") == ""
+        browser.run("document.querySelector('#sure').close()")
+
+
 def test_a_log_that_could_not_be_read_is_read_when_it_is_opened_again(short: Path, browser: Browser) -> None:
     """Its first question fails, as while a service is restarted; it was taken for a log without events."""
     with serving(short, browser, "--agent", "page_company:brief"):

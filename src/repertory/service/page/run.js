@@ -170,8 +170,8 @@ function drawActions(run) {
 /** @param {string} name */
 async function act(name) {
   if (!detail) return;
-  const run = state.runs.get(detail.run.id), action = actionsOf(run).find((each) => each.name === name);
-  if (!action || !run) return;
+  const run = detail.run, action = actionsOf(run).find((each) => each.name === name); // it may be too old for the list
+  if (!action) return;
   /** @type {Record<string, unknown>} */
   const body = {};
   if (action.opens) {
