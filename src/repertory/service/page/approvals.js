@@ -80,7 +80,10 @@ function freshCard(call, then) {
       if (value) send("approve", box.value === asked ? {} : { arguments: value.value });
     }, "act allow");
     const deny = button("Deny", () => send("deny", { reason: why.value }), "act deny");
-    box.oninput = () => { const value = given(); write(allow, box.value === asked || !value ? "Allow" : "Allow with these"); tellCommand(); };
+    const name = (/** @type {string} */ label) => { write(allow, label); allow.setAttribute("aria-label", label + ": " + plainName(call)); };
+    deny.setAttribute("aria-label", "Deny: " + plainName(call));
+    box.oninput = () => { const value = given(); name(box.value === asked || !value ? "Allow" : "Allow with these"); tellCommand(); };
+    name("Allow");
     why.oninput = () => tellCommand();
     const tellCommand = () => {
       const edited = box.value === asked ? [] : ["--arguments", box.value.replace(/\s*\n\s*/g, " ")];
@@ -108,6 +111,7 @@ function freshCard(call, then) {
     try { result = parseExact(box.value); } catch { /* then it is text */ }
     send("result", { result, is_error: failed.checked });
   }, "act allow");
+  give.setAttribute("aria-label", "Give this result: " + plainName(call));
   box.onkeydown = keysIn(() => give.click());
   row.append(give, label);
   if (form) {
