@@ -145,7 +145,7 @@ def test_a_server_that_listens_is_reached(path: str, verdict: str, tmp_path: Pat
 )
 def test_the_wal_reset_bug_is_known_by_its_versions(version: tuple[int, int, int], verdict: str) -> None:
     """Fixed in 3.51.3, and in 3.50.7 and 3.44.6 for those branches."""
-    assert doctor._sqlite(version, "x").verdict == verdict
+    assert doctor._sqlite(version).verdict == verdict
 
 
 def test_a_folder_or_a_database_open_to_others_is_a_warning(tmp_path: Path) -> None:

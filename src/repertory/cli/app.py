@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -80,28 +81,22 @@ _ALL = {name: listed for commands in _SECTIONS.values() for name, listed in comm
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
 
 
-class _Commands(MutableMapping[str, Any]):
+@cache
+def _load(name: str) -> Any:
+    found = getattr(import_module(f"repertory.cli.{_ALL[name][0]}"), name)
+    roof = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        roof.add_typer(found, name=name)
+    else:
+        roof.command(name)(found)
+    return typer.main.get_group(roof).commands[name]
+
+
+class _Commands(Mapping[str, Any]):
     """Every command by its name, the most used first; a command is imported when it is looked up."""
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
-
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            found = getattr(import_module(f"repertory.cli.{_ALL[name][0]}"), name)
-            roof = typer.Typer(rich_markup_mode=None)
-            if isinstance(found, typer.Typer):
-                roof.add_typer(found, name=name)
-            else:
-                roof.command(name)(found)
-            self[name] = typer.main.get_group(roof).commands[name]
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        raise TypeError(f"{name}: every command stays")
+        return _load(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_ALL)
@@ -115,7 +110,7 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands()
+        self.commands = _Commands()  # type: ignore[assignment]  # nobody adds to it
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands, the most used first."""
@@ -128,7 +123,7 @@ class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is called, and import it."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, None if found is None or name is None else self.commands[name], rest
+        return name, None if found is None or name is None else _load(name), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by purpose, each with the first sentence of its help in full."""

@@ -16,7 +16,7 @@ import anyio
 from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.commands import command
-from repertory.cli.conversing import Lines, Screen, terminal_kept
+from repertory.cli.conversing import Lines, Screen
 from repertory.cli.databases import open_source_of
 from repertory.cli.deciding import who_decides
 from repertory.cli.following import (
@@ -59,20 +59,19 @@ async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: 
     it. Ctrl-C or Ctrl-D leaves, and the run continues; several may be attached. Without a terminal the command ends
     with the run. If the service is restarted, it reconnects.
     """
-    with terminal_kept():
-        async with open_source_of(run_id, at) as (source, found):
-            detail = await source.read_run(found)
-            if not isinstance(source, ServiceClient):
-                raise RunError(_not_served(detail.run))
-            attached = _Attached(source, detail, at, reconnect)
-            async with stopped_by_signals() as stop:
-                await attached.main()
-            if stop.asked.is_set():
-                left = stop.interrupted(_left(attached.detail))
-                if left.exit_code != output.INTERRUPTED:
-                    raise left
-                output.remark("")
-                output.say(str(left))
+    async with open_source_of(run_id, at) as (source, found):
+        detail = await source.read_run(found)
+        if not isinstance(source, ServiceClient):
+            raise RunError(_not_served(detail.run))
+        attached = _Attached(source, detail, at, reconnect)
+        async with stopped_by_signals() as stop:
+            await attached.main()
+        if stop.asked.is_set():
+            left = stop.interrupted(_left(attached.detail))
+            if left.exit_code != output.INTERRUPTED:
+                raise left
+            output.remark("")
+            output.say(str(left))
 
 
 def _left(detail: RunDetail) -> str:

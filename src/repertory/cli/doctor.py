@@ -47,6 +47,7 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _ELSEWHERE = "name a database with --db FILE or $REPERTORY_DB"
 _NEEDS_TOOLS = "agents need tools, so use a model that can call them; llama.cpp: llama-server --jinja"
 _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
+_VERDICTS: Mapping[str, Verdict] = {"ok": "ok", "warn": "warning", "fail": "problem"}
 _SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
 
 
@@ -79,11 +80,7 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
         database = next(iter(known_databases()), None)
     findings = [
         *_installed(),
-        *(
-            check_postgres(database)
-            if isinstance(database, PostgresAddress)
-            else [_sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version)]
-        ),
+        *(check_postgres(database) if isinstance(database, PostgresAddress) else [_sqlite()]),
         *([finding async for finding in check_company(company)] if company is not None else ()),
         _folder(data_dir()),
         await _database(database, deep),
@@ -114,18 +111,11 @@ def _installed() -> Iterator[Finding]:
     yield Finding("libraries", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in found))
 
 
-def _sqlite(version: tuple[int, ...], text: str) -> Finding:
-    from repertory.record.sqlite_file import has_wal_reset_bug
+def _sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
+    from repertory.service.health import sqlite_check
 
-    if not has_wal_reset_bug(version):
-        return Finding("sqlite", "ok", text)
-    return Finding(
-        "sqlite",
-        "warning",
-        f"{text} has the WAL-reset bug (fixed in 3.51.3, 3.50.7 and 3.44.6), which can damage a database that "
-        "several connections write to",
-        "repertory writes with one connection only, so its databases are safe; let no other program write to them",
-    )
+    check = sqlite_check(version)
+    return Finding(check.name, _VERDICTS[check.state], check.fact, check.advice)
 
 
 def _folder(folder: Path) -> Finding:
@@ -165,7 +155,7 @@ async def _database(path: Database | None, deep: bool) -> Finding:
         return Finding(name, "problem", str(error))
     whole = ", and all of it is intact" if damage is not None else "; --deep checks files only" if deep else ""
     owner = ", in use by a process" if is_owned(path) else ""
-    fact = f"{path} holds {runs} run{'' if runs == 1 else 's'}{whole}{owner}"
+    fact = f"{path} holds {output.count(runs, 'run')}{whole}{owner}"
     return _private(name, path, fact) if isinstance(path, Path) else Finding(name, "ok", fact)
 
 
@@ -239,8 +229,8 @@ async def _service(database: Database | None, company: Path | None) -> AsyncIter
         yield Finding(name, "problem", str(error))
         return
     for check in wrong:
-        verdict: Verdict = "problem" if check.state == "fail" else "warning"
-        yield Finding(name, verdict, f"the service at {place} reports on its {check.name}: {check.fact}", check.advice)
+        fact = f"the service at {place} reports on its {check.name}: {check.fact}"
+        yield Finding(name, _VERDICTS[check.state], fact, check.advice)
     if not wrong:
         yield Finding(name, "ok", f"the service at {place} is healthy")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
+from repertory.cli.output import count
 from repertory.errors import ConfigurationError, JournalError, ModelError
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ async def check_company(file: Path) -> AsyncIterator[Finding]:
     except (ConfigurationError, ModelError) as error:
         yield Finding("company", "problem", str(error), "nothing was started or changed")
         return
-    count = f"{len(company.offers)} agents" if len(company.offers) != 1 else "1 agent"
     names = f": {', '.join(sorted(company.offers))}" if company.offers else ""
     told = "; it has the secrets of its webhooks" if company.webhooks else ""
-    yield Finding("company", "ok", f"{company.name} has {count}{names}{told}; its database is {company.database}")
+    has = f"{count(len(company.offers), 'agent')}{names}{told}"
+    yield Finding("company", "ok", f"{company.name} has {has}; its database is {company.database}")
     for finding in _schedules(company):
         yield finding
 

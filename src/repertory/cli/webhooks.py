@@ -6,7 +6,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -16,7 +15,7 @@ from repertory.cli.databases import ask_service, databases_to_read, open_to_read
 from repertory.cli.options import DATABASE, At, argument, option
 
 if TYPE_CHECKING:
-    from repertory.record.records import WebhookTried
+    from repertory.service.views import WebhookAttempt
 
 webhooks = typer.Typer(help="Look at deliveries to webhooks, and repeat them.")
 
@@ -27,14 +26,15 @@ async def list_attempts(
     *, limit: int = option("--limit N", "How many at most.", 50, min=1, max=100_000), db: str | None = DATABASE
 ) -> Answer:
     """List the newest deliveries of changes of state to webhooks."""
+    from repertory.service.views import attempt_view
+
     path = databases_to_read(db)[0]
     async with open_to_read(path) as journal:
-        found = await journal.read_webhooks(limit=limit)
-    attempts = [{"seq": seq, **msgspec.structs.asdict(tried)} for seq, tried in found]
-    return Answer({"database": str(path), "attempts": attempts}, partial(_print, found=found))
+        attempts = [attempt_view(*found) for found in await journal.read_webhooks(limit=limit)]
+    return Answer({"database": str(path), "attempts": attempts}, partial(_print, attempts=attempts))
 
 
-def _print(screen: Console, found: list[tuple[int, WebhookTried]]) -> None:
+def _print(screen: Console, attempts: list[WebhookAttempt]) -> None:
     rows = [
         (
             str(tried.change),
@@ -45,11 +45,11 @@ def _print(screen: Console, found: list[tuple[int, WebhookTried]]) -> None:
             output.duration(time.time() - tried.at),
             output.one_line(f"{tried.error} {tried.url}", 300),
         )
-        for _, tried in found
+        for tried in attempts
     ]
     headers = ("CHANGE", "RUN", "OUTCOME", "ATTEMPT", "STATUS", "AGE", "WEBHOOK")
     output.print_table(screen, headers, rows, right="AGE", gap=False)
-    if not found:
+    if not attempts:
         output.write("No deliveries to webhooks yet.")
 
 

@@ -18,7 +18,7 @@ from repertory._ids import root_of, unit_of
 from repertory._json_text import canonical_json
 from repertory._version import __version__
 from repertory.agents import load_agent
-from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
+from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound, ScopeNotFound
 from repertory.llm.messages import Json
 from repertory.loop.outside import was_decided
 from repertory.record.records import FINAL_STATES, RunRow, RunState
@@ -193,6 +193,18 @@ class Control:
     async def find_id(self, run_id: str) -> str:
         """The whole id for an unambiguous beginning of it, as ``Journal.find_run``. Raises ``RunNotFound``."""
         return (await self.journal.find_run(run_id)).started.run_id
+
+    async def scope_of(self, run_id: str) -> str:
+        """The memory scope of a run, by an unambiguous beginning of its id.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ScopeNotFound: It has no memory.
+        """
+        started = (await self.journal.find_run(run_id)).started
+        if not started.scope_id:
+            raise ScopeNotFound(f"run {started.run_id} has no memory scope")
+        return started.scope_id
 
     # --- changing -----------------------------------------------------------------------------------------
 

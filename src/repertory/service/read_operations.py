@@ -11,9 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from repertory.errors import ScopeNotFound
 from repertory.llm.messages import Json
-from repertory.record.records import FINAL_STATES, RunRow
+from repertory.record.records import FINAL_STATES
 from repertory.service.control import Control
 from repertory.service.feed import Follower, ModelStream
 from repertory.service.memories import MemoryView, read_item, read_memory
@@ -167,12 +166,12 @@ class ReadOperations:
     async def record(self, run_id: str, *, query: RecordQuery) -> Json:
         """The record of a run: up to ``limit`` of its entries from a position on."""
         stop = query.start + query.limit
-        return await read_record(self._journal, await self._row_of(run_id), start=query.start, stop=stop)
+        return await read_record(self._journal, await self._journal.find_run(run_id), start=query.start, stop=stop)
 
     async def inspect(self, run_id: str, call: str, *, query: InspectQuery) -> Json:
         """What the model saw at one call, or at the ``newest``, with the record and the decisions behind it."""
         number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
-        row, iteration = await self._row_of(run_id), query.iteration or None
+        row, iteration = await self._journal.find_run(run_id), query.iteration or None
         return await read_inspection(self._journal, row, iteration, call=number)
 
     async def approvals(self) -> Waiting:
@@ -188,20 +187,20 @@ class ReadOperations:
 
     async def memory(self, run_id: str, *, query: MemoryQuery) -> MemoryView:
         """What a run sees of memory: the newest items, or the best matches for some words."""
-        scope_id, window = await self._scope_of(run_id), {"skip": query.skip, "limit": query.limit}
+        scope_id, window = await self._control.scope_of(run_id), {"skip": query.skip, "limit": query.limit}
         return await read_memory(self._journal, scope_id, text=query.text, **window)
 
     async def item(self, run_id: str, *, query: ItemQuery) -> Annotated[Response, Json]:
         """One whole item of a run's memory."""
-        return as_json(await read_item(self._journal, await self._scope_of(run_id), query.id))
+        return as_json(await read_item(self._journal, await self._control.scope_of(run_id), query.id))
 
     async def payload(self, run_id: str, *, query: VersionQuery) -> Json:
         """A run's payload as it is, or as it was in a version."""
-        return await read_payload(self._journal, await self._row_of(run_id), query.version or None)
+        return await read_payload(self._journal, await self._journal.find_run(run_id), query.version or None)
 
     async def payload_history(self, run_id: str) -> Json:
         """Who changed what in a run's payload."""
-        return await read_payload_history(self._journal, await self._row_of(run_id))
+        return await read_payload_history(self._journal, await self._journal.find_run(run_id))
 
     async def contents(self, run_id: str, *, query: WindowQuery) -> ContentList:
         """What a run and those below it have stored, oldest first."""
@@ -212,15 +211,6 @@ class ReadOperations:
     async def content(self, run_id: str, content_id: str, *, query: PageQuery) -> Json:
         """One page of a stored content."""
         return await read_content_page(self._journal, await self._control.find_id(run_id), content_id, query.page)
-
-    async def _row_of(self, run_id: str) -> RunRow:
-        return await self._journal.find_run(run_id)
-
-    async def _scope_of(self, run_id: str) -> str:
-        started = (await self._row_of(run_id)).started
-        if not started.scope_id:
-            raise ScopeNotFound(f"run {started.run_id} has no memory scope")
-        return started.scope_id
 
 
 async def _wait_gone(receive: Receive) -> None:

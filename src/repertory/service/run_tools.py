@@ -99,7 +99,7 @@ class _Runs:
             text: Words to look for.
             limit: How many at most.
         """
-        found = await read_memory(self._control.journal, await self._scope_of(run_id), text=text, limit=limit)
+        found = await read_memory(self._control.journal, await self._control.scope_of(run_id), text=text, limit=limit)
         listed: Json = msgspec.to_builtins(found)
         return listed
 
@@ -110,7 +110,8 @@ class _Runs:
             run_id: The run.
             item_id: The item, as query_memory lists it.
         """
-        item: Json = msgspec.to_builtins(await read_item(self._control.journal, await self._scope_of(run_id), item_id))
+        scope_id = await self._control.scope_of(run_id)
+        item: Json = msgspec.to_builtins(await read_item(self._control.journal, scope_id, item_id))
         return item
 
     async def start_run(self, agent: str, task: str) -> Json:
@@ -165,9 +166,6 @@ class _Runs:
         if ended.state != "done":
             raise ToolFailed(f"run {run_id} of {agent} is {ended.state}: {ended.error or 'it has no answer'}")
         return ended.result or ""
-
-    async def _scope_of(self, run_id: str) -> str:
-        return (await self._control.journal.find_run(run_id)).started.scope_id
 
     async def _told(self, run_id: str) -> Json:
         detail = await self._control.read_run(run_id)

@@ -81,7 +81,7 @@ class RecordSource:
         found: list[WaitingCall] = []
         for row in await self.journal.read_runs(states=_UNFINISHED):
             run_id = row.started.run_id
-            records = [each for _, each in await self.journal.read_events(run_id) if each.type in WAITING_EVENTS]
+            records = [each for _, each in await self.journal.read_events(run_id, types=WAITING_EVENTS)]
             if records:
                 answered = {entry.tool_call_id for entry in await self.journal.read_entries(run_id)}
                 calls = WaitingCalls()
