@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import termios
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import anyio
 
 from repertory.cli import output
 from repertory.cli.reading import call_line
-from repertory.record.waiting import Waiter
+from repertory.record.waiting import Waiter, wake_all
 from repertory.runs import events, streaming
 
 
@@ -90,7 +90,7 @@ class Lines:
 
         def read() -> None:
             lines.append(self._read_line())
-            waiter.post(_wake, waiter)
+            wake_all([waiter])
 
         # A daemon thread, so that the process can end while it waits for a line.
         threading.Thread(target=read, name="repertory-chat", daemon=True).start()
@@ -117,18 +117,9 @@ class Lines:
         return line.decode(errors="replace")
 
 
-def _wake(waiter: Any) -> None:
-    waiter.wake()
-
-
 @contextmanager
 def terminal_kept() -> Generator[Callable[[], None]]:
     """Restore the terminal afterwards, even if a thread is still reading a line from it."""
-    try:
-        import termios
-    except ImportError:  # a system without terminals
-        yield lambda: None
-        return
     try:
         before = termios.tcgetattr(sys.stdin.fileno())
     except (OSError, ValueError, termios.error):  # no terminal

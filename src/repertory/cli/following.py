@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from operator import attrgetter
@@ -59,11 +59,6 @@ async def logs(
     If the service is restarted meanwhile, the log continues behind the last line.
     """
     write = _write_json if as_json else write_line
-    told: list[tuple[EventView, str, str]] = []
-
-    def keep(event: EventView, agent: str, line: str) -> None:
-        told.append((event, agent, line))
-
     async with AsyncExitStack() as stack:
         found: str | None = None
         if everything:
@@ -73,9 +68,8 @@ async def logs(
         scribe = Scribe(source, found)
         seq = (await source.list_runs(0)).seq  # later events are followed
         is_live = found is None or (await source.read_run(found)).run.live
-        for event in await scribe.read_past():
-            if event.seq <= seq and scribe.is_ours(event):
-                await scribe.take(event, keep)
+        past = [event for event in await scribe.read_past() if event.seq <= seq and scribe.is_ours(event)]
+        told = [await scribe.take(event) for event in past]
         for line in [line for line in told if as_json or line[2]][-lines:]:
             write(*line)
         if not follow or not is_live:
@@ -83,7 +77,7 @@ async def logs(
         async with aclosing(_follow_on(scribe, at, after=seq, within=reconnect)) as events:
             async for event in events:
                 check_there(event, found)
-                await scribe.take(event, write)
+                write(*await scribe.take(event))
                 if event.run_id == found and ends(event):
                     return
 
@@ -248,19 +242,18 @@ class Scribe:
                 return ""
         return self._agents[event.run_id]
 
-    async def take(self, view: EventView, write: Callable[[EventView, str, str], None]) -> None:
-        """Write an event, with the name of its agent and its line."""
+    async def take(self, view: EventView) -> tuple[EventView, str, str]:
+        """Take in an event; returns it with the name of its agent and its line."""
         agent = await self.agent_of(view)
         event = event_of(view, agent=agent)
         if event is None:
             is_told, is_gone = view.type == "UserSaid", view.type == REMOVED
             line = f"message: {one_line(view.body['text'], 200)}" if is_told else ""
-            write(view, agent, f"run {view.run_id} was removed" if is_gone else line)
-            return
+            return view, agent, f"run {view.run_id} was removed" if is_gone else line
         name, line = self._progress.describe(event)
         if isinstance(event, ModelAnswered) and event.text:
             line = f"{line}: {one_line(event.text, 200)}"
-        write(view, name, line)
+        return view, name, line
 
 
 def write_line(event: EventView, agent: str, line: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from repertory.cli.commands import command
 from repertory.cli.databases import runs_database
-from repertory.cli.options import OWN_DATABASE, HowServed, option
+from repertory.cli.options import OWN_DATABASE, HowServed, Offered
 from repertory.errors import ConfigurationError
 
 
@@ -14,12 +12,8 @@ from repertory.errors import ConfigurationError
 async def mcp(
     *,
     db: str | None = OWN_DATABASE,
-    agent: list[str] = option("--agent AGENT", "An agent to offer: module:name, or a file. May be repeated.", ()),
-    root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
+    offered: Offered,
     how: HowServed,
-    redact: list[str] = option(
-        "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
-    ),
 ) -> None:
     """Serve agents and their runs over MCP, to a client such as an editor.
 
@@ -33,12 +27,13 @@ async def mcp(
     from repertory.service.run_tools import ABOUT, run_tools
     from repertory.supervisor import open_supervisor
 
-    if not agent and root is None:
+    if not offered.agent and offered.root is None:
         raise ConfigurationError(
             "nothing to serve: name an agent with --agent module:name, or a folder with --root DIR"
         )
-    offers = Offers(agent, root=root, limits=how.limits)  # first: a mistake in these leaves no database behind
+    # Before the database is opened: a mistake in these leaves none behind.
+    offers = Offers(offered.agent, root=offered.root, limits=how.limits)
     async with open_supervisor(
-        runs_database(db), model=how.model, summaries=how.summaries, redact=redact
+        runs_database(db), model=how.model, summaries=how.summaries, redact=offered.redact
     ) as supervisor:
         await serve_over_stdio(run_tools(Control(supervisor, offers)), instructions=ABOUT)

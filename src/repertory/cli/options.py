@@ -54,6 +54,8 @@ BACKEND = option("--backend trio|asyncio", "The event loop.", "trio")
 AGENT = option(
     "--agent AGENT", "Your own agent: module:name of an Agent or of a function that makes one, or a file or folder."
 )
+OFFERED = option("--agent AGENT", "An agent to offer: module:name, or a file. May be repeated.", ())
+REDACT = option("--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ())
 CONTEXT = option(
     "--context MODULE:NAME", "What your tools find in ToolContext.context: an object, or a function that makes one."
 )
@@ -113,6 +115,15 @@ class HowServed(How):
     """The settings of runs of several agents in this process."""
 
     model: Annotated[str | None, option("--model NAME", "The model of agents that name none.")] = None
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The agents that runs can be started with in this process, and what is kept out of their record."""
+
+    agent: Annotated[list[str], OFFERED] = field(default_factory=list)
+    root: Annotated[Path | None, option("--root DIR", "Offer the research team, for this folder.")] = None
+    redact: Annotated[list[str], REDACT] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

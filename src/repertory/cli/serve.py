@@ -6,7 +6,7 @@ from pathlib import Path
 
 from repertory.cli.commands import command
 from repertory.cli.databases import runs_database
-from repertory.cli.options import CONTEXT, OWN_DATABASE, HowServed, option
+from repertory.cli.options import CONTEXT, OWN_DATABASE, HowServed, Offered, option
 from repertory.cli.output import say
 from repertory.cli.running import find_context
 
@@ -17,17 +17,11 @@ async def serve(
     db: str | None = OWN_DATABASE,
     socket: Path | None = option("--socket PATH", "The unix socket. Default: ctl.sock in the runtime folder."),
     port: int | None = option("--port N", "A port of 127.0.0.1 instead; 0 for any.", min=0, max=65535),
-    agent: list[str] = option(
-        "--agent AGENT", "An agent that runs can be started with: module:name, or a file. May be repeated.", ()
-    ),
+    offered: Offered,
     context: str | None = CONTEXT,
-    root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
     how: HowServed,
     resume: bool = option("--resume", "Continue what an earlier process left unfinished.", False),
     read_only: bool = option("--read-only", "Refuse everything that changes something.", False),
-    redact: list[str] = option(
-        "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
-    ),
     keep_finished: float | None = option(
         "--keep-finished DAYS", "Remove runs for good once they ended so many days ago. Default: keep all.", min=0
     ),
@@ -53,15 +47,15 @@ async def serve(
         database=runs_database(db),
         socket=socket,
         port=port,
-        agents=agent,
+        agents=offered.agent,
         context=find_context(context),
-        root=root,
+        root=offered.root,
         read_only=read_only,
         resume=resume,
         model=how.model,
         limits=how.limits,
         summaries=how.summaries,
-        redact=redact,
+        redact=offered.redact,
         keep_finished=keep_finished,
         log=log,
         name=name,

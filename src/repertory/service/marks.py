@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from repertory._json_text import canonical_json
@@ -88,7 +89,7 @@ def places(messages: Sequence[Json], entries: Sequence[Entry]) -> list[list[int 
             else:
                 bare = {name: value for name, value in block.items() if name != "cache_control"}
                 equal = others.get(canonical_json(bare), [])
-                at = next((position for position in equal if position >= last), equal[-1] if equal else None)
+                at = equal[min(bisect_left(equal, last), len(equal) - 1)] if equal else None
             line.append(at)
             last = last if at is None else at
         found.append(line)

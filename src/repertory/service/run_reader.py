@@ -43,11 +43,6 @@ _SHOWN = (
 _NOTHING: Final = RunStatistics()
 
 
-def no_machine(_run_id: str) -> str:
-    """The ``machine_of`` of a journal that only one process uses."""
-    return ""
-
-
 async def find_row(journal: Journal, run_id: str) -> RunRow | None:
     """The run with exactly this id; None if there is none."""
     try:
@@ -65,7 +60,7 @@ class RunReader:
         machine_of: Tells which machine runs a run.
     """
 
-    def __init__(self, journal: Journal, is_live: IsLive, machine_of: MachineOf = no_machine) -> None:
+    def __init__(self, journal: Journal, is_live: IsLive, machine_of: MachineOf = lambda _: "") -> None:
         self._journal = journal
         self._is_live = is_live
         self._machine_of = machine_of
