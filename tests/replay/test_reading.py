@@ -208,8 +208,8 @@ def test_an_answer_without_a_usable_id_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_no_count_was_not_billed(tmp_path: Path) -> None:
-    """Fewer tokens than none, or words: nobody knows; a count beside them still counts."""
-    answers = [{"input_tokens": -5, "output_tokens": "x"}, {"input_tokens": -5, "output_tokens": 7}]
+    """Fewer tokens than none, words, true: nobody knows; a count beside them still counts."""
+    answers = [{"input_tokens": -5, "output_tokens": True}, {"input_tokens": "x", "output_tokens": 7}]
     lines = [event("u1", None, "user", "Begin.")]
     lines += [
         event(f"a{n}", f"u{n}", "assistant", "So.", message={"usage": usage}) for n, usage in enumerate(answers, 1)
@@ -217,7 +217,7 @@ def test_what_is_no_count_was_not_billed(tmp_path: Path) -> None:
     lines.insert(2, event("u2", "a1", "user", "On."))
     [run] = read(write(tmp_path / "s.jsonl", *lines))
     assert [turn.usage for turn in run.turns] == [None, Usage(0, 7)]
-    meta = {"usage": [[-1, 2, 3, 4]]}
+    meta = {"usage": [[-1, 2, 3, 4], [1, 2, False, 4]]}
     [run] = read(write(tmp_path / "one.jsonl", {"messages": MESSAGES, "meta": meta}))
     assert [turn.usage for turn in run.turns] == [None] * 3
 

@@ -180,7 +180,7 @@ def read_usage(raw: Any) -> Usage | None:
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def read_time(raw: Any) -> float | None:
