@@ -252,6 +252,19 @@ def test_a_recording_is_made_to_fit_the_api(tmp_path: Path) -> None:
     assert last.content == (Text("Part one."), Text("Part two."))
 
 
+def test_results_of_parallel_calls_with_one_id_keep_their_order(tmp_path: Path) -> None:
+    """Calls without ids, or with the same one, are answered in the order in which they were made."""
+    call = {"type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "tool_calls": [call, call]},
+        *({"role": "tool", "name": "read", "content": words} for words in ("one", "two", "three")),
+        {"role": "assistant", "content": "Done."},
+    ]
+    [run] = read(write(tmp_path / "one.json", messages))
+    assert shape(run)[0][1:] == ({"read": "one", "read_2": "two"}, ("three",))
+
+
 def test_pictures_and_unknown_blocks_survive(tmp_path: Path) -> None:
     """A picture in a result stays one; in a user's words it is named; a block of a new type goes along."""
     picture = {"type": "image", "source": {"type": "url", "url": "u"}}

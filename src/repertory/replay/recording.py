@@ -142,11 +142,15 @@ def _has_words(block: Block) -> bool:
 
 
 class _Ids:
-    """Makes call ids legal and unique; a result belongs to the newest call with its recorded id."""
+    """Makes call ids legal and unique.
+
+    Attributes:
+        made: For each recorded id the ids of its calls, oldest first.
+    """
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        self.newest: dict[str, str] = {}
+        self.made: dict[str, list[str]] = {}
 
     def new(self, recorded: str) -> str:
         base = _ILLEGAL.sub("_", recorded) or "call"
@@ -155,7 +159,7 @@ class _Ids:
             number += 1
             call_id = f"{base}_{number}"
         self._used.add(call_id)
-        self.newest[recorded] = call_id
+        self.made.setdefault(recorded, []).append(call_id)
         return call_id
 
 
@@ -177,8 +181,10 @@ def _with_answers(turn: Turn, content: Sequence[Block], ids: _Ids) -> Turn:
         if not isinstance(block, ToolResult):
             said.extend(_words([block]))
             continue
-        call = ids.newest.get(block.tool_use_id)
-        if call in calls and call not in results:
+        waiting = calls - results.keys()
+        # Parallel calls may share an id: they are answered in their order.
+        call = next((each for each in ids.made.get(block.tool_use_id, ()) if each in waiting), None)
+        if call is not None:
             results[call] = ToolResult(call, _as_returned(block.content), is_error=block.is_error)
         else:
             said.extend(_words([Text(text_of(block))]))
