@@ -69,20 +69,19 @@ class _Victim:
     def __init__(
         self,
         case: Case,
-        outcome: Outcome,
         function: str,
         *,
         done: Callable[[Child], int] | None = None,
         server: str = "",
         **arguments: Any,
     ) -> None:
-        self._file = case.folder / "journal.db"
+        self.file = case.folder / "journal.db"
         self._address = make_database(server) if server else None
         self.chance = random.Random(case.seed)
-        self.outcome = outcome
+        self.outcome = Outcome()
         self._function = function
         self._done = done
-        self._place = self._address.uri if self._address is not None else str(self._file)
+        self._place = self._address.uri if self._address is not None else str(self.file)
         self._arguments = {
             **arguments,
             "database": self._place,
@@ -94,22 +93,22 @@ class _Victim:
         if self._address is not None:
             drop_database(self._address)
 
-    def read(self) -> Path:
-        """The database as a file, to be examined: one on a server is copied to a file, and every row compared."""
-        if self._address is not None:
-            self._file.unlink(missing_ok=True)
-            until = time.monotonic() + _TIMEOUT
-            while True:
-                try:
-                    move_journal(self._address, self._file)
-                    break
-                except JournalUnreadable:  # killed before there were tables
-                    break
-                except JournalLocked:  # the server has not yet noticed that its client is dead
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(_OPENING)
-        return self._file
+    def read(self) -> None:
+        """Copy a database on a server to the file, every row compared, so that it can be examined."""
+        if self._address is None:
+            return
+        self.file.unlink(missing_ok=True)
+        until = time.monotonic() + _TIMEOUT
+        while True:
+            try:
+                move_journal(self._address, self.file)
+                break
+            except JournalUnreadable:  # killed before there were tables
+                break
+            except JournalLocked:  # the server has not yet noticed that its client is dead
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_OPENING)
 
     def live(self, *, most: float) -> str:
         """Start a process and kill it while it opens the file, or soon after that: within ``most`` seconds or so.
@@ -134,7 +133,7 @@ class _Victim:
         """Start a process and let it finish; returns its output."""
         with self._start() as child:
             if not child.read(_TIMEOUT):
-                self.outcome.fail(f"the last process did not end within {_TIMEOUT:.0f} s")
+                self.outcome.failures.append(f"the last process did not end within {_TIMEOUT:.0f} s")
                 child.signal(signal.SIGKILL)
             return self._end(child)
 
@@ -166,7 +165,9 @@ class _Victim:
             with server().start("open_and_leave", database=self._place) as other:
                 other.read(_TIMEOUT)
                 if "REFUSED JournalLocked" not in other.output:
-                    self.outcome.fail(f"a stopped process owned the file, and another one said {other.output!r}")
+                    self.outcome.failures.append(
+                        f"a stopped process owned the file, and another one said {other.output!r}"
+                    )
         if self.chance.random() < 0.7:
             child.signal(signal.SIGCONT)
             child.read(self.chance.uniform(0.0, most))
@@ -178,7 +179,7 @@ class _Victim:
             self.outcome.count("SIGKILLs")
         elif status != 0:
             last = child.output.strip().splitlines()
-            self.outcome.fail(f"a process ended with {status}: {last[-1] if last else 'no word'}")
+            self.outcome.failures.append(f"a process ended with {status}: {last[-1] if last else 'no word'}")
         return child.output
 
 
@@ -194,60 +195,73 @@ def kill_effects(
     case: Case, *, most: int, pause: float = 0.003, unsafe: Effect = "unsafe", server: str = ""
 ) -> Outcome:
     """Kill a team whose tools have effects."""
-    outcome = Outcome()
-    account = case.folder / "effects.txt"
-    with closing(
-        _Victim(
-            case,
-            outcome,
-            "run_effects",
-            done=partial(_lines, account),
-            server=server,
-            account=str(account),
-            steps=_STEPS,
-            pause=pause,
-            reuse=case.seed % 2 == 0,
-            unsafe=unsafe,
-        )
-    ) as victim:
-        _kill_until_done(victim, most=most, within=0.06)
-        if f"DONE {expected_answer(_STEPS)}\n" not in (written := victim.finish()):
-            outcome.fail(f"the answer is not {expected_answer(_STEPS)!r}, but: {written.strip()[-300:]}")
-        lines = account.read_text(encoding="utf-8").splitlines()
-        outcome.count("effects", len(lines))
-        database = victim.read()
-        if _check_runs(database, outcome):
-            outcome.failures += effect_problems(database, lines)
-        return outcome
+    return _kill_until_answered(
+        case,
+        "run_effects",
+        expected_answer(_STEPS),
+        effect_problems,
+        most=most,
+        within=0.06,
+        counted=("effects", ""),
+        server=server,
+        steps=_STEPS,
+        pause=pause,
+        reuse=case.seed % 2 == 0,
+        unsafe=unsafe,
+    )
 
 
 def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "", server: str = "") -> Outcome:
     """Kill an agent whose calls wait for a decision or a result: while they wait, are decided, or run."""
-    outcome = Outcome()
+    return _kill_until_answered(
+        case,
+        "run_approvals",
+        f"{_ASKING_STEPS * len(TOOLS)} calls",
+        approval_problems,
+        most=most,
+        within=0.09,
+        counted=("decisions", "told"),
+        server=server,
+        steps=_ASKING_STEPS,
+        pause=pause,
+        lie=lie,
+    )
+
+
+def _kill_until_answered(
+    case: Case,
+    function: str,
+    answer: str,
+    problems: Callable[[Path, list[str]], list[str]],
+    *,
+    most: int,
+    within: float,
+    counted: tuple[str, str],
+    **arguments: Any,
+) -> Outcome:
+    """Kill a run that keeps an account, and compare its record with the account once it has answered.
+
+    Args:
+        case: The case.
+        function: The workload.
+        answer: What the run must answer.
+        problems: Compares the database with the lines of the account.
+        most: The most kills.
+        within: Seconds, as for ``_Victim.live``.
+        counted: What to count, and how its lines in the account begin.
+        arguments: For the workload.
+    """
     account = case.folder / "account.txt"
-    with closing(
-        _Victim(
-            case,
-            outcome,
-            "run_approvals",
-            done=partial(_lines, account),
-            server=server,
-            account=str(account),
-            steps=_ASKING_STEPS,
-            pause=pause,
-            lie=lie,
-        )
-    ) as victim:
-        _kill_until_done(victim, most=most, within=0.09)
-        expected = f"DONE {_ASKING_STEPS * len(TOOLS)} calls\n"
-        if expected not in (written := victim.finish()):
-            outcome.fail(f"the answer is not {expected!r}, but: {written.strip()[-300:]}")
+    with closing(_Victim(case, function, done=partial(_lines, account), account=str(account), **arguments)) as victim:
+        _kill_until_done(victim, most=most, within=within)
+        if f"DONE {answer}\n" not in (written := victim.finish()):
+            victim.outcome.failures.append(f"the answer is not {answer!r}, but: {written.strip()[-300:]}")
         lines = account.read_text(encoding="utf-8").splitlines()
-        outcome.count("decisions", sum(line.startswith("told") for line in lines))
-        database = victim.read()
-        if _check_runs(database, outcome):
-            outcome.failures += approval_problems(database, lines)
-        return outcome
+        what, beginning = counted
+        victim.outcome.count(what, sum(line.startswith(beginning) for line in lines))
+        if _check_runs(victim):
+            victim.outcome.failures += problems(victim.file, lines)
+    return victim.outcome
 
 
 def made_unasked(case: Case, *, server: str = "") -> Outcome:
@@ -262,34 +276,31 @@ def early_decisions(case: Case, *, server: str = "") -> Outcome:
 
 def kill_research(case: Case, *, most: int, server: str = "") -> Outcome:
     """Kill the shipped research team, with memory, delegation and an edited view."""
-    outcome = Outcome()
-    corpus = write_corpus(case.folder)
-    with closing(_Victim(case, outcome, "run_research", server=server, corpus=str(corpus))) as victim:
+    with closing(_Victim(case, "run_research", server=server, corpus=str(write_corpus(case.folder)))) as victim:
         _kill_until_done(victim, most=most, within=0.15)
         answer, expected = _answer(victim.finish()), _unbroken()
         if answer != expected:
-            outcome.fail(f"the answer is not that of an unbroken run: {answer!r}, not {expected!r}")
-        _check_runs(victim.read(), outcome)
-        return outcome
+            victim.outcome.failures.append(f"the answer is not that of an unbroken run: {answer!r}, not {expected!r}")
+        _check_runs(victim)
+    return victim.outcome
 
 
 def kill_appends(case: Case, *, most: int, early: bool = False, server: str = "") -> Outcome:
     """Kill writers in the middle of their appends."""
-    outcome = Outcome()
-    with closing(_Victim(case, outcome, "append", done=_said, server=server, early=early)) as victim:
-        acknowledged: dict[str, Place | None] = {}
+    acknowledged: dict[str, Place | None] = {}
+    with closing(_Victim(case, "append", done=_said, server=server, early=early)) as victim:
+        outcome = victim.outcome
         for _ in range(most):
-            written = victim.live(most=0.03)
-            acknowledged |= acknowledged_in(written)
-            database = victim.read()
-            if acknowledged or database.exists():
-                problems = file_problems(database) or _append_problems(database, acknowledged, gaps=bool(server))
-                for problem in problems[:5]:
-                    outcome.fail(problem)
-                if problems:
+            acknowledged |= acknowledged_in(victim.live(most=0.03))
+            victim.read()
+            if acknowledged or victim.file.exists():
+                outcome.failures += (
+                    file_problems(victim.file) or _append_problems(victim.file, acknowledged, gaps=bool(server))
+                )[:5]
+                if outcome.failures:
                     break
-        outcome.count("appends", len(acknowledged))
-        return outcome
+    outcome.count("appends", len(acknowledged))
+    return outcome
 
 
 def _lines(account: Path, _child: Child) -> int:
@@ -333,14 +344,15 @@ def _kill_until_done(victim: _Victim, *, most: int, within: float) -> None:
             return
 
 
-def _check_runs(database: Path, outcome: Outcome) -> bool:
-    """Note what is wrong with a file of ended runs; returns whether it is sound enough for further checks."""
-    if found := run_problems(database):
-        outcome.failures += found
+def _check_runs(victim: _Victim) -> bool:
+    """Note what is wrong with the record of ended runs; returns whether it is sound enough for further checks."""
+    victim.read()
+    if found := run_problems(victim.file):
+        victim.outcome.failures += found
         return False
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"file:{victim.file}?mode=ro", uri=True)) as connection:
         rows = connection.execute("SELECT run_id, state FROM run_status WHERE state != 'done'").fetchall()
-    outcome.failures += [f"{run_id} is {state} in the end" for run_id, state in rows]
+    victim.outcome.failures += [f"{run_id} is {state} in the end" for run_id, state in rows]
     return True
 
 
@@ -359,10 +371,10 @@ def write_corpus(folder: Path) -> Path:
 
 @cache
 def _unbroken() -> str:
-    outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder))
-        written = _Victim(Case(0, Path(folder)), outcome, "run_research", corpus=str(corpus)).finish()
+        victim = _Victim(Case(0, Path(folder)), "run_research", corpus=str(corpus))
+        written = victim.finish()
     if (answer := _answer(written)) is None:
-        raise RepertoryError(f"a run that nothing interrupts gave no answer: {outcome.failures}, {written!r}")
+        raise RepertoryError(f"a run that nothing interrupts gave no answer: {victim.outcome.failures}, {written!r}")
     return answer

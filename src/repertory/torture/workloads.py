@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from repertory.agents import research_team
+from repertory.agents import Agent, research_team
 from repertory.errors import JournalError, RepertoryError, RunNotFound
 from repertory.llm.messages import Text
 from repertory.record import Draft, Durability, Ledger, open_journal
@@ -182,16 +182,7 @@ def _account(path: str, lines: int) -> Callable[[str], None]:
 
 
 def run_effects(
-    *,
-    database: str,
-    account: str,
-    durability: Durability,
-    backend: str,
-    steps: int,
-    pause: float,
-    reuse: bool,
-    unsafe: Effect,
-    lines: int = sys.maxsize,
+    *, account: str, steps: int, pause: float, reuse: bool, unsafe: Effect, lines: int = sys.maxsize, **place: Any
 ) -> None:
     """Run the team with effects, or resume it; its effects are lines of a file, at most ``lines`` of them."""
     write = _account(account, lines)
@@ -199,55 +190,45 @@ def run_effects(
     def tell(effect: str, what: str) -> None:
         write(f"{effect} {what}")
 
-    async def main() -> None:
-        async with open_supervisor(database, durability=durability) as supervisor:
-            say("OPEN")
-            run = await _begin(
-                supervisor, effects_team(tell, steps=steps, pause=pause, reuse=reuse, unsafe=unsafe), TASK
-            )
-            say(f"DONE {await run.wait_result()}")
-
-    anyio.run(main, backend=backend)
+    _finish(effects_team(tell, steps=steps, pause=pause, reuse=reuse, unsafe=unsafe), TASK, **place)
 
 
-def run_approvals(
-    *,
-    database: str,
-    account: str,
-    durability: Durability,
-    backend: str,
-    steps: int,
-    pause: float,
-    lie: Lie,
-    lines: int = sys.maxsize,
-) -> None:
+def run_approvals(*, account: str, steps: int, pause: float, lie: Lie, lines: int = sys.maxsize, **place: Any) -> None:
     """Run or resume an agent whose calls wait, together with a task that decides them.
 
     Both write lines to a file, at most ``lines`` of them.
     """
     tell = _account(account, lines)
-
-    async def main() -> None:
-        async with open_supervisor(database, durability=durability) as supervisor:
-            say("OPEN")
-            run = await _begin(supervisor, asking_agent(tell, steps=steps, pause=pause, lie=lie), TASK)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(decide_for_ever, run, tell, pause, lie)
-                say(f"DONE {await run.wait_result()}")
-                tasks.cancel_scope.cancel()
-
-    anyio.run(main, backend=backend)
+    decide = partial(decide_for_ever, tell=tell, pause=pause, lie=lie)
+    _finish(asking_agent(tell, steps=steps, pause=pause, lie=lie), TASK, meanwhile=decide, **place)
 
 
-def run_research(database: str, corpus: str, durability: Durability, backend: str) -> None:
+def run_research(*, corpus: str, **place: Any) -> None:
     """Run the shipped research team with the offline model, or resume it."""
+    _finish(research_team(Path(corpus), model="offline"), QUESTION, **place)
+
+
+def _finish(
+    agent: Agent[Any],
+    task: str,
+    *,
+    database: str,
+    durability: Durability,
+    backend: str,
+    meanwhile: Callable[[Run[Any]], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """Run an agent, or resume its run, and print ``DONE`` with its answer."""
 
     async def main() -> None:
         async with open_supervisor(database, durability=durability) as supervisor:
             say("OPEN")
-            run = await _begin(supervisor, research_team(Path(corpus), model="offline"), QUESTION)
-            answer = await run.wait_result()
-            say(f"DONE {msgspec.json.encode(answer).decode()}")
+            run = await _begin(supervisor, agent, task)
+            async with anyio.create_task_group() as tasks:
+                if meanwhile is not None:
+                    tasks.start_soon(meanwhile, run)
+                answer = await run.wait_result()
+                say(f"DONE {' / '.join(answer.splitlines())}")
+                tasks.cancel_scope.cancel()
 
     anyio.run(main, backend=backend)
 
@@ -294,7 +275,7 @@ def open_and_leave(database: str) -> None:
     anyio.run(main, backend="trio")
 
 
-async def _begin(supervisor: Supervisor, agent: Any, task: str) -> Run[Any]:
+async def _begin(supervisor: Supervisor, agent: Agent[Any], task: str) -> Run[Any]:
     try:
         return await supervisor.resume(RUN_ID, agent=agent)
     except RunNotFound:
