@@ -11,8 +11,8 @@ import signal
 import tempfile
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -66,10 +66,6 @@ class Outcome(msgspec.Struct):
     def count(self, what: str, number: int = 1) -> None:
         """Count something that was tried."""
         self.counts[what] = self.counts.get(what, 0) + number
-
-    def fail(self, what: str) -> None:
-        """Note something that was not as promised."""
-        self.failures.append(what)
 
 
 Play: TypeAlias = Callable[[Case], Outcome]
@@ -213,68 +209,48 @@ def run_torture(
         for scenario in scenarios:
             if report.interrupted:
                 break
-            current = ScenarioReport(name=scenario.name)
-            report.scenarios.append(current)
             reason = scenario.missing()
-            if reason is not None:
-                current.left_out = reason
-                continue
-            tasks = _tasks(scenario, profile, seed=seed, case=case, traces=traces, keep=keep)
-            report.interrupted = not _play_scenario(scenario, current, pool, tasks, on_progress)
+            report.scenarios.append(ScenarioReport(name=scenario.name, left_out=reason or ""))
+            if reason is None:
+                tasks = list(_tasks(scenario, profile, seed=seed, case=case, traces=traces, keep=keep))
+                report.interrupted = not _play_scenario(report.scenarios[-1], pool, tasks, on_progress)
     return report
 
 
 def _tasks(
     scenario: Scenario, profile: Profile, *, seed: int, case: int | None, traces: Path | None, keep: Path | None
-) -> list[_Task]:
-    numbers = range(scenario.cases[profile]) if case is None else [case]
-    tasks = [
-        _Task(
-            scenario.play,
-            "",
-            number,
-            seed_of(seed, scenario.name, "", number),
-            traces,
-            keep / f"{scenario.name}-{number}" if keep is not None else None,
-        )
-        for number in numbers
-    ]
-    if case is None:
-        tasks += [
-            _Task(play, control, number, seed_of(seed, scenario.name, control, number))
-            for control, play in scenario.controls.items()
-            for number in range(scenario.control_cases)
-        ]
-    return tasks
+) -> Iterator[_Task]:
+    name = scenario.name
+    for number in range(scenario.cases[profile]) if case is None else [case]:
+        evidence = keep / f"{name}-{number}" if keep is not None else None
+        yield _Task(scenario.play, "", number, seed_of(seed, name, "", number), traces, evidence)
+    for control, play in scenario.controls.items() if case is None else ():
+        for number in range(scenario.control_cases):
+            yield _Task(play, control, number, seed_of(seed, name, control, number))
 
 
 def _play_scenario(
-    scenario: Scenario,
-    report: ScenarioReport,
-    pool: _Pool,
-    tasks: Sequence[_Task],
-    on_progress: Callable[[ScenarioReport], None],
+    report: ScenarioReport, pool: _Pool, tasks: Sequence[_Task], on_progress: Callable[[ScenarioReport], None]
 ) -> bool:
     """Play the cases; returns whether all were played."""
     report.planned = sum(not task.control for task in tasks)
     started = time.monotonic()
-    counts = Counter[str]()
-    tasks_left = len(tasks)
+    played = 0
     for task, outcome in pool.play(tasks):
         if task.control:
             report.controls[task.control] = report.controls.get(task.control, 0) + bool(outcome.failures)
         else:
             report.cases += 1
-            counts.update(outcome.counts)
-            report.counts = dict(counts)
+            for what, number in outcome.counts.items():
+                report.counts[what] = report.counts.get(what, 0) + number
             report.failed += len(outcome.failures)
             room = _MOST_SHOWN - len(report.failures)
             kept = str(task.keep) if task.keep is not None and outcome.evidence else ""
-            report.failures += [Failure(scenario.name, task.number, what, kept) for what in outcome.failures[:room]]
+            report.failures += [Failure(report.name, task.number, what, kept) for what in outcome.failures[:room]]
         report.seconds = time.monotonic() - started
         on_progress(report)
-        tasks_left -= 1
-    return not tasks_left
+        played += 1
+    return played == len(tasks)
 
 
 # --- the workers ------------------------------------------------------------------------------------------
@@ -340,28 +316,20 @@ class _Pool:
                 if worker.task is None and waiting:
                     worker.give(waiting.popleft())
             wait([worker.connection for worker in self._workers if worker.task], timeout=0.2)
-            for worker in list(self._workers):
-                if worker.task is None:
-                    continue
+            for worker, task in [(each, each.task) for each in self._workers if each.task]:
                 if worker.connection.poll():
-                    yield self._outcome(worker)
+                    try:
+                        outcome = worker.connection.recv()
+                    except (EOFError, ConnectionError):
+                        worker.process.join()
+                        yield self._lose(worker, task, f"its process ended with {worker.process.exitcode}")
+                    else:
+                        worker.task = None
+                        yield task, outcome
                 elif time.monotonic() > worker.deadline:
-                    yield self._lose(worker, f"it did not end within {_CASE_TIMEOUT:.0f} s")
+                    yield self._lose(worker, task, f"it did not end within {_CASE_TIMEOUT:.0f} s")
 
-    def _outcome(self, worker: _Worker) -> tuple[_Task, Outcome]:
-        task = worker.task
-        assert task is not None
-        try:
-            outcome = worker.connection.recv()
-        except (EOFError, ConnectionError):
-            worker.process.join()
-            return self._lose(worker, f"its process ended with {worker.process.exitcode}")
-        worker.task = None
-        return task, outcome
-
-    def _lose(self, worker: _Worker, why: str) -> tuple[_Task, Outcome]:
-        task = worker.task
-        assert task is not None
+    def _lose(self, worker: _Worker, task: _Task, why: str) -> tuple[_Task, Outcome]:
         self._workers.remove(worker)
         worker.end()
         return task, Outcome(failures=[why])

@@ -197,7 +197,9 @@ def play(case: Case, plan: Plan) -> Outcome:
                     found = _judge(case, image, account, life.kind, resumed=resumed)
                     if found:
                         others = f", and {len(found) - 1} more" if len(found) > 1 else ""
-                        outcome.fail(f"life {life.life}, cut at event {at} of {len(events)}: {found[0]}{others}")
+                        outcome.failures.append(
+                            f"life {life.life}, cut at event {at} of {len(events)}: {found[0]}{others}"
+                        )
             disk.apply(event)
             if isinstance(event, Marked):
                 sound = sound or (event.text == "opened" and life.durability != "memory")
@@ -227,7 +229,7 @@ def _live(case: Case, root: Path, life: Life, outcome: Outcome) -> list[Event]:
             other.read(_LIFE_TIMEOUT, until=b"OPEN")
         child = stack.enter_context(preloaded.start("live", folder=str(root), trace=str(trace), life=told))
         if not child.read(_LIFE_TIMEOUT):
-            outcome.fail(f"life {life.life} did not end within {_LIFE_TIMEOUT:.0f} s, after {life.rules}")
+            outcome.failures.append(f"life {life.life} did not end within {_LIFE_TIMEOUT:.0f} s, after {life.rules}")
             return read_trace(trace)
         status = child.wait()
     events = read_trace(trace)
@@ -235,7 +237,9 @@ def _live(case: Case, root: Path, life: Life, outcome: Outcome) -> list[Event]:
     killed = status == -9 and bool(faulted)
     if not killed and (status != 0 or ("FAILED" in child.output and not faulted)):
         last = child.output.strip().splitlines()
-        outcome.fail(f"life {life.life} ended with {status} after {life.rules}: {last[-1] if last else 'no word'}")
+        outcome.failures.append(
+            f"life {life.life} ended with {status} after {life.rules}: {last[-1] if last else 'no word'}"
+        )
     return events
 
 
