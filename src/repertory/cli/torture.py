@@ -66,7 +66,9 @@ def stress(
                     path=db or Path(folder) / "stress.db",
                     durability="power" if durable else "process",
                     summarize=_summarize,
-                    on_progress=lambda now: show(f"{now.acknowledged:,} of {now.total:,} appends, {now.seconds:.0f} s"),
+                    on_progress=lambda done, seconds: show(
+                        f"{done:,} of {writers * appends:,} appends, {seconds:.0f} s"
+                    ),
                 )
         raise stop.interrupted("stopped before the end; nothing wrong was found so far")
 

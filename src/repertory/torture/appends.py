@@ -26,6 +26,7 @@ from repertory.record.ledger import Ledger, Snapshot
 from repertory.record.opening import open_journal
 
 _MOST_SNAPSHOTS: Final = 200  # kept to the end, each compared with the whole record
+_PROGRESS_EVERY: Final = 0.25  # seconds
 _MARK = re.compile(r"\bw(\d+)n(\d+)\b")
 
 Mark = tuple[int, int]  # (writer, number): identifies one append
@@ -69,15 +70,6 @@ class AppendsReport(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.lost + self.duplicated + self.reordered + self.snapshot_violations + self.summary_violations)
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a stress test."""
-
-    acknowledged: int
-    total: int
-    snapshots: int
-    seconds: float
-
-
 async def run_appends(
     *,
     writers: int = 50,
@@ -86,8 +78,7 @@ async def run_appends(
     path: str | os.PathLike[str] | None = None,
     durability: Durability = "power",
     summarize: Summarize | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    progress_interval: float = 0.25,
+    on_progress: Callable[[int, float], None] | None = None,
 ) -> AppendsReport:
     """Stress a ledger with concurrent appends, and check everything that is promised about them.
 
@@ -99,8 +90,8 @@ async def run_appends(
         durability: The durability of a journal file.
         summarize: Makes a text of a snapshot while the appends continue. Every entry carries a mark such as ``w3n17``;
             the text may only contain marks that are in the snapshot.
-        on_progress: Called about every ``progress_interval`` seconds, in the caller's event loop.
-        progress_interval: Seconds.
+        on_progress: Called a few times a second, and at the end, in the caller's event loop: with the number of
+            acknowledged appends, and the seconds since the first one.
 
     Raises:
         ConfigurationError: Fewer than one writer or append.
@@ -113,7 +104,7 @@ async def run_appends(
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(open_journal(path, durability=durability))
         stress = _Stress(await Ledger.open(journal, run_id), writers * appends, summarize)
-        await stress.run(writers, appends, threads, on_progress, progress_interval)
+        await stress.run(writers, appends, threads, on_progress)
         if path is not None:
             await stack.aclose()  # so that the record is read back only from the file
             journal = await stack.enter_async_context(open_journal(path, readonly=True))
@@ -221,12 +212,7 @@ class _Stress:
         self.seconds = 0.0
 
     async def run(
-        self,
-        writers: int,
-        appends: int,
-        threads: int,
-        on_progress: Callable[[Progress], None] | None,
-        progress_interval: float,
+        self, writers: int, appends: int, threads: int, on_progress: Callable[[int, float], None] | None
     ) -> None:
         limiter = anyio.CapacityLimiter(max(1, threads))
         self._started = time.perf_counter()
@@ -235,7 +221,7 @@ class _Stress:
             if self._summarize is not None:
                 observers.start_soon(self._make_summaries, self._summarize)
             if on_progress is not None:
-                observers.start_soon(self._report, on_progress, progress_interval)
+                observers.start_soon(self._report, on_progress)
             async with anyio.create_task_group() as group:
                 for writer in range(writers):
                     if writer < threads:
@@ -245,7 +231,7 @@ class _Stress:
             self.seconds = time.perf_counter() - self._started
             observers.cancel_scope.cancel()
         if on_progress is not None:
-            on_progress(self._progress())
+            on_progress(len(self.acknowledged), self.seconds)
         self._look(self._ledger.snapshot())
 
     async def _append(self, writer: int, appends: int) -> None:
@@ -289,18 +275,10 @@ class _Stress:
             self.summaries_checked += 1
             await anyio.sleep(0.01)
 
-    async def _report(self, on_progress: Callable[[Progress], None], interval: float) -> None:
+    async def _report(self, on_progress: Callable[[int, float], None]) -> None:
         while True:
-            await anyio.sleep(interval)
-            on_progress(self._progress())
-
-    def _progress(self) -> Progress:
-        return Progress(
-            acknowledged=len(self.acknowledged),
-            total=self._total,
-            snapshots=self.snapshots_taken,
-            seconds=time.perf_counter() - self._started,
-        )
+            await anyio.sleep(_PROGRESS_EVERY)
+            on_progress(len(self.acknowledged), time.perf_counter() - self._started)
 
 
 def _draft(writer: int, number: int) -> Draft:
