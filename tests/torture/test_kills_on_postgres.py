@@ -9,7 +9,7 @@ import pytest
 from postgres_server import PostgresServer
 from repertory.torture import Case, run_torture
 from repertory.torture.kills import early_words, kill_appends, kill_effects
-from repertory.torture.scenarios import on_server
+from repertory.torture.scenarios import SCENARIOS
 
 
 def test_killed_processes_lose_nothing_on_a_server(tmp_path: Path, postgres: PostgresServer) -> None:
@@ -17,10 +17,10 @@ def test_killed_processes_lose_nothing_on_a_server(tmp_path: Path, postgres: Pos
     effects, appends = tmp_path / "effects", tmp_path / "appends"
     effects.mkdir()
     appends.mkdir()
-    outcome = kill_effects(Case(3, effects), most=4, server=postgres.uri("postgres"))
+    outcome = kill_effects(Case(3, effects, server=postgres.uri("postgres")), most=4)
     assert outcome.failures == []
     assert outcome.counts["SIGKILLs"] > 0
-    outcome = kill_appends(Case(1, appends), most=4, server=postgres.uri("postgres"))
+    outcome = kill_appends(Case(1, appends, server=postgres.uri("postgres")), most=4)
     assert outcome.failures == []
     assert outcome.counts["appends"] > 0
     with postgres.connect() as connection:
@@ -32,12 +32,12 @@ def test_what_is_said_too_early_is_caught_on_a_server(tmp_path: Path, postgres: 
     """Negative control."""
     assert any(
         problem.startswith("lost")
-        for problem in early_words(Case(1, tmp_path), server=postgres.uri("postgres")).failures
+        for problem in early_words(Case(1, tmp_path, server=postgres.uri("postgres"))).failures
     )
 
 
 @pytest.mark.nightly
 def test_the_kills_of_the_torture_on_a_server(postgres: PostgresServer) -> None:
     """All scenarios of kills with their negative controls."""
-    report = run_torture(on_server(postgres.uri("postgres")), seed=1)
+    report = run_torture([each for each in SCENARIOS if each.on_servers], seed=1, server=postgres.uri("postgres"))
     assert report.clean, report

@@ -104,23 +104,23 @@ def torture(
     from platformdirs import user_cache_path
 
     from repertory.torture import choose, run_torture
-    from repertory.torture.scenarios import SCENARIOS, on_server
+    from repertory.torture.scenarios import SCENARIOS
 
     if db is not None and postgres_address(db) is None:
         raise ConfigurationError(f"--db takes postgresql://…, got {db}; without it all cases use files")
-    scenarios = SCENARIOS if db is None else on_server(db)
     if (case is not None or traces is not None) and len(only) != 1:
         raise ConfigurationError("a case belongs to one scenario: name it with --only")
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     told: list[int] = []
     with signals.told_to(told.append), status_line() as show:
         report = run_torture(
-            choose(scenarios, only),
+            choose([each for each in SCENARIOS if db is None or each.on_servers], only),
             profile=profile,
             seed=seed,
             case=case,
             traces=traces,
             keep=user_cache_path("repertory") / f"torture-{seed}",
+            server=db or "",
             workers=workers,
             on_progress=lambda each: show(
                 f"{each.seconds:4.0f} s  {each.name}, {each.failed} failures: {_tried(each)}"

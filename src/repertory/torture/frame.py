@@ -38,11 +38,13 @@ class Case(msgspec.Struct, frozen=True):
         seed: Determines every random choice in it.
         folder: An empty folder of its own, removed afterwards.
         traces: The evidence of an earlier failure of this case, to be examined again; None for a new play.
+        server: The PostgreSQL server on which it makes its database; "" for a file.
     """
 
     seed: int
     folder: Path
     traces: Path | None = None
+    server: str = ""
 
     @property
     def backend(self) -> Backend:
@@ -80,6 +82,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         cases: How many cases each profile plays.
         controls: Plays that break a promise on purpose, by name; at least one of ``control_cases`` of each must fail.
         missing: Returns why it cannot be played on this machine; None if it can.
+        on_servers: Whether it can be played on a PostgreSQL server: clients are killed, but its disk does not fail.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     controls: dict[str, Play] = {}
     control_cases: int = 2
     missing: Callable[[], str | None] = lambda: None
+    on_servers: bool = False
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -151,6 +155,7 @@ class _Task(msgspec.Struct, frozen=True):
     control: str
     number: int
     seed: int
+    server: str
     traces: Path | None = None
     keep: Path | None = None  # the folder for the evidence of a failure
 
@@ -182,6 +187,7 @@ def run_torture(
     case: int | None = None,
     traces: Path | None = None,
     keep: Path | None = None,
+    server: str = "",
     workers: int = 2,
     on_progress: Callable[[ScenarioReport], None] = lambda report: None,
     is_stopped: Callable[[], bool] = lambda: False,
@@ -195,6 +201,8 @@ def run_torture(
         case: Play this one case of each, and no controls; None plays what the profile says.
         traces: The evidence of an earlier failure of that case, to be examined again; None plays it anew.
         keep: The folder for evidence of failures; None keeps none.
+        server: The address of a database on a PostgreSQL server, as a user who may create databases: each case
+            makes its own. "" for files.
         workers: The number of worker processes.
         on_progress: Called after every case.
         is_stopped: Called several times a second; once it returns True, the report has what was done so far.
@@ -204,6 +212,16 @@ def run_torture(
     """
     if workers < 1:
         raise ConfigurationError(f"there must be at least one worker, got {workers}")
+
+    def tasks_of(scenario: Scenario) -> Iterator[_Task]:
+        name = scenario.name
+        for number in range(scenario.cases[profile]) if case is None else [case]:
+            evidence = keep / f"{name}-{number}" if keep is not None else None
+            yield _Task(scenario.play, "", number, seed_of(seed, name, "", number), server, traces, evidence)
+        for control, play in scenario.controls.items() if case is None else ():
+            for number in range(scenario.control_cases):
+                yield _Task(play, control, number, seed_of(seed, name, control, number), server)
+
     report = Report(seed=seed, profile=profile)
     with _Pool(workers, is_stopped) as pool:
         for scenario in scenarios:
@@ -212,21 +230,8 @@ def run_torture(
             reason = scenario.missing()
             report.scenarios.append(ScenarioReport(name=scenario.name, left_out=reason or ""))
             if reason is None:
-                tasks = list(_tasks(scenario, profile, seed=seed, case=case, traces=traces, keep=keep))
-                report.interrupted = not _play_scenario(report.scenarios[-1], pool, tasks, on_progress)
+                report.interrupted = not _play_scenario(report.scenarios[-1], pool, [*tasks_of(scenario)], on_progress)
     return report
-
-
-def _tasks(
-    scenario: Scenario, profile: Profile, *, seed: int, case: int | None, traces: Path | None, keep: Path | None
-) -> Iterator[_Task]:
-    name = scenario.name
-    for number in range(scenario.cases[profile]) if case is None else [case]:
-        evidence = keep / f"{name}-{number}" if keep is not None else None
-        yield _Task(scenario.play, "", number, seed_of(seed, name, "", number), traces, evidence)
-    for control, play in scenario.controls.items() if case is None else ():
-        for number in range(scenario.control_cases):
-            yield _Task(play, control, number, seed_of(seed, name, control, number))
 
 
 def _play_scenario(
@@ -354,28 +359,20 @@ def _work(connection: Connection, folder: str) -> None:
         with contextlib.suppress(EOFError, BrokenPipeError):
             while True:
                 task: _Task = connection.recv()
-                connection.send(play_case(task.play, task.seed, Path(folder), traces=task.traces, keep=task.keep))
+                connection.send(_play_case(task, Path(folder)))
     finally:
         close_servers()
 
 
-def play_case(play: Play, seed: int, parent: Path, *, traces: Path | None = None, keep: Path | None = None) -> Outcome:
-    """Play one case in a folder of its own; an exception becomes a failure.
-
-    Args:
-        play: The scenario, or one of its controls.
-        seed: The seed of the case.
-        parent: The folder in which its folder is made.
-        traces: As in ``Case``.
-        keep: The folder to which the evidence of a failure is copied; None keeps none.
-    """
+def _play_case(task: _Task, parent: Path) -> Outcome:
+    """Play one case in a folder of its own; an exception becomes a failure."""
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
         try:
-            outcome = play(Case(seed, Path(folder), traces))
-            if outcome.failures and keep is not None and outcome.evidence:
-                keep.mkdir(parents=True, exist_ok=True)
+            outcome = task.play(Case(task.seed, Path(folder), task.traces, task.server))
+            if outcome.failures and task.keep is not None and outcome.evidence:
+                task.keep.mkdir(parents=True, exist_ok=True)
                 for path in outcome.evidence:
-                    shutil.copy(path, keep)
+                    shutil.copy(path, task.keep)
             return outcome
         except Exception as error:  # noqa: BLE001 - the supervisor of foreign code: whatever it is, is a failure
             where = traceback.extract_tb(error.__traceback__)[-1]

@@ -63,7 +63,6 @@ class _Victim:
     Args:
         done: Returns how many things a process has done so far. Kills are timed by it, so that they meet the process
             at work on a slow machine too; None if that cannot be seen: then kills are timed by the clock.
-        server: A PostgreSQL server on which a database is made for it, until ``close``; "" takes a file.
     """
 
     def __init__(
@@ -72,11 +71,10 @@ class _Victim:
         function: str,
         *,
         done: Callable[[Child], int] | None = None,
-        server: str = "",
         **arguments: Any,
     ) -> None:
         self.file = case.folder / "journal.db"
-        self._address = make_database(server) if server else None
+        self._address = make_database(case.server) if case.server else None
         self.chance = random.Random(case.seed)
         self.outcome = Outcome()
         self._function = function
@@ -183,17 +181,15 @@ class _Victim:
         return child.output
 
 
-def run_case(case: Case, *, most: int = 14, server: str = "") -> Outcome:
+def run_case(case: Case, *, most: int = 14) -> Outcome:
     """Kill processes that work on one database until they are done, at most ``most`` times; then examine it."""
     kind = random.Random(f"kind {case.seed}").random()
     if kind < 0.6:
-        return kill_effects(case, most=most, server=server)
-    return (kill_appends if kind < 0.9 else kill_research)(case, most=most, server=server)
+        return kill_effects(case, most=most)
+    return (kill_appends if kind < 0.9 else kill_research)(case, most=most)
 
 
-def kill_effects(
-    case: Case, *, most: int, pause: float = 0.003, unsafe: Effect = "unsafe", server: str = ""
-) -> Outcome:
+def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect = "unsafe") -> Outcome:
     """Kill a team whose tools have effects."""
     return _kill_until_answered(
         case,
@@ -203,7 +199,6 @@ def kill_effects(
         most=most,
         within=0.06,
         counted=("effects", ""),
-        server=server,
         steps=_STEPS,
         pause=pause,
         reuse=case.seed % 2 == 0,
@@ -211,7 +206,7 @@ def kill_effects(
     )
 
 
-def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "", server: str = "") -> Outcome:
+def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "") -> Outcome:
     """Kill an agent whose calls wait for a decision or a result: while they wait, are decided, or run."""
     return _kill_until_answered(
         case,
@@ -221,7 +216,6 @@ def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie
         most=most,
         within=0.09,
         counted=("decisions", "told"),
-        server=server,
         steps=_ASKING_STEPS,
         pause=pause,
         lie=lie,
@@ -264,19 +258,19 @@ def _kill_until_answered(
     return victim.outcome
 
 
-def made_unasked(case: Case, *, server: str = "") -> Outcome:
+def made_unasked(case: Case) -> Outcome:
     """Negative control: a tool that should need approval runs without it."""
-    return kill_approvals(case, most=2, lie="unasked", server=server)
+    return kill_approvals(case, most=2, lie="unasked")
 
 
-def early_decisions(case: Case, *, server: str = "") -> Outcome:
+def early_decisions(case: Case) -> Outcome:
     """Negative control: decisions are written down before they are durable."""
-    return kill_approvals(case, most=14, lie="early", server=server)
+    return kill_approvals(case, most=14, lie="early")
 
 
-def kill_research(case: Case, *, most: int, server: str = "") -> Outcome:
+def kill_research(case: Case, *, most: int) -> Outcome:
     """Kill the shipped research team, with memory, delegation and an edited view."""
-    with closing(_Victim(case, "run_research", server=server, corpus=str(write_corpus(case.folder)))) as victim:
+    with closing(_Victim(case, "run_research", corpus=str(write_corpus(case.folder)))) as victim:
         _kill_until_done(victim, most=most, within=0.15)
         answer, expected = _answer(victim.finish()), _unbroken()
         if answer != expected:
@@ -285,19 +279,20 @@ def kill_research(case: Case, *, most: int, server: str = "") -> Outcome:
     return victim.outcome
 
 
-def kill_appends(case: Case, *, most: int, early: bool = False, server: str = "") -> Outcome:
+def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
     """Kill writers in the middle of their appends."""
     acknowledged: dict[str, Place | None] = {}
-    with closing(_Victim(case, "append", done=_said, server=server, early=early)) as victim:
+    with closing(_Victim(case, "append", done=_said, early=early)) as victim:
         outcome = victim.outcome
         for _ in range(most):
             acknowledged |= acknowledged_in(victim.live(most=0.03))
             victim.read()
             if acknowledged or victim.file.exists():
-                outcome.failures += (
-                    file_problems(victim.file) or _append_problems(victim.file, acknowledged, gaps=bool(server))
-                )[:5]
-                if outcome.failures:
+                problems = file_problems(victim.file) or _append_problems(
+                    victim.file, acknowledged, gaps=bool(case.server)
+                )
+                outcome.failures += problems[:5]
+                if problems:
                     break
     outcome.count("appends", len(acknowledged))
     return outcome
@@ -321,14 +316,14 @@ def acknowledged_in(output: str) -> dict[str, Place | None]:
     return found
 
 
-def pure_in_name(case: Case, *, server: str = "") -> Outcome:
+def pure_in_name(case: Case) -> Outcome:
     """Negative control: a tool that must not run twice is declared pure, and takes so long that a kill meets it."""
-    return kill_effects(case, most=8, pause=0.02, unsafe="pure", server=server)
+    return kill_effects(case, most=8, pause=0.02, unsafe="pure")
 
 
-def early_words(case: Case, *, server: str = "") -> Outcome:
+def early_words(case: Case) -> Outcome:
     """Negative control: appends are acknowledged before they are made."""
-    return kill_appends(case, most=6, early=True, server=server)
+    return kill_appends(case, most=6, early=True)
 
 
 def _append_problems(database: Path, acknowledged: dict[str, Place | None], *, gaps: bool) -> list[str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-import msgspec
-
 from repertory.torture import answers, interrupts, kills, power_cuts, shim, storms
-from repertory.torture.frame import Outcome, Play, Scenario
+from repertory.torture.frame import Scenario
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
@@ -29,12 +25,14 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         cases={"short": 6, "full": 400},
         controls={"pure in name": kills.pure_in_name, "early words": kills.early_words},
         control_cases=4,  # a kill must meet a tool at work, as it does in four of five cases
+        on_servers=True,
     ),
     Scenario(
         name="approvals",
         play=kills.kill_approvals,
         cases={"short": 2, "full": 40},
         controls={"made unasked": kills.made_unasked, "early decisions": kills.early_decisions},
+        on_servers=True,
     ),
     Scenario(
         name="answers",
@@ -55,22 +53,3 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         controls={"careless": interrupts.careless},
     ),
 )
-
-
-def on_server(server: str) -> tuple[Scenario, ...]:
-    """The scenarios that can be played on a PostgreSQL server: its clients are killed, but its disk does not fail.
-
-    Args:
-        server: The address of a database on it, as a user who may create databases.
-    """
-
-    def there(play: Callable[..., Outcome]) -> Play:
-        return partial(play, server=server)
-
-    return tuple(
-        msgspec.structs.replace(
-            each, play=there(each.play), controls={name: there(play) for name, play in each.controls.items()}
-        )
-        for each in SCENARIOS
-        if each.name in ("kills", "approvals")
-    )
