@@ -75,6 +75,21 @@ class _Fake:
     async def aclose(self) -> None:
         """Nothing to release."""
 
+    async def _play(
+        self, step: Step, request: ModelRequest, on_event: Callable[[StreamEvent], Any] | None
+    ) -> ModelResponse:
+        await anyio.lowlevel.checkpoint()
+        if callable(step):
+            result = step(request)
+            step = await result if inspect.isawaitable(result) else result
+        if isinstance(step, BaseException):
+            raise step
+        response = _as_response(step, request, self._prompts)
+        if on_event is not None:
+            for event in _events_of(response):
+                on_event(event)
+        return response
+
 
 class ScriptedModel(_Fake):
     """Answers with the steps of a script, one per call, no matter which run calls.
@@ -123,8 +138,7 @@ class ScriptedModel(_Fake):
                 f"the script of model {self.name!r} is over after its {len(self._steps)} steps, and nothing answers "
                 f"the request that ends with: {text_of(request.messages[-1].content)[-200:]!r}"
             )
-        await anyio.lowlevel.checkpoint()
-        return await _play(self._steps[number - 1], request, on_event, self._prompts)
+        return await self._play(self._steps[number - 1], request, on_event)
 
     def assert_complete(self) -> None:
         """Fail unless every step of the script was played."""
@@ -163,8 +177,7 @@ class FunctionModel(_Fake):
             ModelResponseInvalid: The result is not an answer.
         """
         self.requests.append(request)
-        await anyio.lowlevel.checkpoint()
-        return await _play(self._function, request, on_event, self._prompts)
+        return await self._play(self._function, request, on_event)
 
 
 class _Prompts:
@@ -182,26 +195,7 @@ class _Prompts:
         return estimate_tokens((*request.tools, *request.system)) + sum(self._tokens)
 
 
-async def _play(
-    step: Step, request: ModelRequest, on_event: Callable[[StreamEvent], Any] | None, prompts: _Prompts
-) -> ModelResponse:
-    if isinstance(step, BaseException):
-        raise step
-    if callable(step):
-        result = step(request)
-        step = await result if inspect.isawaitable(result) else result
-        if isinstance(step, BaseException):
-            raise step
-    response = as_response(step, request, estimate_prompt=prompts.estimate)
-    if on_event is not None:
-        for event in events_of(response):
-            on_event(event)
-    return response
-
-
-def as_response(
-    answer: Answer, request: ModelRequest, *, estimate_prompt: Callable[[ModelRequest], int] = estimate_tokens
-) -> ModelResponse:
+def _as_response(answer: Answer, request: ModelRequest, prompts: _Prompts) -> ModelResponse:
     """Complete an answer to a response: add call ids, the stop reason and estimated usage where they are missing.
 
     Raises:
@@ -230,11 +224,11 @@ def as_response(
         )
     usage = response.usage
     if usage == Usage():
-        usage = Usage(input_tokens=estimate_prompt(request), output_tokens=estimate_tokens(content))
+        usage = Usage(input_tokens=prompts.estimate(request), output_tokens=estimate_tokens(content))
     return msgspec.structs.replace(response, content=content, usage=usage, model=response.model or request.model)
 
 
-def events_of(response: ModelResponse) -> list[StreamEvent]:
+def _events_of(response: ModelResponse) -> list[StreamEvent]:
     """The events that a server would send to stream this answer."""
     events: list[StreamEvent] = []
     for block in response.content:
