@@ -25,7 +25,7 @@ from repertory.llm.profiles import ModelProfile
 from repertory.testing.refusal import refuse
 from repertory.testing.wire import blocks_of, unmarked
 
-_BETA = "thinking-binding-controls-2026-08-01"
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _MISMATCH = "prefix_binding_mismatch"
 
@@ -96,7 +96,7 @@ class Binder:
             Refusal: A signature is not ours, or a block is bound to another history and may not be dropped.
         """
         binding = (body.get("thinking") or {}).get("block_binding") or {}
-        drop = _BETA in betas and binding.get("prefix_mismatch_behavior") == "drop_block"
+        drop = BINDING_BETA in betas and binding.get("prefix_mismatch_behavior") == "drop_block"
         history = _History(body)
         report: list[Json] = []
         messages: list[Json] = []
@@ -114,7 +114,11 @@ class Binder:
                         reason = _MISMATCH
                     mismatch = reason == _MISMATCH
                     if mismatch and not drop:
-                        hint = "" if _BETA in betas else f" That setting requires the `{_BETA}` value in the "
+                        hint = (
+                            ""
+                            if BINDING_BETA in betas
+                            else f" That setting requires the `{BINDING_BETA}` value in the "
+                        )
                         refuse(
                             f"{path}: Invalid `signature` in `thinking` block. The block is bound to a different "
                             "conversation. Remove the block, or set "

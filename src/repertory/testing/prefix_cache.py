@@ -123,10 +123,7 @@ class PrefixCache:
 
     def _look_back(self, prefixes: Sequence[Prefix], index: int, now: float, lookback: int) -> int:
         for candidate in range(index, max(-1, index - lookback), -1):
-            if self._is_readable(prefixes[candidate].key, now):
+            entry = self._entries.get(prefixes[candidate].key)
+            if entry is not None and entry.ready and entry.expires > now:
                 return candidate
         return -1
-
-    def _is_readable(self, key: Hashable, now: float) -> bool:
-        entry = self._entries.get(key)
-        return entry is not None and entry.ready and entry.expires > now

@@ -7,6 +7,7 @@ from typing import Any
 
 from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
+from repertory.testing.binding import BINDING_BETA
 from repertory.testing.compaction import check_blocks, check_compaction
 from repertory.testing.editing import check_editing
 from repertory.testing.output_format import check_output_format
@@ -144,7 +145,7 @@ def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool) ->
     if kind not in ("enabled", "disabled", "adaptive"):
         refuse("thinking.type: Input should be 'enabled', 'disabled' or 'adaptive'")
     if "block_binding" in thinking:
-        if "thinking-binding-controls-2026-08-01" not in betas or kind == "disabled":
+        if BINDING_BETA not in betas or kind == "disabled":
             refuse(f"thinking.{kind}.block_binding: Extra inputs are not permitted")
         wanted = (thinking["block_binding"] or {}).get("prefix_mismatch_behavior") or "error"
         if wanted not in ("error", "drop_block"):

@@ -21,7 +21,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Thinking
 from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import ModelProfile, canonical_name, cost_of, profile_for
-from repertory.testing.binding import Binder
+from repertory.testing.binding import BINDING_BETA, Binder
 from repertory.testing.cache import PromptCache, prompt_tokens
 from repertory.testing.compaction import plain_summary, prompt_of, summary_of
 from repertory.testing.editing import edit_context
@@ -36,7 +36,6 @@ Responder: TypeAlias = Model | Callable[[ModelRequest], "Answer | Awaitable[Answ
 
 _NOTHING = Usage()
 _PIECE = 65_536  # bytes of a raw answer that are sent at once
-_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +187,7 @@ class MessagesServer:
             response = await self._compact(sent, body, dropped, use.usage, profile)
         else:
             response = await self._reply(sent, body, dropped, use.usage, profile)
-        extra: Json = {"input_transformations": dropped} if _BINDING_BETA in betas else {}
+        extra: Json = {"input_transformations": dropped} if BINDING_BETA in betas else {}
         if body.get("context_management") is not None:
             extra["context_management"] = {"applied_edits": edits}
         response = msgspec.structs.replace(
