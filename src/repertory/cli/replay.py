@@ -215,7 +215,7 @@ def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence
     room = min(_MOST, screen.width // 2)
     lines = [["RUN", "ITER", *names, "RECALL", "PEAK", "PLAIN"]]
     for run in runs:
-        costs = (_times(run["models"][name]["cost_ratio"]) for name in names)
+        costs = (_or_dash(run["models"][name]["cost_ratio"]) for name in names)
         first = run["models"][names[0]]
         sizes = (output.tokens(first[name]) for name in ("peak_context", "peak_plain"))
         recall = _share(first["recall"]["union"])
@@ -256,15 +256,11 @@ def _print_columns(screen: Console, lines: Sequence[Sequence[str]]) -> None:
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+    return _or_dash(value, "{:.1%}")
 
 
-def _times(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _milliseconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} ms"
+def _or_dash(value: float | None, form: str = "{:.3f}") -> str:
+    return "–" if value is None else form.format(value)
 
 
 def _in_view(label: str, name: str) -> tuple[_Line, _Line]:
@@ -275,11 +271,11 @@ def _in_view(label: str, name: str) -> tuple[_Line, _Line]:
 
 
 _LINES: tuple[_Line, ...] = (
-    ("cost relative to append-only", lambda f: _times(f["cost_ratio"])),
+    ("cost relative to append-only", lambda f: _or_dash(f["cost_ratio"])),
     ("  in dollars", lambda f: output.dollars(f["cost"])),
     ("  append-only", lambda f: output.dollars(f["cost_plain"])),
-    ("  worst run", lambda f: _times(f["worst_run_ratio"])),
-    ("  to read again what is missing", lambda f: _times(f["reread_cost_ratio"])),
+    ("  worst run", lambda f: _or_dash(f["worst_run_ratio"])),
+    ("  to read again what is missing", lambda f: _or_dash(f["reread_cost_ratio"])),
     ("identifiers in view", lambda f: _share(f["recall"]["union"])),
     *_in_view("facts", "facts"),
     *_in_view("lines", "lines"),
@@ -291,5 +287,5 @@ _LINES: tuple[_Line, ...] = (
     ("peak context", lambda f: output.tokens(f["peak_context"])),
     ("  plain", lambda f: output.tokens(f["peak_plain"])),
     ("decisions", lambda f: str(sum(f["decisions"].values()))),
-    ("planning time, p99", lambda f: _milliseconds(f["build_ms_p99"])),
+    ("planning time, p99", lambda f: _or_dash(f["build_ms_p99"], "{:.2f} ms")),
 )
