@@ -136,7 +136,7 @@ def test_a_tool_whose_schema_is_none_is_left_out(run_async: RunAsync, caplog: py
                 assert (output.text == "(not set)", output.is_error) == (name == "NOTHING", name != "NOTHING")
 
     run_async(main)
-    assert "5 is not of type 'object', 'boolean' (at $.properties.broken)" in caplog.text
+    assert "tools.7.inputSchema.properties.broken.dict[str,any]: Input should be a valid dictionary" in caplog.text
 
 
 def test_a_picture_that_no_model_can_be_shown_is_a_line_of_text() -> None:
@@ -279,6 +279,71 @@ def test_an_answer_is_not_checked_by_its_servers_schema(run_async: RunAsync) -> 
     async def main() -> None:
         async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
             assert (await call_tool(tools["checked"])).content == "gone"
+
+    run_async(main)
+
+
+SLOPPY = """
+import json, sys
+plain, text = {"type": "object"}, {"type": "text", "text": "done"}
+tools = [
+    {"name": "empty", "inputSchema": {}}, {"name": "none", "inputSchema": None, "annotations": None}, {"name": "new"},
+    {"name": "words", "inputSchema": {"type": "string"}}, {"name": 5, "inputSchema": plain}, "no tool", {},
+    {"name": "null", "inputSchema": {"type": "object", "properties": {"a": None}}},
+    {"name": "about", "inputSchema": plain, "description": 5},
+    {"name": "old", "inputSchema": {"type": "object", "properties": {"a": {"items": [{}]}}}},
+    {"name": "rows", "inputSchema": plain, "outputSchema": {"type": "array"}, "icons": [{}], "execution": "maybe"},
+]
+answers = {
+    "empty": {"content": [{"type": "hologram", "n": 1}, text, {"type": "text"}]},
+    "none": {"content": None, "structuredContent": {"n": 1}, "isError": None},
+    "new": {"content": "done"},
+    "rows": "done",
+}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"error": {"code": -32601, "message": "no"}}
+    if asked["method"] == "initialize":
+        info = {"name": "sloppy", "version": "1"}
+        version = asked["params"]["protocolVersion"]
+        answer = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
+    if asked["method"] == "tools/list":
+        answer = {"result": {"tools": tools, "nextCursor": None}}
+    if asked["method"] == "tools/call":
+        answer = {"result": answers[asked["params"]["name"]]}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+def test_a_sloppy_server_loses_only_the_tools_that_cannot_be_read(
+    run_async: RunAsync, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK refuses the whole list for one of them; a schema that says nothing is one without arguments."""
+
+    async def main() -> None:
+        async with opened(McpServer("sloppy", [sys.executable, "-c", SLOPPY])) as tools:
+            assert {*tools} == {"empty", "none", "new", "rows"}
+            assert tools["empty"].input_schema == {"type": "object", "properties": {}, "required": []}
+
+    run_async(main)
+    assert caplog.text.count("mcp.tool.dropped") == 7
+    assert "tool=words error=\"tools.3.inputSchema.type: Input should be 'object'\"" in caplog.text
+
+
+def test_of_a_sloppy_answer_all_is_shown_that_can_be_read(run_async: RunAsync) -> None:
+    """If nothing can be, the call may have had its effect: a model that is told of an error makes it again."""
+
+    async def main() -> None:
+        async with opened(McpServer("sloppy", [sys.executable, "-c", SLOPPY])) as tools:
+            shown = await call_tool(tools["empty"])
+            assert (shown.content, shown.status) == ('{"n":1,"type":"hologram"}\ndone\n{"type":"text"}', "ok")
+            assert (await call_tool(tools["none"])).content == '{"n":1}'
+            for name in ("new", "rows"):
+                lost = await call_tool(tools[name])
+                assert lost.status == "interrupted"
+                assert lost.text.startswith("Server sloppy gave an answer that cannot be read: ValidationError: ")
 
     run_async(main)
 

@@ -20,13 +20,12 @@ import msgspec
 from repertory._choices import check_choice, check_deadline, check_number, check_pattern, check_type, show
 from repertory._cutting import first_chars
 from repertory._error_texts import leaves_of
-from repertory._log import Log
 from repertory._web_address import read_web_address
 from repertory.errors import ConfigurationError, RepertoryError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
 from repertory.mcp.asking import OnInput, legacy_handler, responses, result_later
 from repertory.mcp.results import effect_of, to_tool_output
-from repertory.mcp.transport import MOST_SAID, open_client, reason, says_lost
+from repertory.mcp.transport import MOST_SAID, log, open_client, reason, says_lost
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from mcp import Client
 
-log = Log("repertory.mcp")
 # The SDK logs a traceback for each line of a server that is no message, a greeting say; without a handler Python writes
 # that to standard error, into what a command shows.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
@@ -242,6 +240,7 @@ class _Connection:
         server = self._server
         return open_client(
             server.target,
+            name=server.name,
             env=server.env,
             cwd=server.cwd,
             headers=server.headers,
@@ -348,7 +347,8 @@ class _Connection:
     async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
         """Call a tool. Call it once more if the connection was lost during the call and the call may be repeated."""
         from mcp.shared.exceptions import MCPError
-        from mcp_types import INVALID_PARAMS
+        from mcp_types import INVALID_PARAMS, PARSE_ERROR
+        from pydantic import ValidationError
 
         answer, may_repeat = context.answer, effect in ("pure", "idempotent")
         for again in (may_repeat, False):
@@ -359,7 +359,11 @@ class _Connection:
                 if answer is not None and answer.expired and isinstance(result, ResultLater):
                     return self._unanswered()
                 return result
+            except ValidationError as error:
+                return self._unreadable(one_line(error))
             except MCPError as error:
+                if error.code == PARSE_ERROR:  # here, not at the server: what the SDK sends can be read
+                    return self._unreadable(error.message)
                 if answer is not None and error.code == INVALID_PARAMS:
                     if answer.expired:
                         return self._unanswered()
@@ -376,6 +380,9 @@ class _Connection:
             if not again:
                 break
         return self._interrupted(f"The connection to server {self._server.name} was lost during this call.")
+
+    def _unreadable(self, why: str) -> ToolOutput:
+        return self._interrupted(f"Server {self._server.name} gave an answer that cannot be read: {why}.")
 
     def _unanswered(self) -> ToolOutput:
         """End a call whose server asks again after nobody answered in time. Otherwise it could ask for ever."""
@@ -404,7 +411,6 @@ class _Connection:
         self, client: Client, tool: str, arguments: Json, context: ToolContext, answer: GivenAnswer | None
     ) -> ToolOutput | ResultLater:
         from mcp_types import InputRequiredResult
-        from pydantic import ValidationError
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             of = f" of {total:g}" if total is not None else ""
@@ -414,19 +420,15 @@ class _Connection:
         given = None if answer is None else responses(answer)
         state = None if answer is None else answer.state["request_state"]
         for pause in chain(_POLLS, repeat(_POLLS[-1])):
-            try:
-                result = await client.session.call_tool(
-                    tool,
-                    arguments,
-                    progress_callback=tell,
-                    meta=meta,
-                    input_responses=given,
-                    request_state=state,
-                    allow_input_required=True,
-                )
-            except ValidationError as error:
-                why = one_line(error)
-                raise ToolFailed(f"server {self._server.name} gave an answer that is none: {why}") from error
+            result = await client.session.call_tool(
+                tool,
+                arguments,
+                progress_callback=tell,
+                meta=meta,
+                input_responses=given,
+                request_state=state,
+                allow_input_required=True,
+            )
             if not isinstance(result, InputRequiredResult):
                 return to_tool_output(result, server=self._server.name)
             if result.input_requests:

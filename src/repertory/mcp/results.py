@@ -44,11 +44,9 @@ def _block(block: Any) -> Text | Media:
             inner = block.resource
             text = getattr(inner, "text", None)
             return Text(text if text is not None else f"[resource {inner.uri}: binary, {inner.mime_type or 'no type'}]")
-        case "resource_link":
+        case _:  # the last of the types that the SDK reads
             about = f": {block.description}" if block.description else ""
             return Text(f"[resource {block.name} at {block.uri}{about}]")
-        case _:
-            return Text(f"[a block of type {block.type!r}, which cannot be shown]")
 
 
 def effect_of(annotations: types.ToolAnnotations | None) -> Effect:

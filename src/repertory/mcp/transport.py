@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from repertory._error_texts import leaves_of
-from repertory._json_text import decode_received
+from repertory._json_text import decode_received, json_text
+from repertory._log import Log
 from repertory.errors import ConfigurationError
 from repertory.tools.output import one_line, redact
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
     from pydantic import ValidationError
 
-    from mcp import Client, StdioServerParameters
+    from mcp import Client
+
+log = Log("repertory.mcp")
 
 MOST_SAID: Final = 500  # characters of one line of a server's log or progress
 _LAST_LINES = 20  # last lines of a server process's output that are reported if it does not start
@@ -35,12 +39,14 @@ _READING_ON = 1.0  # seconds to read that output to its end: a process that the 
 # Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
 # nothing longer could be shown to a model.
 _LONGEST_ANSWER: Final = 32_000_000
+_USED: Final = ("name", "title", "description", "inputSchema", "annotations")  # of a tool; anything else is not used
 
 
 @asynccontextmanager
 async def open_client(
     target: str | tuple[str, ...],
     *,
+    name: str,
     env: dict[str, str],
     cwd: str | os.PathLike[str] | None,
     headers: dict[str, str],
@@ -52,6 +58,7 @@ async def open_client(
 
     Args:
         target: Its command, or its address.
+        name: Its name, for the log.
         env: Environment of the process.
         cwd: Working directory of the process.
         headers: Headers of each request to the address.
@@ -65,6 +72,7 @@ async def open_client(
         ConfigurationError: The extra ``repertory[mcp]`` is not installed.
     """
     try:
+        from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
         from mcp import Client, StdioServerParameters
@@ -96,10 +104,10 @@ async def open_client(
                 # Otherwise one byte that is not UTF-8 ends the reading without any report.
                 encoding_error_handler="replace",
             )
-            transport = _talk_to_process(parameters, output[0])
+            transport = stdio_client(parameters, errlog=output[0])
         try:
             client = await stack.enter_async_context(
-                Client(transport, message_handler=on_message, elicitation_callback=answer)
+                Client(_repaired(transport, name), message_handler=on_message, elicitation_callback=answer)
             )
         except Exception as error:
             if output is not None:
@@ -121,13 +129,13 @@ async def _accept(name: str, result: object) -> None:
 
 
 @asynccontextmanager
-async def _talk_to_process(parameters: StdioServerParameters, errlog: TextIO) -> AsyncGenerator[TransportStreams]:
-    """A transport over the standard streams of a process that does not lose unreadable answers."""
-    from mcp.client.stdio import stdio_client
-
-    async with stdio_client(parameters, errlog=errlog) as (incoming, writing), anyio.create_task_group() as tasks:
+async def _repaired(
+    transport: AbstractAsyncContextManager[TransportStreams], server: str
+) -> AsyncGenerator[TransportStreams]:
+    """A transport that does not lose unreadable answers, nor what stands beside something unreadable."""
+    async with transport as (incoming, writing), anyio.create_task_group() as tasks:
         passing, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
-        tasks.start_soon(_pass_on, incoming, passing)
+        tasks.start_soon(_pass_on, incoming, passing, server)
         try:
             yield heard, writing
         finally:
@@ -136,13 +144,60 @@ async def _talk_to_process(parameters: StdioServerParameters, errlog: TextIO) ->
 
 
 async def _pass_on(
-    incoming: ReadStream[SessionMessage | Exception], passing: MemoryObjectSendStream[SessionMessage | Exception]
+    incoming: ReadStream[SessionMessage | Exception],
+    passing: MemoryObjectSendStream[SessionMessage | Exception],
+    server: str,
 ) -> None:
     from pydantic import ValidationError
 
     async with passing:
         async for message in incoming:
-            await passing.send(_repair_message(message) if isinstance(message, ValidationError) else message)
+            said = _repair_message(message) if isinstance(message, ValidationError) else message
+            result = None if isinstance(said, Exception) else getattr(said.message, "result", None)
+            if isinstance(result, dict):
+                _leave_out_unreadable(result, server)
+            await passing.send(said)
+
+
+def _leave_out_unreadable(result: dict[str, Any], server: str) -> None:
+    """Repair a list of tools, or the content of an answer, in place. For one member, the SDK refuses all of them."""
+    for name in [name for name, value in result.items() if value is None]:
+        del result[name]  # some write null for what is not there
+    if "structuredContent" in result:
+        result.setdefault("content", [])
+    tools, blocks = result.get("tools"), result.get("content")
+    if isinstance(tools, list):
+        tools = result["tools"] = [_plain_tool(tool) for tool in tools]
+        for index, why in sorted(_unreadable("tools/list", "tools", tools).items(), reverse=True):
+            tool = tools.pop(index)
+            title = tool.get("name") if isinstance(tool, dict) else None
+            log(logging.WARNING, "mcp.tool.dropped", server=server, tool=title, error=why)
+    if isinstance(blocks, list):
+        for index in _unreadable("tools/call", "content", blocks):
+            blocks[index] = {"type": "text", "text": json_text(blocks[index])}
+
+
+def _plain_tool(tool: Any) -> Any:
+    """A tool with the fields that are used; its arguments are an object, also if its server does not say so."""
+    if not isinstance(tool, dict):
+        return tool
+    plain: dict[str, Any] = {name: tool[name] for name in _USED if tool.get(name) is not None}
+    schema = plain.setdefault("inputSchema", {})
+    return {**plain, "inputSchema": {"type": "object", **schema}} if isinstance(schema, dict) else plain
+
+
+def _unreadable(method: str, name: str, members: list[Any]) -> dict[int, str]:
+    """The members of a list in a result that the SDK cannot read, by index, and why."""
+    from mcp_types.methods import validate_server_result
+    from mcp_types.version import LATEST_HANDSHAKE_VERSION
+    from pydantic import ValidationError
+
+    try:  # the newer protocol is laxer only in fields that are not used
+        validate_server_result(method, LATEST_HANDSHAKE_VERSION, {name: members})
+    except ValidationError as error:
+        faults = reversed(error.errors(include_url=False, include_input=False))  # of each, the first is kept
+        return {int(fault["loc"][1]): f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults}
+    return {}
 
 
 def _repair_message(error: ValidationError) -> SessionMessage | Exception:
@@ -164,7 +219,7 @@ def _repair_message(error: ValidationError) -> SessionMessage | Exception:
     except ValueError:
         if not isinstance(message, dict) or "method" in message or not isinstance(message.get("id"), int | str):
             return error
-        told = types.ErrorData(code=types.PARSE_ERROR, message=f"its answer cannot be read: {one_line(error)}")
+        told = types.ErrorData(code=types.PARSE_ERROR, message=one_line(error))
         return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message["id"], error=told))
 
 
