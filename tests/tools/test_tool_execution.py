@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import msgspec
+import pydantic
 import pytest
 import trio
 from hypothesis import given
@@ -267,7 +268,14 @@ async def test_a_result_that_contains_itself_or_cannot_be_written_is_told() -> N
     """The model learns that the tool ran: its effect is there, only the result is not."""
     endless: list[Any] = []
     endless.append(endless)
-    for value in (endless, object(), {("a", 1): 2}, lambda: None):
+
+    class Lazy(pydantic.BaseModel):
+        @pydantic.computed_field  # type: ignore[prop-decorator]
+        @property
+        def rows(self) -> int:
+            raise LookupError("no session to load them from")
+
+    for value in (endless, object(), {("a", 1): 2}, lambda: None, Lazy()):
         output = await call_tool(returning(value))
         assert output.text.startswith("give ran, but its result cannot be shown: ")
         assert output.error is not None
