@@ -11,7 +11,7 @@ import datetime
 import re
 import typing
 from collections.abc import Iterator, Sequence
-from types import EllipsisType, UnionType
+from types import EllipsisType, NoneType, UnionType
 from typing import Annotated, Any, Final, Union
 
 import msgspec
@@ -26,7 +26,8 @@ _NARROWER: Final[dict[str, Any]] = {
 _ONE_VALUE: Final = {"multiple_of", "pattern", "tz"}
 _FORMATS: Final[dict[Any, str]] = {datetime.datetime: "date-time", datetime.time: "time"}
 _WORDS: Final = {"title", "description", "examples", "extra_json_schema", "extra"}  # constrain nothing: the last counts
-_KNOWN: Final = {*_NARROWER, *_ONE_VALUE, *_WORDS}
+_BOUNDS: Final = {*_NARROWER, *_ONE_VALUE}
+_KNOWN: Final = {*_BOUNDS, *_WORDS}
 _ALIASES: Final = {"documentation": "description"}  # as typing_extensions.Doc calls it
 
 
@@ -46,6 +47,9 @@ def read_constraints(kind: Any, where: str) -> Any:
     if origin is Annotated:
         meta = _meta(kind.__metadata__, where)
         inner = read_constraints(kind.__origin__, where)
+        options = typing.get_args(inner)
+        if meta is not None and NoneType in options and any(getattr(meta, name) is not None for name in _BOUNDS):
+            return Union[tuple(each if each is NoneType else Annotated[each, meta] for each in options)]  # noqa: UP007
         return inner if meta is None else Annotated[inner, meta]
     _check_fields(kind if origin is None else origin, where, set())
     if isinstance(kind, type) and kind in _FORMATS:  # msgspec states the format only if a time zone is required

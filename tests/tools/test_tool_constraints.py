@@ -57,6 +57,7 @@ async def takes(made: Tool, value: Any) -> bool:
         (dict[str, list[Annotated[int, annotated_types.Gt(3)]]], {"a": [4]}, {"a": [3]}),
         (Optional[Annotated[int, pydantic.Field(gt=3)]], None, 3),  # noqa: UP045 - as older code spells it
         (Annotated[int, pydantic.Field(gt=3)] | None, 4, 3),
+        (Annotated[int | None, pydantic.Field(gt=3)], None, 3),
         (tuple[Annotated[int, annotated_types.Gt(3)], ...], [4], [3]),
         (Annotated[list[Annotated[int, annotated_types.Gt(3)]], annotated_types.MinLen(1)], [4], []),
         (Port, 4, 3),
@@ -77,6 +78,7 @@ async def test_a_constraint_holds_in_whoevers_words(kind: Any, good: Any, bad: A
         Annotated[int, pydantic.Field(description="How many.")],
         Annotated[int, Doc("How many.")],
         Annotated[int, pydantic.Field(gt=3, description="How many.")],
+        Annotated[int | None, pydantic.Field(description="How many.")],
         Annotated[int, msgspec.Meta(description="How many.")],
     ],
     ids=repr,
