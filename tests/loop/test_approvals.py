@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import anyio
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -534,6 +535,16 @@ def test_a_rule_sees_data_in_one_order() -> None:
     rule = rp.CallRule("send", {"mail": '{"bcc":*,"to":"eve"}', "tags": '?"a","b","c"?', "parts": '{"1":2}'})
     for mail in ({"to": "eve", "bcc": []}, {"bcc": [], "to": "eve"}):
         assert rule.fits("send", {"mail": mail, "tags": {"c", "a", "b"}, "parts": {1: 2}})
+
+
+def test_a_rule_sees_a_pydantic_model_and_a_path_as_json() -> None:
+    """Otherwise a rule that forbids one value forbids nothing; what only a default can be is seen as its text."""
+
+    class Target(pydantic.BaseModel):
+        path: Path
+
+    rule = rp.CallRule("write", {"target": '{"path":"/etc/*"}', "how": "*'object'*"})
+    assert rule.fits("write", {"target": Target(path=Path("/etc/passwd")), "how": object})
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgspec
 
 from repertory._choices import check_choice, check_number, check_text
 from repertory._frozen import freeze_fields
+from repertory._json_text import encode_other
 from repertory.errors import ConfigurationError
 from repertory.record.records import Effect
 
@@ -134,5 +135,12 @@ def strictest(verdicts: Iterable[Verdict]) -> Verdict:
 
 def _text_of(value: object) -> str:
     """The text of a value that a pattern is compared with."""
-    plain: Any = msgspec.to_builtins(value, enc_hook=str, order="deterministic", str_keys=True)
+    plain: Any = msgspec.to_builtins(value, enc_hook=_plain, order="deterministic", str_keys=True)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: object) -> Any:
+    try:
+        return encode_other(value)
+    except TypeError:  # a tool's default may be anything
+        return str(value)
