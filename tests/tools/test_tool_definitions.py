@@ -314,10 +314,11 @@ def test_a_default_that_json_has_no_number_for_is_kept_by_the_function() -> None
     assert rp.run_sync(agent, "Look out.", model=model) == r"inf '\ud800' Window(last=inf)"
 
 
-async def test_a_context_may_be_optional_but_not_twice() -> None:
+@pytest.mark.parametrize("kind", [ToolContext | None, Annotated[ToolContext | None, "Injected."]], ids=repr)
+async def test_a_context_may_be_optional_and_annotated_but_not_twice(kind: Any) -> None:
     """A function that may also be called without one declares it so; as a tool it is always given it."""
 
-    def look(context: ToolContext | None = None) -> str:
+    def look(context: kind = None) -> str:  # type: ignore[valid-type]
         """Look."""
         return "nobody" if context is None else f"iteration {context.iteration}"
 

@@ -189,7 +189,8 @@ def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) 
 
 
 def _is_context(kind: Any) -> bool:
-    """Whether a type is ``ToolContext``, ``ToolContext[…]``, or one of these or None."""
+    """Whether a type is ``ToolContext``, ``ToolContext[…]``, or one of these or None; annotations do not matter."""
+    kind = kind.__origin__ if typing.get_origin(kind) is typing.Annotated else kind
     options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, UnionType) else (kind,)
     kinds = {typing.get_origin(option) or option for option in options} - {type(None)}
     return kinds == {ToolContext}
