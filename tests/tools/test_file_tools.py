@@ -365,7 +365,9 @@ async def test_huge_lines_and_files_are_cut_and_said_to_be(root: Path) -> None:
     (root / "huge.txt").write_text("line\n" * 2_500_000)
     got = await answer(root, "view_file", path="huge.txt", start_line=1_999_999, end_line=2_000_000)
     head = got.split("\n")[0]
-    assert head == "huge.txt (lines 1999999-2000000 of 2000000 and more, the rest is too large to view)"
+    assert head == "huge.txt (lines 1999999-2000000 of 2000000, and more that are too many to view)"
+    told = "'huge.txt' has 2000000 lines, and more that are too many to view; start_line 2000001 is beyond them"
+    assert told in await answer(root, "view_file", path="huge.txt", start_line=2_000_001)
 
 
 @pytest.mark.parametrize(

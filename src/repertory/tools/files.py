@@ -141,9 +141,9 @@ def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> T
     if _is_binary(data):
         raise ToolFailed(f"{name!r} is a binary file of {len(data):,} bytes{' or more' * more}, not text")
     lines = split_lines(data)
-    extent = f"{len(lines)}{' and more, the rest is too large to view' * more}"
+    rest = ", and more that are too many to view" * more
     if start_line > max(1, len(lines)):
-        raise ToolRetry(f"{name!r} has {extent} lines; start_line {start_line} is beyond them")
+        raise ToolRetry(f"{name!r} has {len(lines)} lines{rest}; start_line {start_line} is beyond them")
     shown: list[str] = []
     size = 0
     for number, line in enumerate(lines[start_line - 1 : end_line], start_line):
@@ -154,7 +154,7 @@ def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> T
             break
         shown.append(text)
     last = start_line + len(shown) - 1
-    head = f"{name} (lines {start_line}-{last} of {extent})" if lines else f"{name} (empty)"
+    head = f"{name} (lines {start_line}-{last} of {len(lines)}{rest})" if lines else f"{name} (empty)"
     if last < min(len(lines), end_line or len(lines)):
         shown.append(f"[stopped at line {last} of {len(lines)}; go on with start_line={last + 1}]")
     facts = {"path": name, "first": start_line, "last": last, "lines": len(lines)}
