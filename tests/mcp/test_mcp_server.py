@@ -86,6 +86,53 @@ def test_a_run_can_be_begun_and_waited_for(run_async: RunAsync, canteen: McpServ
     run_async(main)
 
 
+TOOLS = """
+import sys
+import anyio
+import repertory as rp
+from repertory.errors import ToolAbort
+from repertory.mcp.server import serve_over_stdio
+from repertory.tools import ResultLater, ToolContext
+
+@rp.tool
+def steps(context: ToolContext) -> str:
+    "Tell of two steps."
+    context.progress("one")
+    context.progress("two")
+    return "done"
+
+@rp.tool
+def give_up() -> str:
+    "Give up."
+    raise ToolAbort("no paper")
+
+@rp.tool
+def wait() -> ResultLater:
+    "Wait."
+    return ResultLater("a person is asked")
+
+anyio.run(serve_over_stdio, [steps, give_up, wait], backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_any_tools_can_be_served(run_async: RunAsync, backend: str) -> None:
+    """A plain one tells of its progress from its own thread; one that needs a run is an error that says so."""
+    told: list[str] = []
+
+    async def main() -> None:
+        async with McpServer("tools", [sys.executable, "-c", TOOLS, backend]).open() as offered:
+            tools = {tool.name: tool for tool in offered}
+            done = await call_tool(tools["steps"], context=ToolContext(progress=told.append))
+            assert (done.text, told) == ("done", ["one", "two"])
+            for name, words in (("give_up", "no paper"), ("wait", "nothing here can wait for it: a person is asked")):
+                failed = await call_tool(tools[name])
+                assert failed.status == "error"
+                assert words in failed.text
+
+    run_async(main)
+
+
 def test_nothing_to_serve_is_an_error_that_says_what_to_name(run_async: RunAsync) -> None:
     """The last words of the process are in it."""
 

@@ -7,14 +7,12 @@ these it may wait for somebody outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
-from threading import get_ident
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
 import msgspec
-from anyio import RunFinishedError, from_thread
-from anyio.lowlevel import checkpoint, current_token
+from anyio.lowlevel import checkpoint
 
 from repertory._frozen import thaw
 from repertory.agents.delegation import REPORTING
@@ -51,6 +49,7 @@ from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
 from repertory.tools.execution import execute, unknown_tool
 from repertory.tools.output import to_output
 from repertory.tools.repeats import EarlierCall, arguments_digest
+from repertory.tools.threads import from_any_thread
 from repertory.views.answers import Answer
 from repertory.views.policies import enabled, layered_policy, tools_of
 from repertory.views.results import result_form
@@ -447,19 +446,12 @@ class Caller:
 
     def _progress_of(self, use: ToolUse) -> Callable[[str], None]:
         """The function with which a tool reports progress, from any thread: plain functions run in one of their own."""
-        live, token, home = self._live, current_token(), get_ident()
+        live = self._live
 
         def show(text: str) -> None:
             live.show(live.event(ToolProgress, call_id=use.id, tool=use.name, text=text))
 
-        def tell(text: str) -> None:
-            if get_ident() == home:
-                show(text)
-            else:
-                with suppress(RunFinishedError):  # for a thread that outlives the event loop
-                    from_thread.run_sync(show, text, token=token)
-
-        return tell
+        return from_any_thread(show)
 
     def _pointer(self, earlier: EarlierCall, entry: Entry) -> str:
         """A pointer that replaces a repeated result if the first one is in view and stays there; otherwise "".

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from repertory._error_texts import safe_str
 from repertory._version import __version__
-from repertory.errors import ConfigurationError
+from repertory.errors import ConfigurationError, ToolAbort
 from repertory.llm.messages import Image, Text
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.execution import execute, unknown_tool
+from repertory.tools.threads import from_any_thread
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -54,8 +56,12 @@ def serve_tools(tools: Iterable[Tool], *, instructions: str = "") -> Server[Any]
         sender, receiver = anyio.create_memory_object_stream[str](64)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_pass_on, receiver, request.session)
+            context = ToolContext(progress=from_any_thread(partial(_report, sender)))
             with sender:
-                output = await execute(found, call.arguments or {}, ToolContext(progress=partial(_report, sender)))
+                try:
+                    output = await execute(found, call.arguments or {}, context)
+                except ToolAbort as error:  # there is no run that it could end
+                    output = ToolOutput(safe_str(error), status="error")
         assert output is not None  # the group would have raised any error
         return _result(output)
 
@@ -118,6 +124,8 @@ def _described(tool: Tool) -> types.Tool:
 def _result(output: ToolOutput) -> types.CallToolResult:
     import mcp_types as types
 
+    if output.later is not None:
+        output = ToolOutput(f"its result comes later, and nothing here can wait for it: {output.text}", status="error")
     blocks = (Text(output.content),) if isinstance(output.content, str) else output.content
     content: list[Any] = []
     for block in blocks:

@@ -48,6 +48,20 @@ def current_time() -> float:
     return anyio.current_time() if loop is None else anyio.from_thread.run_sync(anyio.current_time, token=loop)
 
 
+def from_any_thread(function: Callable[[str], None]) -> Callable[[str], None]:
+    """The function, callable from any thread: it runs in this event loop's thread, and no more once that has ended."""
+    token, home = current_token(), threading.get_ident()
+
+    def call(text: str) -> None:
+        if threading.get_ident() == home:
+            function(text)
+        else:
+            with contextlib.suppress(anyio.RunFinishedError):
+                anyio.from_thread.run_sync(function, text, token=token)
+
+    return call
+
+
 def compute_limiter() -> anyio.CapacityLimiter:
     """The limiter for work that computes rather than waits, for ``async with``; it has ``MOST_COMPUTING`` places."""
     return _limiter(_computing, MOST_COMPUTING)
