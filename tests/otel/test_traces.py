@@ -111,6 +111,11 @@ def test_a_team_is_one_trace_with_each_call_in_its_place(run_async: RunAsync) ->
     assert chat["gen_ai.usage.input_tokens"] > 0
     assert chat["gen_ai.response.finish_reasons"] == ("tool_use",)
     assert backend.points("gen_ai.client.inference.duration")[0].count == 4
+    bounds = [
+        backend.points(name)[0].explicit_bounds
+        for name in ("gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration")
+    ]
+    assert [(each[0], each[-1]) for each in bounds] == [(0.01, 81.92), (0.1, 409.6)]  # in seconds
     assert sum(point.value for point in backend.points("gen_ai.client.inference.usage.output_tokens")) > 0
     assert {point.attributes["gen_ai.tool.name"] for point in backend.points("gen_ai.execute_tool.duration")} == {
         "look",

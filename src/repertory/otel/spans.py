@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SCOPE: Final = "repertory"
+# Seconds between the buckets of durations, as the conventions want them. The SDK's own are for milliseconds: whatever
+# takes less than five seconds would be in the first.
+_SHORT: Final = [round(0.01 * 2**step, 2) for step in range(14)]
+_LONG: Final = [round(0.1 * 2**step, 1) for step in range(13)]
 _Attributes = dict[str, Any]
 
 
@@ -69,11 +73,11 @@ class OpenTelemetry:
         meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
         self._content = os.environ.get(CAPTURE, "").lower() == "true" if content is None else content
         self._durations = {
-            operation: meter.create_histogram(name, "s", description)
-            for operation, name, description in (
-                ("chat", "gen_ai.client.inference.duration", "Duration of a model call with all its attempts."),
-                ("invoke_agent", "gen_ai.invoke_agent.duration", "Duration of a run in this process."),
-                ("execute_tool", "gen_ai.execute_tool.duration", "Duration of a tool call."),
+            operation: meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=bounds)
+            for operation, name, description, bounds in (
+                ("chat", "gen_ai.client.inference.duration", "Duration of a model call with all its attempts.", _SHORT),
+                ("invoke_agent", "gen_ai.invoke_agent.duration", "Duration of a run in this process.", _LONG),
+                ("execute_tool", "gen_ai.execute_tool.duration", "Duration of a tool call.", _SHORT),
             )
         }
         self._tokens = {
