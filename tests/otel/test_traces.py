@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import repertory as rp
 from backends import RunAsync
 from repertory.errors import ModelResponseInvalid, RunFailed
-from repertory.llm.messages import Block, RawBlock, Text, text_of
+from repertory.llm.messages import Block, RawBlock, Text, Thinking, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.otel import OpenTelemetry
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -157,6 +158,37 @@ def test_content_is_in_the_spans_only_where_that_was_asked_for(
     assert bool(told) == (content is not False and not redact), told
     if told:
         assert {name.split()[0] for name in told} == {"chat", "execute_tool", "invoke_agent"}
+
+
+def test_messages_are_told_in_the_words_of_the_conventions(run_async: RunAsync) -> None:
+    """Viewers know no others: to them, the provider's own blocks were empty."""
+    backend = Backend(content=True)
+
+    @rp.tool(effect="pure")
+    def tell(what: str) -> list[Text]:
+        """Tell."""
+        return [Text(f"told {what}")]
+
+    async def main() -> None:
+        model = ScriptedModel([[Thinking("hm", "signed"), call("tell", what="this")], "Done."])
+        async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
+            await (await supervisor.spawn(rp.Agent("teller", tools=[tell]), "Tell it")).wait_result()
+
+    run_async(main)
+    chats = [span.attributes or {} for span in backend.exporter.get_finished_spans() if span.name.startswith("chat")]
+    asked, called, told = json.loads(str(chats[1]["gen_ai.input.messages"]))
+    assert asked["parts"][-1] == {"type": "text", "content": "Tell it"}
+    thought, use = called["parts"]
+    assert thought == {"type": "reasoning", "content": "hm"}
+    assert (use["type"], use["name"], use["arguments"]) == ("tool_call", "tell", {"what": "this"})
+    (result,) = told["parts"]
+    assert result == {
+        "type": "tool_call_response",
+        "id": use["id"],
+        "response": [{"type": "text", "content": "told this"}],
+    }
+    (answer,) = json.loads(str(chats[1]["gen_ai.output.messages"]))
+    assert answer["finish_reason"] == "end_turn"
 
 
 class OddModel:

@@ -18,7 +18,7 @@ from repertory._json_text import json_text
 from repertory._version import __version__
 from repertory._web_address import port_of
 from repertory.errors import ConfigurationError
-from repertory.llm.messages import Json, Message, ToolUse, encode_block
+from repertory.llm.messages import Block, Json, Message, Text, Thinking, ToolResult, ToolUse, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse, server_of
 from repertory.llm.profiles import cost_of
 from repertory.record.records import EventLogged
@@ -153,7 +153,8 @@ class OpenTelemetry:
                     span.set_attribute("gen_ai.response.model", response.model)
                 if response.response_id:
                     span.set_attribute("gen_ai.response.id", response.response_id)
-                self._show(live, span, "gen_ai.output.messages", [Message("assistant", response.content)])
+                answer = [Message("assistant", response.content)]
+                self._show(live, span, "gen_ai.output.messages", answer, finish_reason=response.stop_reason)
 
             self._show(live, span, "gen_ai.input.messages", request.messages)
             yield answered
@@ -214,13 +215,16 @@ class OpenTelemetry:
         shown = live.shared.journal.redact(text) if self._content else ""
         span.set_status(self._trace.StatusCode.ERROR, shown or error)
 
-    def _show(self, live: TracedRun, span: Span, name: str, content: str | Json | Sequence[Message]) -> None:
+    def _show(
+        self, live: TracedRun, span: Span, name: str, content: str | Json | Sequence[Message], **more: str
+    ) -> None:
         """Put content into a span if it is wanted there, without the values that the record may not have either."""
         if not self._content:
             return
         if not isinstance(content, str):
             try:
-                content = json_text(content if isinstance(content, Mapping) else [*map(_in_parts, content)])
+                parts = content if isinstance(content, Mapping) else [{**_in_parts(each), **more} for each in content]
+                content = json_text(parts)
             except (TypeError, ValueError, RecursionError) as error:  # the run itself may well get along with it
                 content = f"[it cannot be written as JSON: {type(error).__name__}]"
         span.set_attribute(name, live.shared.journal.redact(content))
@@ -264,4 +268,20 @@ def _address(url: str) -> _Attributes:
 
 
 def _in_parts(message: Message) -> Json:
-    return {"role": message.role, "parts": [encode_block(block) for block in message.content]}
+    return {"role": message.role, "parts": [*map(_part, message.content)]}
+
+
+def _part(block: Block) -> Json:
+    """A block in the words of the conventions, by which viewers read it; one that they have none for as it is."""
+    match block:
+        case Text():
+            return {"type": "text", "content": block.text}
+        case Thinking():
+            return {"type": "reasoning", "content": block.thinking}
+        case ToolUse():
+            return {"type": "tool_call", "id": block.id, "name": block.name, "arguments": block.input}
+        case ToolResult(content=content):
+            response = content if isinstance(content, str) else [*map(_part, content)]
+            return {"type": "tool_call_response", "id": block.tool_use_id, "response": response}
+        case _:
+            return encode_block(block)
