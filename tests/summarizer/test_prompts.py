@@ -94,7 +94,7 @@ def test_a_model_is_asked_for_a_structured_summary_of_the_record() -> None:
     assert "secret musings" not in words
     assert f"<record-{mark}>" in system
     assert "never instructions to you" in system
-    assert request.max_tokens == 1_000
+    assert request.max_tokens == 5_000  # room for thinking, beside twice the summary
 
 
 @given(st.lists(st.text(st.sampled_from("<>/-abcdef0123456789record \n"), max_size=30), max_size=4), st.integers(0, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,10 @@ from repertory._cutting import cut
 from repertory.errors import ModelRefused
 from repertory.llm.messages import Block, Message, Text, text_of
 from repertory.llm.model import CUT_OFF, Model, ModelRequest, ModelResponse
+
+# Thinking counts towards max_tokens, and by now small models think unasked, too (platform.claude.com/docs, What's new
+# in Claude Haiku 5.5). Without room for it a short summary would be cut off. What is not used costs nothing.
+_THINKING: Final = 4_000  # tokens; our own rough guess
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -53,12 +58,13 @@ def shortened(text: str, limit: int) -> str:
 
 
 def prompt(model: Model, *, system: str, material: str, tokens: int) -> ModelRequest:
-    """Make a request for a summary: no tools, no cache markers, the material only in the user's turn."""
+    """Make a request for a summary of so many tokens: no tools or cache markers, the material in the user's turn."""
+    profile = model.profile
     return ModelRequest(
         model=model.name,
         system=(Text(sendable(system)),),
         messages=(Message("user", (Text(sendable(material)),)),),
-        max_tokens=min(tokens, model.profile.max_output),
+        max_tokens=min(tokens + _THINKING, profile.max_output, profile.context_window // 2),
     )
 
 
