@@ -14,7 +14,7 @@ from repertory.errors import ModelUnavailable
 from repertory.llm.messages import Text
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.record import Draft, Ledger
-from repertory.summarizer import GetSummary, SummaryFailed, SummaryReady
+from repertory.summarizer import SummaryFailed, SummaryReady
 from repertory.testing import FunctionModel, ScriptedModel
 
 
@@ -325,22 +325,6 @@ async def test_summaries_chain() -> None:
         assert "step_10\n" not in model.given[1]
         assert "step_11\n" in model.given[1]
         assert second.summary.replaced_tokens == sum(entry.tokens for entry in ledger.snapshot())
-
-
-async def test_a_summary_is_found_by_iteration_also_after_a_restart() -> None:
-    """The newest that covers it, out of the journal; None where there is none."""
-    async with open_scene() as scene:
-        ledger = await scene.work(10)
-        scene.ask(ledger)
-        await scene.wait_heard(1)
-        await scene.work(10)
-        scene.ask(ledger)
-        newest = (await scene.wait_heard(2))[1]
-        assert isinstance(newest, SummaryReady)
-        assert await scene.summarizer.ask(GetSummary("run-1", 0)) == newest.summary
-        assert await scene.summarizer.ask(GetSummary("run-1", 20)) == newest.summary
-        assert await scene.summarizer.ask(GetSummary("run-1", 21)) is None
-        assert await scene.summarizer.ask(GetSummary("run-other", 1)) is None
 
 
 async def test_an_asker_that_is_gone_or_full_stops_nothing() -> None:

@@ -11,7 +11,7 @@ from repertory.llm import ModelRequest
 from repertory.llm.messages import Message, Text
 from repertory.runs.events import AnyEvent, SummaryRefused
 from repertory.runs.models import open_models
-from repertory.summarizer import GetSummary
+from repertory.summarizer import SummarizeResult
 from repertory.testing import ScriptedModel, call
 from repertory.testing.server import open_messages_server
 
@@ -74,7 +74,7 @@ async def test_a_summarizer_whose_mailbox_is_full_crashes_no_run(mode: str) -> N
         summarizer.pause()
         with pytest.raises(MailboxFull):
             while True:
-                summarizer.tell(GetSummary("nobody"))
+                summarizer.tell(SummarizeResult(run_id="nobody", position=0, text=""))
         run = await supervisor.spawn(agent, "Go.")
         events: list[AnyEvent] = [event async for event in run.events()]
         assert await run.wait_result() == "Done."

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from repertory.summarizer.actor import SummarizerActor
 from repertory.summarizer.messages import (
-    GetSummary,
     ResultNotSummarized,
     ResultSummarized,
     Summarize,
@@ -23,7 +22,6 @@ from repertory.summarizer.messages import (
 from repertory.summarizer.results import check_prompt
 
 __all__ = [
-    "GetSummary",
     "ResultNotSummarized",
     "ResultSummarized",
     "Summarize",

@@ -12,7 +12,7 @@ import msgspec
 from repertory._error_texts import name_error
 from repertory._ids import new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
-from repertory.errors import ActorStopped, JournalError, LimitExceeded, MailboxFull, ModelError
+from repertory.errors import ActorStopped, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Json, Text, text_of
 from repertory.llm.model import encode_request
@@ -27,7 +27,6 @@ from repertory.summarizer.messages import (
     EXTRACTIVE,
     MODEL,
     PROVIDER,
-    GetSummary,
     ResultNotSummarized,
     ResultSummarized,
     Summarize,
@@ -52,7 +51,7 @@ class SummarizerActor:
     or no smaller than what it replaces.
     """
 
-    receives: Accepts[Summarize | SummarizeResult | GetSummary]
+    receives: Accepts[Summarize | SummarizeResult]
 
     def __init__(
         self,
@@ -104,16 +103,6 @@ class SummarizerActor:
         """Queue a request after the others and start whatever can start."""
         if job.models:  # without a model the stub is shown
             self._enqueue(job, ctx)
-
-    @handler(expected=JournalError)
-    async def get_summary(self, wanted: GetSummary) -> SummaryStored | None:
-        """Look a summary up in the journal, so that it is found after a restart too."""
-        for summary in reversed(await self._journal.read_summaries(wanted.run_id)):
-            ends = await self._journal.read_entries(wanted.run_id, start=summary.last, stop=summary.last + 1)
-            begins = await self._journal.read_entries(wanted.run_id, start=summary.first, stop=summary.first + 1)
-            if ends and begins and begins[0].iteration <= wanted.iteration <= ends[0].iteration:
-                return summary
-        return None
 
     # --- the queue ----------------------------------------------------------------------------------------
 

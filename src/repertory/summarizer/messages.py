@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from repertory._frozen import freeze_fields
-from repertory.actors import ActorRef, Request
+from repertory.actors import ActorRef
 from repertory.llm.messages import Json
 from repertory.llm.model import Budget, Model, ModelRequest
 from repertory.record import Snapshot
@@ -158,14 +158,3 @@ class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     cost: float = 0.0
     superseded: bool = False
-
-
-class GetSummary(Request[SummaryStored | None], frozen=True):
-    """Look up the newest summary that covers an iteration of a run; the answer is None if there is none.
-
-    Attributes:
-        iteration: The iteration; 0 for the beginning.
-    """
-
-    run_id: str
-    iteration: int = 0

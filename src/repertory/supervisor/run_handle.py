@@ -25,7 +25,6 @@ from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
 from repertory.runs.streaming import StreamReader
 from repertory.runs.waiting_calls import WaitingCall
-from repertory.summarizer import GetSummary
 from repertory.supervisor.asking import say
 from repertory.supervisor.runtime import Runtime
 from repertory.views.listing import ViewEntry, list_view
@@ -395,11 +394,16 @@ class Run(Generic[ResultT]):
 
         Raises:
             ConfigurationError: ``start_iteration`` is not a whole number.
-            ActorStopped: The supervisor is closed; use ``Journal.read_summaries`` instead.
+            JournalError: The supervisor is closed, and its journal with it.
         """
         check_value("Run.summary: start_iteration", start_iteration, int)
-        found: SummaryStored | None = await self._live.shared.summarizer.ask(GetSummary(self.id, start_iteration))
-        return found
+        journal = self._live.shared.journal
+        for summary in reversed(await journal.read_summaries(self.id)):
+            ends = (summary.first, summary.last)
+            first, last = [await journal.read_entries(self.id, start=at, stop=at + 1) for at in ends]
+            if first and last and first[0].iteration <= start_iteration <= last[0].iteration:
+                return summary
+        return None
 
     def view(self) -> list[ViewEntry]:
         """All entries of its record, oldest first: how the model sees each, and the original of what was shortened."""
