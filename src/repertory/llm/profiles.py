@@ -168,9 +168,8 @@ CATALOG: dict[str, ModelProfile] = {
         OFFLINE,
         # Thinking is bound to the history: for every account on Fable 5.2, elsewhere for accounts made since
         # 2026-08-31. Append-only is legal for all of them, so all of them are `binding`.
-        # Fable 5.2 (2026-11-09): the provider's page confirms the binding. Prices, window and longest answer are from
-        # three resellers; the cache minimum was not found. 1,024 is the cautious guess: too much forgoes a breakpoint,
-        # too little marks a prefix that is silently not cached.
+        # Fable 5.2 (2026-11-09): the read price is from three resellers; the cache minimum was not found. 1,024 is the
+        # cautious guess: too much forgoes a breakpoint, too little marks a prefix that is silently not cached.
         _claude("claude-fable-5-2", _prices(8, 40, 0.20), minimum=1024, target="binding"),
         _claude("claude-fable-5-1", _prices(10, 50, 0.25), minimum=512, target="binding"),
         _claude("claude-fable-5", _prices(10, 50, 1.00), minimum=512),
