@@ -280,6 +280,50 @@ def test_a_server_that_would_lose_what_it_acknowledged_is_refused(
     run_async(main)
 
 
+@pytest.mark.parametrize("default", ["default_transaction_isolation = 'serializable'", "lock_timeout = 1"])
+def test_what_a_database_sets_by_default_fails_nothing(
+    default: str, run_async: RunAsync, postgres: PostgresServer
+) -> None:
+    """A search that had to wait for another process goes on after it."""
+    uri = postgres.new_database()
+    with postgres.connect(uri) as other:
+        other.execute(f"ALTER DATABASE {uri.partition('?')[0].rpartition('/')[2]} SET {default}")
+
+        async def main() -> None:
+            async with open_journal(uri) as journal, anyio.create_task_group() as group:
+                await journal.write([kit.appended("r", 0)])
+                other.execute("BEGIN")
+                other.execute("UPDATE search_progress SET entries = entries")
+                group.start_soon(journal.search_entries, "r", "word")
+                waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+                await anyio.to_thread.run_sync(wait_until, lambda: other.execute(waits).fetchone())
+                other.execute("COMMIT")
+
+        run_async(main)
+
+
+def test_a_server_that_takes_nobody_now_is_told_from_a_wrong_password(
+    run_async: RunAsync, postgres: PostgresServer
+) -> None:
+    """One without a free connection, or that may only be read: a service waits for it."""
+    uri = postgres.new_journal()
+    with postgres.connect(uri) as connection:
+        connection.execute("DROP ROLE IF EXISTS crowded")
+        connection.execute("CREATE ROLE crowded LOGIN CONNECTION LIMIT 0")
+        name = uri.partition("?")[0].rpartition("/")[2]
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+
+    async def main() -> None:
+        with pytest.raises(JournalUnavailable, match=r"too many connections .*max_connections"):
+            async with open_journal(uri.replace("postgres@", "crowded@")):
+                pass
+        with pytest.raises(JournalUnavailable, match="is it a standby"):
+            async with open_journal(uri):
+                pass
+
+    run_async(main)
+
+
 def test_who_looks_changes_nothing(run_async: RunAsync, postgres: PostgresServer) -> None:
     """Everything can be read and searched beside whoever writes, and nothing written."""
     uri = postgres.emptied_journal()

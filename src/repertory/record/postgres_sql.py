@@ -189,6 +189,9 @@ def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -
         )
     settings.append(_SERVERS_NETWORK)
     settings.append("SET bytea_output = 'hex'; SET extra_float_digits = 1; SET standard_conforming_strings = on")
+    # Whatever the database's own defaults are: a statement must see what was written before it got a lock, and a lock
+    # is waited for.
+    settings.append("SET default_transaction_isolation = 'read committed'; SET lock_timeout = 0")
     for setting in settings:
         connection.execute(setting)
 
@@ -269,6 +272,8 @@ def is_away(error: BaseException) -> bool:
 
 
 _HINT: Final = re.compile(r"\s*Is the server running[^?]*\?")  # the driver's, which says less than ours
+# A server or a pooler without a connection left. The driver does not pass on the code of such a refusal.
+_FULL: Final = re.compile("too many (clients|connections)|connection slots|no more connections")
 
 
 def explain(error: BaseException, address: PostgresAddress, doing: str) -> JournalError:
@@ -285,7 +290,11 @@ def explain(error: BaseException, address: PostgresAddress, doing: str) -> Journ
         return JournalWriteFailed(f"{fact}{'; make room, then start again' if state.startswith('53') else ''}")
     if not is_away(error):
         return JournalUnreadable(fact)
-    if _accepts_connections(address):  # the driver does not pass on why a server refused one
+    if _FULL.search(fact):
+        return JournalUnavailable(f"{fact}; close other programs' connections, or let it have more (max_connections)")
+    if state == "25006":
+        return JournalUnavailable(f"{fact}; is it a standby, or its database read-only by default?")
+    if not state and _accepts_connections(address):  # the driver does not pass on why a server refused one
         return JournalUnreadable(f"{fact}; do its user and its database exist, and is the password right?")
     return JournalUnavailable(f"{fact}; is the server running, and is the address right?")
 
