@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -233,6 +234,80 @@ def test_a_file_that_is_no_journal_of_ours_is_refused_and_untouched(
 
     run_async(main)
     assert before is None or path.read_bytes() == before
+
+
+def _replace(path: Path) -> None:
+    path.rename(f"{path}.old")
+    path.write_text("another")
+
+
+TAKEN_AWAY: list[tuple[str, Callable[[Path], object]]] = [
+    *((name, how) for name in ("", "-wal", ".lock") for how in (Path.unlink, _replace)),
+    ("", lambda path: os.truncate(path, 0)),
+    (".lock", lambda path: os.truncate(path, 0)),
+]
+
+
+@pytest.mark.parametrize(("name", "how"), TAKEN_AWAY)
+def test_a_file_that_was_taken_away_is_noticed_at_the_next_commit(
+    name: str, how: Callable[[Path], object], tmp_path: Path, run_async: RunAsync
+) -> None:
+    """The journal's own, its log or its lock, which lets another process in: nothing is acknowledged any more."""
+    path = tmp_path / "journal.db"
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            await journal.write([kit.appended("r", 0)])
+            how(Path(f"{path}{name}"))
+            for position in (1, 2):
+                with pytest.raises(JournalWriteFailed, match=rf"journal\.db{name} was deleted, moved, replaced or"):
+                    await journal.write([kit.appended("r", position)])
+
+    run_async(main)
+
+
+def test_a_file_of_two_names_has_no_owner(tmp_path: Path, run_async: RunAsync) -> None:
+    """Two processes would own it, each with a log of its own, and what one has written would be lost."""
+    path, other = tmp_path / "journal.db", tmp_path / "other.db"
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            await journal.write([kit.appended("r", 0)])
+        other.hardlink_to(path)
+        for name in (path, other):
+            with pytest.raises(JournalUnreadable, match="has 2 names"):
+                async with open_journal(name):
+                    raise AssertionError("opened a file that has another name")
+        path.unlink()
+        async with open_journal(other) as journal:
+            assert await journal.count_entries("r") == 1
+
+    run_async(main)
+
+
+def test_a_file_in_a_folder_that_may_not_be_written_to_can_be_read(tmp_path: Path, run_async: RunAsync) -> None:
+    """Alone after it was closed, and beside its log while its owner writes, by one reader."""
+    path = tmp_path / "journal.db"
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            await journal.write([kit.appended("r", 0)])
+        tmp_path.chmod(0o500)
+        if os.access(tmp_path, os.W_OK):
+            pytest.skip("root may write anywhere")
+        async with open_journal(path, readonly=True) as reader:
+            assert await reader.count_entries("r") == 1
+            tmp_path.chmod(0o700)
+            async with open_journal(path) as journal:
+                await journal.write([kit.appended("r", 1)])
+                tmp_path.chmod(0o500)
+                assert await reader.count_entries("r") == 2
+                tmp_path.chmod(0o700)
+
+    try:
+        run_async(main)
+    finally:
+        tmp_path.chmod(0o700)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, run_async: RunAsync) -> None:

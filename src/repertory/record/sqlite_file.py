@@ -236,15 +236,20 @@ def _close_without_checkpoint(connection: sqlite3.Connection | None, path: str) 
         connection.close()
 
 
-def _check_kind(path: str) -> None:
-    """Refuse a path to something other than a file, before anything waits for a pipe or leaves a lock by a device."""
+def _check_kind(path: str) -> int:
+    """Refuse a path to something other than a file, before anything waits for a pipe or leaves a lock by a device.
+
+    Returns how many names (hard links) the file has.
+    """
     try:
-        mode = os.stat(path).st_mode
+        status = os.stat(path)
     except (OSError, ValueError):  # missing or out of reach: opening it will say so
-        return
-    if not stat.S_ISREG(mode):
+        return 0
+    if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise JournalUnreadable(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}; name a file in its place")
+        kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
+        raise JournalUnreadable(f"{path} is {kind}; name a file in its place")
+    return status.st_nlink
 
 
 def check_readable(path: str) -> None:
@@ -280,7 +285,10 @@ def file_space(connection: sqlite3.Connection) -> tuple[int, int]:
 
 def read_uri(path: str) -> str:
     """The URI with which SQLite opens a file read-only."""
-    return f"{Path(path).as_uri()}?mode=ro"
+    # To read a file that has no log, SQLite makes one. Where it may not, and so nobody else has one either, the file
+    # alone is read.
+    alone = not os.path.exists(f"{path}-wal") and not os.access(os.path.dirname(path), os.W_OK)
+    return f"{Path(path).as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
 
 
 # --- owning -----------------------------------------------------------------------------------------------
@@ -300,9 +308,14 @@ class FileLock:
 
         Raises:
             JournalLocked: Another process, or another journal in this one, owns the file.
-            JournalUnreadable: The path is not that of a file, or the lock file cannot be created or written.
+            JournalUnreadable: The path is not that of a file, the file has other names too, or the lock file cannot be
+                created or written.
         """
-        _check_kind(path)
+        if (names := _check_kind(path)) > 1:
+            raise JournalUnreadable(
+                f"{path} has {names} names (hard links), and under each it would have an owner and a log of its own; "
+                "remove the others, or copy it (cp) and name the copy"
+            )
         lock_path = f"{path}.lock"
         try:
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -396,33 +409,40 @@ def owner_of(path: str | os.PathLike[str]) -> Owner | None:
 
 
 class OpenedFile:
-    """Remembers which file and log the owner has open, to notice when another file is at their path."""
+    """Remembers which file, log and lock the owner has, to notice when something else is in their places.
+
+    Who deletes the lock, because it looks stale, lets another process own the file too.
+    """
 
     def __init__(self, path: str) -> None:
         """Remember the files that are there now."""
-        self._path = path
-        self._log = f"{path}-wal"
+        self._names = path, f"{path}-wal", f"{path}.lock"
         self._seen = self._look()
 
-    def _look(self) -> tuple[int, ...]:
+    def _look(self) -> list[tuple[int, ...] | None]:
         # os.stat opens nothing; see FileLock for why that matters.
-        file, log = os.stat(self._path), os.stat(self._log)
-        return file.st_dev, file.st_ino, log.st_dev, log.st_ino
+        found: list[tuple[int, ...] | None] = []
+        for name in self._names:
+            try:
+                status = os.stat(name)
+            except OSError:
+                found.append(None)
+            else:
+                # Only the log is ever empty.
+                found.append((status.st_dev, status.st_ino, status.st_size > 0 or name == self._names[1]))
+        return found
 
     def check(self) -> None:
         """Check that they are still there.
 
         Raises:
-            JournalWriteFailed: One was deleted, moved or replaced. What was written since is in a file without a name.
+            JournalWriteFailed: One was deleted, moved, replaced or emptied. What was written since may be in a file
+                without a name, or beside what another owner writes.
         """
-        try:
-            if self._look() == self._seen:
-                return
-        except OSError:
-            fact = "was deleted or moved"
-        else:
-            fact = "was replaced by another file"
-        raise JournalWriteFailed(
-            f"{self._path} (or {self._log}) {fact} while it was open; leave the files of a journal alone while a "
-            "process owns it, and start again"
-        )
+        now = self._look()
+        if now != self._seen:
+            (name, *_) = (name for name, was, found in zip(self._names, self._seen, now, strict=True) if was != found)
+            raise JournalWriteFailed(
+                f"{name} was deleted, moved, replaced or emptied while the journal was open; leave the files of a "
+                "journal alone while a process owns it, and start again"
+            )

@@ -43,6 +43,7 @@ class SqliteReader:
         self._closed = False
         self._turn = anyio.Lock()  # on the loop: one query at a time, and closing after them
         self._connection: aiosqlite.Connection | None = None
+        self._uri = ""
         self._forked = False
         abandon_in_forks(self)
 
@@ -101,15 +102,21 @@ class SqliteReader:
     async def _connect(self) -> aiosqlite.Connection:
         import aiosqlite
 
-        if self._connection is None:
-            self._connection = await aiosqlite.connect(read_uri(self._path), uri=True, timeout=30.0)
+        uri = read_uri(self._path)  # another one once there is a log in a folder that may not be written to
+        if self._connection is None or uri != self._uri:
+            await self._drop_connection()
+            self._connection, self._uri = await aiosqlite.connect(uri, uri=True, timeout=30.0), uri
             await self._connection.execute("PRAGMA query_only = 1")
         return self._connection
 
     async def _disconnect(self) -> None:
         async with self._turn:
-            if self._connection is not None:
-                await self._connection.close()
+            await self._drop_connection()
+
+    async def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
     def abandon(self) -> None:
         """In a forked child, which has no such thread: refuse everything, and never close the connection."""
