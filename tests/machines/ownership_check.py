@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-BLOCK = 1024  # numbers that a transaction takes at once; ``batches`` says whose
+BLOCK = 1024  # numbers that a transaction takes at once
 TABLES = [
     "runs",
     "run_states",
@@ -24,6 +24,25 @@ TABLES = [
     "events",
 ]
 
+# The server itself notes which machine takes a block of numbers, by the name of the connection that writes.
+WITNESS = f"""CREATE TABLE witnessed (first bigint PRIMARY KEY, machine_id text);
+    CREATE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO witnessed
+        SELECT DISTINCT seq - seq % {BLOCK}, split_part(current_setting('application_name'), ' ', 3) FROM written
+        ON CONFLICT DO NOTHING;
+        RETURN NULL;
+    END $$"""
+
+
+def watch_writers(connection: Any) -> None:
+    """Have the server note who writes, from now on; without it nothing can be said of that."""
+    connection.execute(WITNESS)
+    for table in TABLES:
+        connection.execute(
+            f"""CREATE TRIGGER note_writer AFTER INSERT ON {table} REFERENCING NEW TABLE AS written
+                FOR EACH STATEMENT EXECUTE FUNCTION note_writer()"""
+        )
+
 
 def strange_writes(connection: Any) -> list[str]:
     """Records of runs that another machine wrote than the one that owned the run at that place of the record."""
@@ -34,7 +53,7 @@ def strange_writes(connection: Any) -> list[str]:
 
 
 def _strange_writes(connection: Any) -> list[str]:
-    wrote = dict(connection.execute("SELECT first, machine_id::text FROM batches").fetchall())
+    wrote = dict(connection.execute("SELECT first, machine_id FROM witnessed").fetchall())
     claims: dict[str, list[tuple[int, str, int]]] = {}
     found = connection.execute("SELECT run_id, seq, body FROM events WHERE type = 'RunClaimed' ORDER BY seq").fetchall()
     for run_id, seq, body in found:

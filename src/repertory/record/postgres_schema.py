@@ -93,8 +93,6 @@ _MACHINES: Final = (
        WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
     "CREATE INDEX ownership_by_machine ON ownership (machine_id)",
     "CREATE INDEX ownership_queue ON ownership (place) WHERE machine_id IS NULL",
-    # Which machine wrote the records from a number on, up to the next number here.
-    "CREATE TABLE batches (first bigint PRIMARY KEY, machine_id uuid NOT NULL)",
     # Requests to runs that other machines own. `root_id` is the tree that has an owner, `taken_by` the machine that has
     # begun to carry the request out, `result` is its result, or the message of the `error`.
     """CREATE TABLE commands (command_id text COLLATE "C" PRIMARY KEY, root_id text COLLATE "C" NOT NULL,

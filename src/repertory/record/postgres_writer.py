@@ -64,7 +64,6 @@ _UNIQUE_ERRORS: Final = {
 _FLOOR: Final = """SELECT pg_advisory_xact_lock_shared('record_seq'::regclass::oid::int4,
     (((last_value & 4294967295) # 2147483648) - 2147483648)::int4) FROM record_seq"""
 _TAKE: Final = "SELECT nextval('record_seq')"
-_WRITTEN_BY: Final = "INSERT INTO batches VALUES (currval('record_seq'), $1)"
 _MARK: Final = """INSERT INTO writers VALUES ($1, $2, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at"""
 _EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each($1))"
@@ -240,8 +239,6 @@ class PostgresWriter(Writer):
                 cursor.execute(_FLOOR)
             for start in range(0, len(records), BLOCK):
                 taken = self._connection.execute(_TAKE)
-                if self.guard is not None:
-                    cursor.execute(_WRITTEN_BY, (self.id,))
                 for sql, values in _inserts(records[start : start + BLOCK]):
                     cursor.execute(sql, values, prepare=True)
             if emptied:
