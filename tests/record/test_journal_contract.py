@@ -885,7 +885,6 @@ def test_items_are_read_by_scope_and_position(check: Check) -> None:
     async def body(journal: Journal) -> None:
         await journal.write([kit.item(1, "a"), kit.item(2, "b"), kit.item(3, "a", text="y"), kit.item(4, "c")])
         assert [i.position for i in await journal.read_items(["a", "b"])] == [1, 2, 3]
-        assert [i.position for i in await journal.read_items(["a"], upto=2)] == [1]
 
     check(body)
 

@@ -129,6 +129,21 @@ def test_refused_batches_leave_the_next_ones_alone_however_many_there_are(
     run_async(main)
 
 
+def test_a_value_that_no_index_takes_is_not_called_one_that_is_there(
+    run_async: RunAsync, postgres: PostgresServer
+) -> None:
+    """The server names the index for both; no other batch is at fault."""
+
+    async def main() -> None:
+        async with open_journal(postgres.emptied_journal()) as journal:
+            with pytest.raises(RecordRefused, match=r"index row size \d+ exceeds"):
+                await journal.write([event(1), kit.appended("".join(map(chr, range(0x4E00, 0x5200))), 0)])
+            await journal.write([event(2)])
+            assert await numbers(journal) == [2]
+
+    run_async(main)
+
+
 # --- addresses --------------------------------------------------------------------------------------------
 
 SECRET = "s3cr@t:/pass"

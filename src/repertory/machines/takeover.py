@@ -52,7 +52,7 @@ def take_over(connection: Connection, machine_id: str, *, is_steady: bool) -> li
     dead = [
         (other, gone)
         for other, expired, kernel, pid in others
-        if (gone := kernel == KERNEL and not _is_there(pid)) or (expired and is_steady)
+        if (gone := bool(KERNEL) and kernel == KERNEL and not _is_there(pid)) or (expired and is_steady)
     ]
     return [
         other for other, gone in dead if any(_take(connection, machine_id, other, gone=gone) for _ in range(_ATTEMPTS))
@@ -78,12 +78,8 @@ def _take(connection: Connection, machine_id: str, other: str, *, gone: bool) ->
 
 
 def _is_there(pid: int) -> bool:
-    if not KERNEL:
-        return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

@@ -123,14 +123,12 @@ class Comparison:
     Attributes:
         own: All items that the child has written, including deleted ones, without contents.
         since: For each item that no merge has settled, the position at which both sides last agreed.
-        theirs: The parent's versions of those items, without contents.
-        plan: What the merge will do with them.
+        plan: What the merge will do with those items.
         conflicts: The items that both sides have changed in different ways.
     """
 
     own: list[ItemWritten]
     since: dict[str, int]
-    theirs: dict[str, ItemWritten]
     plan: MergePlan
     conflicts: tuple[Conflict, ...]
 
@@ -178,7 +176,7 @@ async def compare(
     ]
     size = sum(item.size for side in sides for item in side.values())
     conflicts = await off_loop(lambda: _conflicts(plan, *sides), items=len(plan.taken), size=size)
-    return Comparison(own=own, since=since, theirs=theirs, plan=plan, conflicts=conflicts)
+    return Comparison(own=own, since=since, plan=plan, conflicts=conflicts)
 
 
 def _conflicts(

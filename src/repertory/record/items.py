@@ -202,11 +202,10 @@ class ItemReads(Reads):
         (size,) = await self._rows(tuple[int, int], f"items of {scope_id!r:.60}", sql, scope_id)
         return size
 
-    async def read_items(self, scope_ids: Sequence[str], *, upto: int | None = None) -> list[ItemWritten]:
-        """All versions of the scopes' items up to a position of the item log, in order; None means all."""
-        bound, values = ("", ()) if upto is None else ("AND t.position <= ?", (upto,))
-        where = f"WHERE t.scope_id IN (SELECT value FROM json_each(?)) {bound} ORDER BY t.position"
-        return await self._records(ItemWritten, where, json_list(scope_ids), *values)
+    async def read_items(self, scope_ids: Sequence[str]) -> list[ItemWritten]:
+        """All versions of the scopes' items, in order."""
+        where = "WHERE t.scope_id IN (SELECT value FROM json_each(?)) ORDER BY t.position"
+        return await self._records(ItemWritten, where, json_list(scope_ids))
 
     async def find_items(
         self,

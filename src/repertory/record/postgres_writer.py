@@ -20,13 +20,11 @@ from uuid import uuid4
 from repertory._log import Log
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalError, JournalWriteFailed, LeaseLost
-from repertory.record.forks import keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import FENCED, Statement, check_server, connect, driver, explain, is_away, to_column
 from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json
 from repertory.record.schema import SHARED
-from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
 
 if TYPE_CHECKING:
@@ -185,9 +183,6 @@ class PostgresWriter(Writer):
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    def _do(self, item: Ticket) -> None:
-        raise AssertionError(item)
-
     def _refused(self) -> tuple[type[BaseException], ...]:
         errors = driver().errors
         return (
@@ -200,7 +195,9 @@ class PostgresWriter(Writer):
         )
 
     def _fact(self, error: BaseException) -> str:
-        index = getattr(getattr(error, "diag", None), "constraint_name", None)
+        # An error about the size of a value names the index too.
+        diagnosis = getattr(error, "diag", None) if isinstance(error, driver().errors.UniqueViolation) else None
+        index = getattr(diagnosis, "constraint_name", None)
         return _UNIQUE_ERRORS.get(index or "") or " ".join(self._address.without_secrets(error).split())
 
     def _write(self, group: Sequence[Batch]) -> None:
@@ -345,8 +342,3 @@ class PostgresWriter(Writer):
         if isinstance(cause, driver().Error):
             return str(explain(cause, self._address, "write"))
         return str(cause) if isinstance(cause, JournalError) else super()._explain(cause)
-
-    def abandon(self) -> None:
-        """In a forked child, which has no writer thread: refuse everything, and never close the connection."""
-        super().abandon()
-        keep_for_ever(self._connection)

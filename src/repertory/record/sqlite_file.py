@@ -92,7 +92,7 @@ def explain(error: Exception, path: str, doing: str) -> JournalError:
         case sqlite3.SQLITE_IOERR if doing == "write":
             return JournalWriteFailed(f"{fact}; make room or repair the disk, then start again")
         case sqlite3.SQLITE_IOERR:
-            return JournalUnreadable(f"{fact}; is it a file, on a disk that works?")
+            return JournalUnreadable(f"{fact}; is it a file, on a disk that works and has room?")
         case _:
             return JournalUnreadable(fact)
 

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
-from repertory.record.forks import keep_for_ever
 from repertory.record.rows import NEWEST, TABLES, Value, encode_json
 from repertory.record.sqlite_file import OpenedFile, explain, is_busy, is_disk_error
 from repertory.record.waiting import Answer, Failure, Ticket, wake_all
@@ -129,11 +128,6 @@ class SqliteWriter(Writer):
         self._wait_aborted = True
         if self._busy:
             self._thread.join(2 * _BUSY_STEP)
-
-    def abandon(self) -> None:
-        """In a forked child, which has no writer thread: refuse everything, and never close the connection."""
-        super().abandon()
-        keep_for_ever(self._connection)
 
     # --- the thread ---------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from repertory.errors import JournalClosed, JournalWriteFailed
-from repertory.record.forks import abandon_in_forks, forked_error
+from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.rows import AFTER_REFUSED, EncodedRecord, refuse_batch
 from repertory.record.waiting import Failure, Ticket, Waiter, wake_all
 
@@ -69,6 +69,8 @@ class Writer:
     Args:
         name: The name of the file or database, for errors.
     """
+
+    _connection: Any
 
     def __init__(self, name: str) -> None:
         self._path = name
@@ -176,9 +178,10 @@ class Writer:
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """In a forked child, which has no writer thread: refuse everything."""
+        """In a forked child, which has no writer thread: refuse everything, and never close the connection."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._closed = self._forked = True
+        keep_for_ever(self._connection)
 
     # --- the thread ---------------------------------------------------------------------------------------
 
