@@ -257,6 +257,19 @@ def test_an_older_database_gets_what_it_lacks(run_async: RunAsync, postgres: Pos
         assert connection.execute(columns).fetchall() == made
 
 
+def test_indexes_are_built_by_whoever_has_another_search_path(postgres: PostgresServer) -> None:
+    """pg_restore has none, and so has every index that PostgreSQL 17 or newer builds."""
+    with postgres.connect(postgres.new_journal()) as connection:
+        connection.execute("SET search_path = ''")
+        found = "SELECT indexname, indexdef FROM pg_indexes WHERE indexdef LIKE '%json_extract%'"
+        indexes = connection.execute(found).fetchall()
+        assert indexes
+        for name, definition in indexes:
+            connection.execute(f"DROP INDEX public.{name}")
+            connection.execute(definition)
+        assert connection.execute(found).fetchall() == indexes
+
+
 @pytest.fixture
 def set_on_server(postgres: PostgresServer) -> Iterator[Callable[[str, str], None]]:
     """Change settings of the server until the end of the test."""

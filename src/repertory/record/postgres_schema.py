@@ -33,27 +33,27 @@ _UNESCAPED: Final = r"(?<!\\)((?:\\\\)*)"  # after an even number of backslashes
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _NO_TEXT: Final = rf"{_UNESCAPED}(?:\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
 
+# Each in a form whose names are looked up when it is made: an index is built, and restored by pg_restore, with a
+# search_path in which they would not be found.
 _FUNCTIONS: Final = (
-    """CREATE OR REPLACE FUNCTION instr(whole text, part text) RETURNS integer LANGUAGE sql IMMUTABLE AS
-       'SELECT strpos($1, $2)'""",
-    rf"""CREATE OR REPLACE FUNCTION readable_json(body text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
-        SELECT CASE WHEN $1 ~ '\\u(0000|[dD][89a-fA-F])' THEN regexp_replace($1, '{_NO_TEXT}', '\1\\ufffd', 'g')
-               ELSE $1 END::json $$""",
-    """CREATE OR REPLACE FUNCTION json_extract(body text, path text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    "CREATE OR REPLACE FUNCTION instr(whole text, part text) RETURNS integer IMMUTABLE RETURN strpos($1, $2)",
+    rf"""CREATE OR REPLACE FUNCTION readable_json(body text) RETURNS json IMMUTABLE RETURN
+        CASE WHEN $1 ~ '\\u(0000|[dD][89a-fA-F])' THEN regexp_replace($1, '{_NO_TEXT}', '\1\\ufffd', 'g')
+        ELSE $1 END::json""",
+    """CREATE OR REPLACE FUNCTION json_extract(body text, path text) RETURNS text IMMUTABLE RETURN (
         SELECT CASE json_typeof(found)
             WHEN 'null' THEN NULL
             WHEN 'boolean' THEN CASE found::text WHEN 'true' THEN '1' ELSE '0' END
             WHEN 'string' THEN found #>> '{}'
             ELSE found::text END
-        FROM (SELECT readable_json($1) #> string_to_array(substr($2, 3), '.') AS found) looked_up $$""",
-    """CREATE OR REPLACE FUNCTION json_each(body text) RETURNS TABLE (key bigint, value text)
-       LANGUAGE sql IMMUTABLE AS $$
+        FROM (SELECT readable_json($1) #> string_to_array(substr($2, 3), '.') AS found) looked_up)""",
+    """CREATE OR REPLACE FUNCTION json_each(body text) RETURNS TABLE (key bigint, value text) IMMUTABLE BEGIN ATOMIC
         SELECT number - 1, item #>> '{}'
-        FROM json_array_elements(readable_json($1)) WITH ORDINALITY AS items (item, number) $$""",
-    """CREATE OR REPLACE FUNCTION json_array_length(body text, path text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+        FROM json_array_elements(readable_json($1)) WITH ORDINALITY AS items (item, number); END""",
+    """CREATE OR REPLACE FUNCTION json_array_length(body text, path text) RETURNS bigint IMMUTABLE RETURN (
         SELECT CASE json_typeof(found) WHEN 'array' THEN json_array_length(found) ELSE 0 END
         FROM (SELECT readable_json($1) #> string_to_array(substr($2, 3), '.') AS found) looked_up
-        WHERE found IS NOT NULL $$""",
+        WHERE found IS NOT NULL)""",
 )
 
 _NUMBERS: Final = (
