@@ -16,7 +16,6 @@ import msgspec
 
 from repertory._choices import check_number, show
 from repertory._log import Log
-from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.errors import ConfigurationError, JournalError
 from repertory.machines import ownership
@@ -93,6 +92,7 @@ class Machines:
 
     def __init__(self, journal: PostgresJournal, lease: Lease, *, machine_id: str, name: str, channel: str) -> None:
         self._journal = journal
+        self.address = journal.address
         self.lease = lease
         self.machine_id = machine_id
         self.name = name
@@ -112,11 +112,6 @@ class Machines:
     def news(self, what: News) -> anyio.Event:
         """The event that is set at the next news of a kind. News may be lost, so waiters also look now and then."""
         return self._news.setdefault(what, anyio.Event())
-
-    @property
-    def address(self) -> PostgresAddress:
-        """Where the journal is."""
-        return self._journal.address
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do something over a connection, in a thread; repeat it once if the server went away meanwhile."""

@@ -121,22 +121,16 @@ class Comparison:
     """A snapshot scope compared with its parent, and what a merge will do.
 
     Attributes:
-        own: All items that the child has written, including deleted ones, without contents.
+        unchanged: How many of the child's items need nothing: merged before, or the same on both sides.
         since: For each item that no merge has settled, the position at which both sides last agreed.
         plan: What the merge will do with those items.
         conflicts: The items that both sides have changed in different ways.
     """
 
-    own: list[ItemWritten]
+    unchanged: int
     since: dict[str, int]
     plan: MergePlan
     conflicts: tuple[Conflict, ...]
-
-    @property
-    def unchanged(self) -> int:
-        """How many of the child's items need nothing: merged before, or the same on both sides."""
-        taken = self.plan.taken
-        return len(self.own) - len(taken) - sum(item_id not in taken for item_id in self.plan.take)
 
 
 def parent_of(scope: Scope) -> str:
@@ -176,7 +170,8 @@ async def compare(
     ]
     size = sum(item.size for side in sides for item in side.values())
     conflicts = await off_loop(lambda: _conflicts(plan, *sides), items=len(plan.taken), size=size)
-    return Comparison(own=own, since=since, plan=plan, conflicts=conflicts)
+    unchanged = len(own) - len({*plan.taken, *plan.take})
+    return Comparison(unchanged=unchanged, since=since, plan=plan, conflicts=conflicts)
 
 
 def _conflicts(

@@ -92,6 +92,10 @@ class Ledger:
     Any task and any OS thread may append. A batch is kept wholly or not at all. Positions have no gaps, and their
     order is the order in the file. Only durable entries are ever shown. A run must have only one ledger open: if two
     append, one of them is refused and takes no more.
+
+    Attributes:
+        run_id: The id of its run.
+        journal: The journal that makes the entries durable.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class Ledger:
             clock: Returns ``created_at``, in seconds since 1970.
         """
         self.run_id = run_id
-        self._journal = journal
+        self.journal = journal
         self._clock = clock
         self._lock = threading.Lock()
         self._entries = list(entries)  # append-only up to _durable; snapshots share it
@@ -133,11 +137,6 @@ class Ledger:
                     "restore the journal from a backup"
                 )
         return cls(journal, run_id, entries=entries, clock=clock)
-
-    @property
-    def journal(self) -> Journal:
-        """The journal that makes the entries durable."""
-        return self._journal
 
     @property
     def position(self) -> int:
@@ -182,7 +181,7 @@ class Ledger:
 
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
         originals = drafts
-        drafts = self._journal.redact(drafts)  # so that the ledger equals what the journal holds
+        drafts = self.journal.redact(drafts)  # so that the ledger equals what the journal holds
         counted = [(draft, estimate_tokens(draft.content)) for draft in drafts]
         # Positions and places in the journal's queue are assigned under one lock, so their orders are the same.
         with self._lock:
@@ -207,7 +206,7 @@ class Ledger:
 
             try:
                 # Positions are already assigned, so if a batch is refused, those queued behind it must be too.
-                ticket = self._journal.submit(records, on_commit=advance, after=self._latest)
+                ticket = self.journal.submit(records, on_commit=advance, after=self._latest)
             except BaseException:
                 del self._entries[start:]  # never durable, so no snapshot reaches it
                 raise

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
 
 from repertory._log import Log
@@ -70,13 +70,6 @@ _EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS B
 def application_name(writer_id: str) -> str:
     """The name under which the server lists a writer's connection."""
     return f"{WRITING}{writer_id}"
-
-
-class Server(NamedTuple):
-    """The process of the server at the other end of a connection."""
-
-    pid: int
-    started: Any
 
 
 _PREPARED: Final = 500  # statements that the server keeps ready: more than there are
@@ -170,11 +163,9 @@ class PostgresWriter(Writer):
             f"application_name = '{application_name(self.id)}'",
         ):
             connection.execute(f"SET {setting}")
-        row = connection.execute(
-            "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-        ).fetchone()
-        assert row is not None
-        self._server = Server(*row)
+        # The process of the server at the other end, and when it began.
+        process = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        self._server = connection.execute(process).fetchone()
         connection.prepared_max = _PREPARED
         # Prepare at once. With a count, psycopg would also consider a statement prepared if the server never reached
         # it because an earlier statement in the pipeline had failed.
