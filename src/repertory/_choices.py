@@ -48,8 +48,8 @@ def check_choice(where: str, value: object, literal: Any) -> None:
         raise ConfigurationError(f"{where} is {show(value)}; expected {choices(literal)}")
 
 
-def check_text(what: str, value: object) -> None:
-    """Check that a value is a text with more than whitespace.
+def check_text(what: str, value: object) -> str:
+    """Check that a value is a text with more than whitespace, and return it; libraries may return it in a subclass.
 
     Raises:
         ConfigurationError: It is not.
@@ -57,6 +57,7 @@ def check_text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         got = "an empty one" if isinstance(value, str) else show(value)
         raise ConfigurationError(f"expected {what} with some text, got {got}")
+    return str.__str__(value)
 
 
 def check_type(where: str, value: object, kinds: Any, words: str) -> None:
@@ -83,14 +84,15 @@ def check_types(where: str, made: object, fields: Iterable[tuple[str, Any, str]]
             check_type(f"{where}{name}", value, kinds, words)
 
 
-def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str) -> None:
-    """Check that a value is a text that matches a pattern.
+def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str) -> str:
+    """Check that a value is a text that matches a pattern, and return it as ``check_text`` does.
 
     Raises:
         ConfigurationError: It is not; ``words`` say what it should be.
     """
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise ConfigurationError(f"{what} must {words}, got {show(value)}")
+    return str.__str__(value)
 
 
 def check_labels(where: str, labels: object) -> None:

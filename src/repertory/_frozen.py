@@ -61,12 +61,14 @@ class TooDeep(RecordRefused, RecursionError):
 def freeze(value: Any, *, deepest: int = _DEEPEST) -> Any:
     """The same value with every dict, list and set in it replaced by an immutable one; what is frozen is kept.
 
+    A text of a subclass, as libraries return them, becomes a plain one.
+
     Raises:
         TooDeep: The value contains itself, or is nested more than ``deepest`` levels deep.
     """
     frozen = _shell(value)
     # A loop, not recursion: what a model sends may be nested deeper than the stack allows.
-    todo = [(frozen, 1)] if frozen is not value else []
+    todo = [(frozen, 1)] if frozen is not value and isinstance(frozen, dict | list) else []
     while todo:
         box, depth = todo.pop()
         if depth > deepest:
@@ -75,7 +77,8 @@ def freeze(value: Any, *, deepest: int = _DEEPEST) -> Any:
         for key, inner in box.items() if isinstance(box, dict) else enumerate(box):
             if inner.__class__ not in _DONE and (made := _shell(inner)) is not inner:
                 put(box, key, made)
-                todo.append((made, depth + 1))
+                if isinstance(made, dict | list):
+                    todo.append((made, depth + 1))
     return frozen
 
 
@@ -110,11 +113,13 @@ def thaw(value: Json) -> Json:
 
 
 def _shell(value: Any) -> Any:
-    """A frozen container of the same items; the value itself if it is not a container or is already frozen."""
+    """A frozen container of the same items, or a plain text; the value itself if it is neither or already frozen."""
     if isinstance(value, FrozenDict | FrozenList):
         return value
     if isinstance(value, dict):
         return FrozenDict(value)
     if isinstance(value, list | tuple):  # the same in JSON
         return FrozenList(value)
+    if isinstance(value, str):
+        return str.__str__(value)
     return frozenset(value) if isinstance(value, set) else value

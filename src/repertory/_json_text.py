@@ -55,7 +55,9 @@ def json_bytes(value: object) -> bytes:
 
 
 def encode_other(value: Any) -> Any:
-    """A pydantic model or a path as JSON; for ``enc_hook``."""
+    """A pydantic model, a path or a text of a subclass as JSON; for ``enc_hook``."""
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, PurePath):
         return str(value)
     if is_pydantic_model(type(value)):

@@ -111,7 +111,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return [_plain(item, depth + 1) for item in value]
     if is_pydantic_model(kind):
         return kind.model_dump(value, mode="json", by_alias=True)
-    return msgspec.to_builtins(value, str_keys=True)
+    return str.__str__(value) if isinstance(value, str) else msgspec.to_builtins(value, str_keys=True)
 
 
 def _key(key: Any) -> str:

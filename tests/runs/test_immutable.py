@@ -210,6 +210,10 @@ async def test_what_is_handed_in_may_be_changed_afterwards() -> None:
     await journal.aclose()
 
 
+class Word(str):
+    """A text of a subclass, as libraries return them."""
+
+
 # --- the mechanism -------------------------------------------------------------------------------------------
 
 values = st.recursive(
@@ -236,6 +240,14 @@ def _inside(value: Any) -> Iterator[Any]:
     yield value
     for _, inner in parts(value):
         yield from _inside(inner)
+
+
+def test_what_a_set_holds_stays_hashable() -> None:
+    """A set of tuples, or of texts of a subclass, is frozen as it is, and such texts elsewhere become plain ones."""
+    frozen = freeze({"pairs": {(1, 2)}, "words": {Word("a")}, "list": [Word("a")]})
+    assert frozen == {"pairs": {(1, 2)}, "words": {"a"}, "list": ["a"]}
+    assert type(frozen["list"][0]) is str
+    assert type(freeze(Word("a"))) is str
 
 
 def test_the_error_says_what_to_do() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -17,9 +18,10 @@ from backends import RunAsync
 from failing_journals import SlowJournal
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound
-from repertory.llm.messages import ToolUse, text_of
-from repertory.llm.model import ModelRequest
+from repertory.llm.messages import Text, ToolUse, text_of
+from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record.sqlite_journal import MemoryJournal
+from repertory.runs import events
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.torture.storms import cancel_storm, cancelled_after, disagreements, unheard
 
@@ -364,5 +366,43 @@ def test_a_call_from_another_event_loop_is_refused_and_harms_nobody(run_async: R
     async def hang(_: ModelRequest) -> str:
         await anyio.sleep_forever()
         return ""
+
+    run_async(main)
+
+
+class Markup(str):
+    """A text of a subclass, as libraries return them."""
+
+
+class Letter(msgspec.Struct):
+    """A typed task and payload."""
+
+    text: str
+
+
+def test_a_text_of_a_subclass_is_taken_as_its_text_wherever_it_is_handed_in(run_async: RunAsync) -> None:
+    """msgspec writes no subclasses: a run whose id was one had begun when its spawn failed."""
+    clerk = rp.Agent(Markup("clerk"), Markup("Sort."), description=Markup("It sorts."), model=Markup("offline"))
+    typed = rp.Agent("typed", input=Letter, payload=Letter)
+    lead = rp.Agent("lead", team=[clerk], approvals=rp.Approvals(ask=["delegate"]), options={"stop": [Markup("End.")]})
+
+    async def main() -> None:
+        def answer(request: ModelRequest) -> ModelResponse | ToolUse:
+            if len(request.messages) == 1 and request.tools:
+                return call("delegate", agent="clerk", task="Sort.")
+            return ModelResponse(content=(Text(Markup("Done.")),), stop_reason="end_turn", usage=Usage(1, 1))
+
+        async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(lead, Markup("Sort."), run_id=Markup("run-1"), options={"by": Markup("me")})
+            async for event in run.events():
+                if isinstance(event, events.ApprovalRequested):
+                    await run.deny(event.call_id, Markup("Not now."), by=Markup("me"))
+            assert await run.ask(Markup("And now?"), message_id=Markup("one")) == "Done."
+            fork = await supervisor.fork(Markup("run-1"), new_id=Markup("two"), text=Markup("Again."), agent=lead)
+            assert await fork.wait_result() == "Done."
+            for task in (Letter(Markup("Sort.")), Markup('{"text":"Sort."}')):
+                run = await supervisor.spawn(typed, task, payload=Letter(Markup("P")))
+                assert await run.wait_result() == "Done."
+                assert (run.task, run.payload) == ('{"text":"Sort."}', Letter("P"))
 
     run_async(main)

@@ -24,7 +24,7 @@ from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.memory import MemoryMode, PayloadScope
-from repertory.record.rows import encode_json
+from repertory.record.rows import encode_json, plain_text
 from repertory.tools import Approvals, Tool, tool
 from repertory.tools.decorator import how_to_list, is_plain_function
 from repertory.tools.tool_sets import ToolSet
@@ -159,10 +159,14 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
     placement: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
+        words = "be a letter, then letters, digits, _ and -, at most 64 in all"
+        msgspec.structs.force_setattr(self, "name", check_pattern("agent name", self.name, _NAME, words))
         where = f"agent {self.name}"
         # msgspec does not look at what is passed in code.
         check_types(f"{where}: ", self, _FIELDS)
+        for name in ("instructions", "description", "model"):
+            if isinstance(text := getattr(self, name), str):
+                msgspec.structs.force_setattr(self, name, plain_text(text))
         freeze_fields(self, "options", sequences=("tools", "team", "disabled_tools", "placement"))
         self._check_options(where)
         self._make_tools()

@@ -13,6 +13,7 @@ from repertory._json_types import JsonType, inlined, resolve
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
+from repertory.record.rows import plain_text
 from repertory.tools.schema import render_signature
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -35,11 +36,9 @@ def read_task(agent: Agent[Any], task: object) -> str:
     """
     kind = agent.input_type
     if kind is None:
-        check_text("a task", task)
-        assert isinstance(task, str)
-        return task
+        return check_text("a task", task)
     try:
-        given = decode_text(task) if isinstance(task, str) else decode_text(kind.write(task))
+        given = decode_text(plain_text(task)) if isinstance(task, str) else decode_text(kind.write(task))
         return kind.write(kind.read(given))
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
@@ -55,10 +54,10 @@ def _shape(kind: JsonType) -> str:
     return render_signature(kind.name, {"required": [], **fields, "$defs": kind.schema.get("$defs", {})})
 
 
-def check_run_id(run_id: str) -> None:
-    """Raise ``ConfigurationError`` for an invalid root id: file names and the ids of runs below are made from it."""
+def check_run_id(run_id: str) -> str:
+    """Return a valid root id: file names and the ids of runs below are made from it; else ``ConfigurationError``."""
     words = "be a letter or digit, then letters, digits, _ and -, at most 100 in all"
-    check_pattern("run_id", run_id, _RUN_ID, words)
+    return check_pattern("run_id", run_id, _RUN_ID, words)
 
 
 def show_task(agent: Agent[Any], task: str) -> str:

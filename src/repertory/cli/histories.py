@@ -77,7 +77,6 @@ async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *,
             new = await client.fork(found, iteration, text=text, rewind=rewind)
             return new_run(new, "follow it with: repertory attach")
     wanted, new = Fork(iteration=iteration, text=text, rewound=rewind), new_id("run")
-    wanted.check()
     path = databases_to_read(at.db)[0]
     async with open_journal(path) as journal:
         row = find_run(await journal.read_runs(), run_id)

@@ -23,6 +23,7 @@ from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block
 from repertory.loop.teams import Unfinished
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, Record
+from repertory.record.rows import plain_text
 from repertory.runs.events import (
     AnyEvent,
     ApprovalDecided,
@@ -140,7 +141,7 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
         await _wait_until_checkable(live, call_id)
     request, known = live.waits.requested.get(call_id), live.waits.decided.get(call_id)
     journal = live.shared.journal
-    arguments, reason, by = journal.redact((arguments, reason, by))
+    arguments, reason, by = journal.redact((arguments, plain_text(reason), plain_text(by)))
     try:
         canonical_json(arguments)
     except (TypeError, ValueError, RecursionError) as error:

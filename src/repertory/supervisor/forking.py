@@ -59,6 +59,9 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
         text: A message from the user to the fork; None for none.
         new_id: The fork's id; None generates one.
         rewound: Whether it replaces the original, which is ended if it has not ended.
+
+    Raises:
+        ConfigurationError: It can never be fulfilled.
     """
 
     iteration: int | None = None
@@ -66,24 +69,22 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     new_id: str | None = None
     rewound: bool = False
 
+    def __post_init__(self) -> None:
+        check_number("fork: iteration", self.iteration, int, least=0, none=True)
+        if self.text is not None:
+            msgspec.structs.force_setattr(self, "text", check_text("a message", self.text))
+        if self.new_id is not None:
+            msgspec.structs.force_setattr(self, "new_id", check_run_id(self.new_id))
+
     def request(self, journal: Journal) -> str:
         """A key that distinguishes a repeated call from one for a different fork."""
         said = None if self.text is None else journal.redact(self.text)
         return f"fork-{blake2b(encode_json([said, self.rewound]).encode(), digest_size=12).hexdigest()}"
 
-    def check(self) -> None:
-        """Raise ``ConfigurationError`` for a request that can never be fulfilled."""
-        check_number("fork: iteration", self.iteration, int, least=0, none=True)
-        if self.text is not None:
-            check_text("a message", self.text)
-        if self.new_id is not None:
-            check_run_id(self.new_id)
-
 
 async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any] | None, context: Any) -> LiveRun:
     """Start a fork; see ``Supervisor.fork`` and ``Supervisor.rewind``. It is not durable yet."""
     check_text("a run_id", run_id)
-    wanted.check()
     journal = runtime.shared.journal
     row = await journal.read_run(run_id)
     origin = row.started

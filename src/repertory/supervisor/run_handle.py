@@ -374,7 +374,7 @@ class Run(Generic[ResultT]):
             await live.wait_for_change()
 
     async def _say(self, text: str, message_id: str, *, again: bool = False) -> None:
-        check_text("a message", text)
+        text = check_text("a message", text)
         journal = self._live.shared.journal
         said = Said(journal.redact(text))  # as it will be read back, to recognize a repeated message
         await anyio.lowlevel.checkpoint()
@@ -494,5 +494,4 @@ def _checked_id(message_id: str | None) -> str:
     if message_id is None:
         return new_id("msg")
     words = "have 1 to 200 printable ASCII characters without spaces"
-    check_pattern("message_id", message_id, _MESSAGE_ID, words)
-    return message_id
+    return check_pattern("message_id", message_id, _MESSAGE_ID, words)

@@ -135,11 +135,9 @@ class Supervisor:
         check_labels("labels", labels)
         asked = read_task(agent, task)
         check_prices(agent, self._runtime.shared.models)
-        if run_id is not None:
-            check_run_id(run_id)
         runtime = self._runtime
         started = RunStarted(
-            run_id=run_id or new_id("run"),
+            run_id=new_id("run") if run_id is None else check_run_id(run_id),
             agent=agent.name,
             task=asked,
             at=runtime.shared.clock(),

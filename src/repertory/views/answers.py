@@ -133,19 +133,17 @@ class _Reader:
         self._results: list[object] = []  # the calls of the server's own tools that have a result
 
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
-        received = [(block, _json_of(block)) for block in content]
-        present = [(place, raw) for place, (_, raw) in enumerate(received) if raw]
-        last = max([place for place, raw in present if not _is_blank(raw)], default=-1)
-        self._results = [raw["tool_use_id"] for _, raw in present if "tool_use_id" in raw]
+        received = [_json_of(block) for block in content]
+        last = max([place for place, raw in enumerate(received) if raw and not _is_blank(raw)], default=-1)
+        self._results = [raw["tool_use_id"] for raw in received if raw and "tool_use_id" in raw]
         kept: list[Block] = []
-        for place, (block, raw) in enumerate(received):
+        for place, raw in enumerate(received):
             if self._remaining < 0:
                 break
             read = self._block(raw, last=place == last) if raw else None
-            same = read is not None and encode_block(read) == raw
-            self.changed = self.changed or not same
+            self.changed = self.changed or read is None or encode_block(read) != raw
             if read is not None:
-                kept.append(cast("Block", block) if same else read)
+                kept.append(read)
         if self._remaining < 0:
             self.changed = True
             kept.append(Text(f"[The rest of this answer was left out: it has more than {self._most:,} characters.]"))
