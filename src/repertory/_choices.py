@@ -157,9 +157,8 @@ def check_fields(where: str, message: msgspec.Struct) -> None:
     """
     fields = msgspec.structs.asdict(message)
     for name, kind in _fields_of(type(message)):
-        if isinstance(fields[name], msgspec.Struct):
-            check_fields(where, fields[name])
-        elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):  # msgspec would make one of a dict
+        is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        if is_struct and not isinstance(fields[name], msgspec.Struct):  # msgspec would make one of a dict
             raise ConfigurationError(f"{where}: Expected `{kind.__name__}`, got {show(fields[name])} - at `$.{name}`")
     try:
         msgspec.convert(fields, type(message))
@@ -168,6 +167,9 @@ def check_fields(where: str, message: msgspec.Struct) -> None:
     except (UnicodeError, AttributeError):  # which do not say where
         for name, kind in _fields_of(type(message)):
             check_value(f"{where}: {name}", fields[name], kind)
+    for value in fields.values():
+        if isinstance(value, msgspec.Struct):
+            check_fields(where, value)
 
 
 def check_struct(made: msgspec.Struct) -> None:

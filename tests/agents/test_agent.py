@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -209,6 +209,11 @@ def test_an_option_that_is_no_option_is_refused(options: Any, words: str) -> Non
     """Another model there would be paid for and not be counted; what is no JSON would end the run at its first call."""
     with pytest.raises(ConfigurationError, match=f"agent a: .*{words}"):
         rp.Agent("a", options=options)
+
+
+def test_the_types_of_its_fields_can_be_read() -> None:
+    """Tools that read annotations, such as msgspec for a struct that holds an agent, find every name in them."""
+    assert {"name", "output", "input"} <= set(get_type_hints(rp.Agent))
 
 
 def test_an_agent_is_shown_by_what_was_said_of_it() -> None:

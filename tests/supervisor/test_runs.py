@@ -316,7 +316,10 @@ async def test_what_says_nothing_is_refused(text: Any) -> None:
             await supervisor.resume(text)
 
 
-@pytest.mark.parametrize("wrong", [{"agent": None}, {"agent": "clerk"}, {"options": [1]}, {"agent_ref": 5}])
+AN_AGENT = {"agent_ref": rp.Agent("clerk")}
+
+
+@pytest.mark.parametrize("wrong", [{"agent": None}, {"agent": "clerk"}, {"options": [1]}, {"agent_ref": 5}, AN_AGENT])
 async def test_arguments_of_another_type_are_refused_before_anything_is_durable(wrong: dict[str, Any]) -> None:
     """One error of ours, that says what came, and no run on record."""
     async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
