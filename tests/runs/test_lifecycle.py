@@ -185,6 +185,25 @@ async def test_a_resumed_run_does_not_repeat_what_was_added_before() -> None:
     assert [event.position for event in heard] == [0, 1, 2, 3]
 
 
+async def test_a_run_that_is_tried_again_keeps_its_listeners_and_the_count_of_their_errors() -> None:
+    """Those of its spawn too, as it is the same ``Run``; its agent's are those of the definition it continues with."""
+    heard: list[MessageEvent] = []
+
+    def fail(event: MessageEvent) -> None:
+        heard.append(event)
+        raise ValueError(event.position)
+
+    model = ScriptedModel([rp.errors.ModelUnavailable("no"), "Done.", "Again."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(clerk(on_lifecycle=heard.append), "Read.", on_lifecycle=fail)
+        await run.wait_ended()
+        assert (await supervisor.retry(run.id, agent=clerk())).id == run.id
+        assert await run.wait_result() == "Done."
+        await run.ask("And now?")
+        assert [event.position for event in heard] == [0, 0, 1, 2, 3]
+        assert run.listener_errors == 4
+
+
 async def test_a_listener_that_nobody_would_await_is_refused() -> None:
     """A coroutine function would silently never run."""
 

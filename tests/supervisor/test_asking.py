@@ -325,6 +325,24 @@ async def test_sub_agents_of_earlier_turns_stay_ended() -> None:
         assert [row.state for row in rows] == ["done", "stopped"]
 
 
+async def test_a_run_that_is_asked_again_keeps_the_sub_agents_that_it_had() -> None:
+    """In their order, whether or not a later turn finds them again."""
+
+    start, delegate = (call(name, agent="worker", task=name) for name in ("delegate_start", "delegate"))
+    model = ScriptedModel([start, call("delegate_collect"), "Done.", delegate, "Done.", "Done.", "Done."])
+    worker = rp.Agent("worker", model=FunctionModel(lambda _: "Dug."))
+    agent = rp.Agent("lead", team=[worker], model=model, delegation=rp.Delegation(background=True))
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(agent, "First?")
+        with anyio.fail_after(PATIENCE):
+            await run.wait_result()
+            for question in ("Second?", "Third?", "Fourth?"):
+                await run.ask(question)
+        assert [child.task for child in run.children] == ["delegate_start", "delegate"]
+        assert [child.id for child in run.children] == [row.started.run_id for row in (await supervisor.runs())[1:]]
+        assert [await child.wait_ended() for child in run.children] == [child.state for child in run.children]
+
+
 async def test_a_sub_agent_that_has_ended_hears_nothing_more() -> None:
     """It is said to whom."""
     worker = rp.Agent("worker", model=ScriptedModel(["Dug."]))

@@ -97,6 +97,7 @@ class LiveRun:
         ending: Whether it takes no more messages.
         asked: The iteration after which the user last sent a message; 0 for the task.
         successor: The object of the same run after it continued in this process.
+        listeners: Whom ``spawn`` was told to tell of its messages, in addition to its agent's own listener.
         since: The time of the tree's clock when its first iteration began; None before.
         overdue: The time limit for which it was killed; None for none.
         end: How it ended, once that is being written to the disk.
@@ -169,8 +170,6 @@ class LiveRun:
         self.line = Line(agent.delegation.parallel, shared.clock)
         self.watch = Watch(shared.alerts) if shared.alerts is not None else None
         self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
-        if agent.on_lifecycle is not None:
-            self.listeners.append(agent.on_lifecycle)
         self.show = shared.hub.publish
         self.ended = anyio.Event()
         self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
@@ -188,6 +187,15 @@ class LiveRun:
         while live.successor is not None:
             live = live.successor
         return live
+
+    def succeed(self, earlier: LiveRun) -> None:
+        """Become the newest object of the run, and take over what no record has: listeners, and who ended below it."""
+        earlier.successor = self
+        self.listeners, self.listener_errors = earlier.listeners, earlier.listener_errors
+        # One that was stopped together with it may continue with it.
+        self.children = [each for each in earlier.children if each.state in ("done", "failed") or each.stop_asked]
+        for child in self.children:
+            child.parent = self
 
     @property
     def end_of_events(self) -> int | None:
@@ -271,12 +279,15 @@ class LiveRun:
             used["seconds"] = self.tally.clock.elapsed - self.since, most
         return used
 
+    @property
+    def _heard_by(self) -> list[Callable[[MessageEvent], object]]:
+        return [each for each in (self.agent.on_lifecycle, *self.listeners) if each is not None]
+
     def notify_listeners(self, events: Iterable[MessageEvent]) -> None:
         """Tell the listeners what happened to messages; errors that they raise are only logged and counted."""
-        if not self.listeners:
-            return
-        named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events]
-        for listener in self.listeners:
+        listeners = self._heard_by
+        named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events] if listeners else []
+        for listener in listeners:
             for event in named:
                 try:
                     listener(event)
@@ -286,7 +297,7 @@ class LiveRun:
 
     def notify_added(self) -> None:
         """Tell the listeners of the entries added since the last call."""
-        if self.listeners:
+        if self._heard_by:
             snapshot = self.ledger.snapshot()
             notified, self.notified = self.notified, len(snapshot)
             self.notify_listeners(added(snapshot[notified:]))

@@ -47,7 +47,6 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
         row = await live.shared.journal.read_run(live.run_id)
         runtime.check(live.agent, row.started)
         going = await runtime.continue_run(row, live.agent, ended=(), context=live.context, said=(message_id, said))
-        going.listeners[:] = live.listeners
         if going.begun is not None:
             await going.begun.wait()
 

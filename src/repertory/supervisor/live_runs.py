@@ -75,14 +75,14 @@ class LiveRuns:
         """Make ``live`` the newest object of its run, so that holders of an earlier one find it."""
         earlier, self._newest[live.run_id] = self._newest.get(live.run_id), live
         if earlier is not None and earlier is not live:
-            earlier.successor = live
+            live.succeed(earlier)
 
     @staticmethod
     def attach(live: LiveRun) -> None:
         """Add a run to its parent's children, in place of an earlier object of it."""
         if live.parent is not None:
-            others = [child for child in live.parent.children if child.run_id != live.run_id]
-            live.parent.children = [*others, live]
+            by_id = {child.run_id: child for child in live.parent.children}
+            live.parent.children = [*(by_id | {live.run_id: live}).values()]
 
     def remove_tree(self, root: LiveRun) -> None:
         """Remove a run and those below it: they have ended, or are under way elsewhere."""

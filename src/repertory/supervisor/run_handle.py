@@ -169,7 +169,10 @@ class Run(Generic[ResultT]):
 
     @property
     def children(self) -> tuple[Run[Any], ...]:
-        """The runs of its sub-agents, oldest first; of a resumed run, those that had not ended before."""
+        """The runs of its sub-agents, oldest first; without those that had ended before this process had the run.
+
+        ``Journal.read_runs(below=run_id)`` lists all of them.
+        """
         return tuple(Run[Any](child, self._runtime) for child in self._live.children)
 
     @property

@@ -111,7 +111,8 @@ class Supervisor:
             labels: Labels that a machine must offer to run it, in addition to the agent's ``placement``, if several
                 machines share a journal.
             on_lifecycle: Called for what happens to each message of this run, in addition to the agent's own listener;
-                see ``Agent``. It is not recorded: a run that another process resumes has only its agent's listener.
+                see ``Agent``. It is not recorded: a run that is resumed keeps it only if this process still holds the
+                ``Run``.
 
         Raises:
             ConfigurationError: The task is empty or does not fit the agent's ``input``; the agent's model cannot be
@@ -158,7 +159,7 @@ class Supervisor:
                 live = await runtime.begin(started, agent, payload=payload, context=context)
             else:
                 live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
-            if on_lifecycle is not None and on_lifecycle not in live.listeners:
+            if on_lifecycle is not None and on_lifecycle not in (live.agent.on_lifecycle, *live.listeners):
                 live.listeners.append(on_lifecycle)
         return await self._durable(live)
 
