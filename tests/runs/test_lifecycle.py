@@ -210,8 +210,12 @@ async def test_a_listener_that_nobody_would_await_is_refused() -> None:
     async def listen(event: MessageEvent) -> None:
         """Never called."""
 
-    with pytest.raises(ConfigurationError, match="plain function"):
-        clerk(on_lifecycle=listen)
+    class Listener:
+        __call__ = staticmethod(listen)
+
+    for each in (listen, Listener()):
+        with pytest.raises(ConfigurationError, match="plain function"):
+            clerk(on_lifecycle=each)
     async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
         with pytest.raises(ConfigurationError, match="plain function"):
             await supervisor.spawn(clerk(), "Read.", on_lifecycle=listen)

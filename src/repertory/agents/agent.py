@@ -293,7 +293,8 @@ def check_agent(agent: object) -> None:
 
 def check_listener(listener: object) -> None:
     """Raise ``ConfigurationError`` unless this is None or a plain function; a coroutine would never be awaited."""
-    if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
+    plain = callable(listener) and not any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__)))
+    if listener is None or plain:
         return
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {show(listener)}")
 
