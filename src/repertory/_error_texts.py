@@ -22,5 +22,5 @@ def safe_str(error: Any) -> str:
 
 
 def name_error(error: BaseException) -> str:
-    """``TypeName: message``; for an exception group that of each error in it, not of the group."""
-    return "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}" for leaf in leaves_of(error))
+    """``TypeName: message``, or the name alone; for an exception group that of each error in it, not of the group."""
+    return "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}".removesuffix(": ") for leaf in leaves_of(error))

@@ -328,6 +328,18 @@ async def test_arguments_of_another_type_are_refused_before_anything_is_durable(
         assert await supervisor.runs() == []
 
 
+async def test_an_error_without_words_is_told_by_its_name() -> None:
+    """No colon with nothing behind it."""
+
+    def fail(_: ModelRequest) -> str:
+        raise ExceptionGroup("two", [TimeoutError(), ValueError("no")])
+
+    async with rp.open_supervisor(model=FunctionModel(fail)) as supervisor:
+        run = await supervisor.spawn(agent(), "Go.")
+        with pytest.raises(rp.errors.RunFailed, match=r"failed: TimeoutError; ValueError: no$"):
+            await run.wait_result()
+
+
 def test_run_sync_answers_from_plain_code() -> None:
     """A script needs no event loop of its own."""
     assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."])) == "Gone."
