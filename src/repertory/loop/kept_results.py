@@ -171,14 +171,10 @@ class Results:
         output = self._journal.redact(output)
         if not self._model.profile.documents:
             output = msgspec.structs.replace(output, content=without_documents(output.content))
-        return output, self._shape(use, output)
-
-    def _shape(self, use: ToolUse, output: ToolOutput) -> Shaped:
-        """Decide what the model first sees of a result."""
         if self._policy is None or output.as_is or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and should not be shortened at once.
-            return Shaped(content=output.content)
-        return shape_result(
+            return output, Shaped(content=output.content)
+        return output, shape_result(
             output.content,
             rules=self._policy.rules(use.name),
             content_id=self._citation(use),

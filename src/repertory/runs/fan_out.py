@@ -38,6 +38,22 @@ def worth_warming(head: Head, profile: ModelProfile, warm: bool | None) -> bool:
     return profile.known and cached and base.cache_read < base.cache_write
 
 
+class Place(msgspec.Struct, eq=False):
+    """One sub-agent in the line.
+
+    Attributes:
+        line: The line.
+        wake: Called when its turn may have come.
+        head: The beginning of its first request, if that is worth warming.
+        warms: The digest of the head that its first call is about to write to the cache; "" for none.
+    """
+
+    line: Line
+    wake: Callable[[], None]
+    head: Head | None = None
+    warms: str = ""
+
+
 class Line:
     """The sub-agents of one lead that have not ended, in the order in which they began."""
 
@@ -85,32 +101,3 @@ class Line:
     def _wake(self) -> None:
         for place in self._places:
             place.wake()
-
-
-class Place:
-    """One sub-agent in the line.
-
-    Attributes:
-        wake: Called when its turn may have come.
-        head: The beginning of its first request, if that is worth warming.
-        warms: The digest of the head that its first call is about to write to the cache; "" for none.
-    """
-
-    def __init__(self, line: Line, wake: Callable[[], None]) -> None:
-        self._line = line
-        self.wake = wake
-        self.head: Head | None = None
-        self.warms = ""
-
-    @property
-    def has_turn(self) -> bool:
-        """See ``Line.has_turn``."""
-        return self._line.has_turn(self)
-
-    def answered(self, ttl: float | None) -> None:
-        """See ``Line.answered``."""
-        self._line.answered(self, ttl)
-
-    def leave(self) -> None:
-        """See ``Line.leave``."""
-        self._line.leave(self)

@@ -419,7 +419,7 @@ class LiveRun:
         if self.parent is None:
             self.tally.clock.run(on=False)
         if self.place is not None:
-            self.place.leave()
+            self.place.line.leave(self.place)
         self.stream.close()
         self.ended.set()
         self.wake()
@@ -459,7 +459,7 @@ class LiveRun:
         profile = self.model.profile
         if self.iteration == 0 and worth_warming(head, profile, above.agent.delegation.warm_cache):
             place.head = head
-        while not (place.has_turn or self.desired_state in ("stop", "close")):
+        while not (place.line.has_turn(place) or self.desired_state in ("stop", "close")):
             self.in_line = True
             await self._changed.wait()
         self.in_line = False
@@ -467,7 +467,7 @@ class LiveRun:
     def answered(self, *, refused: bool = False) -> None:
         """Note that a model call is being answered, or that the server did not accept it (``refused``)."""
         if self.place is not None:
-            self.place.answered(None if refused else self.model.profile.cache.ttl)
+            self.place.line.answered(self.place, None if refused else self.model.profile.cache.ttl)
 
     def check_here(self) -> None:
         """Raise ``RunError`` if the run waits for a machine, is under way on another, or is of another event loop."""

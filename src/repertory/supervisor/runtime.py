@@ -478,9 +478,8 @@ class Runtime:
             live.set_desired_state(live.parent.desired_state)
         else:
             self.queue.mark_started(live)
-        self.runs.actors[live.run_id] = ref
-        if live.parent is None:
             live.tally.clock.run(on=True)
+        self.runs.actors[live.run_id] = ref
         if live.agent.limits.seconds is not None:
             self._tasks.start_soon(live.kill_when_overdue)
         self._tasks.start_soon(self._ends.reap, live, ref)
