@@ -1,4 +1,4 @@
-"""What runs share with each other: models opened by name, and a summarizer with much to do."""
+"""What runs share with each other: a journal, models opened by name, and a summarizer with much to do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import MailboxFull, ModelError
+from repertory.errors import ConfigurationError, JournalLocked, MailboxFull, ModelError
 from repertory.llm import ModelRequest
 from repertory.llm.messages import Message, Text
+from repertory.record import open_journal
 from repertory.runs.events import AnyEvent, SummaryRefused
 from repertory.runs.models import open_models
 from repertory.summarizer import SummarizeResult
-from repertory.testing import ScriptedModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.server import open_messages_server
 
 
@@ -81,3 +82,20 @@ async def test_a_summarizer_whose_mailbox_is_full_crashes_no_run(mode: str) -> N
         refused = [event for event in events if isinstance(event, SummaryRefused)]
         assert run.statistics().summaries_refused == len(refused) >= 3
         summarizer.resume()
+
+
+async def test_a_journal_has_one_supervisor_at_a_time() -> None:
+    """A second one would make the calls of a run again that the first is making, and one of the two would fail it."""
+    async with open_journal() as journal:
+        model = FunctionModel(lambda _: "Done.")
+        async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+            with pytest.raises(JournalLocked, match="another supervisor in this process"):
+                async with rp.open_supervisor(journal=journal):
+                    pass
+            run = await supervisor.spawn(rp.Agent("clerk"), "Go.", run_id="run-1")
+            assert await run.wait_result() == "Done."
+        with pytest.raises(ConfigurationError, match="path must be given to open_journal"):
+            async with rp.open_supervisor("runs.db", journal=journal):
+                pass
+        async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+            assert await (await supervisor.resume("run-1", agent=rp.Agent("clerk"))).wait_result() == "Done."

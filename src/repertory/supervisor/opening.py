@@ -6,10 +6,10 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import anyio
 
@@ -21,6 +21,7 @@ from repertory.agents.agent import Agent, ResultT, check_model
 from repertory.errors import (
     ConfigurationError,
     JournalError,
+    JournalLocked,
 )
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor, MemoryQuota
@@ -52,6 +53,7 @@ Backend: TypeAlias = Literal["trio", "asyncio"]
 
 
 _ALERTS = AlertThresholds()
+_OWNED: Final[set[Journal]] = set()  # the journals that supervisors of this process use, apart from shared ones
 
 
 @asynccontextmanager
@@ -118,13 +120,15 @@ async def open_supervisor(
 
     Raises:
         LeaseLost: Another machine has taken over this one's runs, if several share the journal.
-        JournalError: The file cannot be opened: it is locked, too new or not a journal. Or the journal failed later:
-            then the block is cancelled, and leaving it raises this error itself.
+        JournalError: The file cannot be opened: it is locked, too new or not a journal; or another supervisor uses
+            ``journal``. Or the journal failed later: then the block is cancelled, and leaving it raises this error
+            itself.
         ConfigurationError: The model, ``summaries``, ``alerts`` or another option has a wrong type or value; a value to
             redact is shorter than 8 characters; or ``REPERTORY_PLAIN_LOOPS`` is neither 1 nor 0.
     """
-    if journal is not None and redact:
-        raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
+    if journal is not None and (redact or path is not None):
+        what = "redact" if redact else "path"
+        raise ConfigurationError(f"open_supervisor: {what} must be given to open_journal, which opened the journal")
     check_type("open_supervisor: journal", journal, Journal | None, "an open Journal, or None")
     check_model(model, "open_supervisor: model")
     if summaries is not None and (isinstance(summaries, str) or not isinstance(summaries, Sequence)):
@@ -153,6 +157,7 @@ async def open_supervisor(
         async with AsyncExitStack() as stack:
             if journal is None:
                 journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
+            stack.enter_context(_owning(journal))
             stack.enter_context(redacted_log(journal.redact))
             machines = await _join_machines(stack, journal, name=name, labels=labels, lease=lease)
             models = await stack.enter_async_context(open_models(model, summaries))
@@ -229,6 +234,19 @@ async def open_supervisor(
         if all(isinstance(leaf, of_it) for error in errors for leaf in leaves_of(error)):
             raise leaves[0] from leaves[0].__cause__
         raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
+
+
+@contextmanager
+def _owning(journal: Journal) -> Generator[None]:
+    """Be the only supervisor of a journal: two loops would ruin the record of a run, and make its calls twice."""
+    if journal in _OWNED:
+        raise JournalLocked("another supervisor in this process uses this journal: spawn there, or close it first")
+    if not journal.is_shared:
+        _OWNED.add(journal)
+    try:
+        yield
+    finally:
+        _OWNED.discard(journal)
 
 
 @asynccontextmanager
