@@ -17,7 +17,7 @@ import repertory as rp
 from backends import RunAsync
 from failing_journals import SlowJournal
 from patience import PATIENCE
-from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound
+from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound, RunStopped
 from repertory.llm.messages import Text, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record.sqlite_journal import MemoryJournal
@@ -194,8 +194,8 @@ async def test_a_malformed_message_id_is_refused(message_id: Any) -> None:
             await run.send("More.", message_id=message_id)
 
 
-async def test_a_closed_supervisor_says_what_to_do_with_its_runs() -> None:
-    """They hear nothing more, whether done or interrupted, and nobody who waits too late is told "stopped"."""
+async def test_a_closed_supervisor_says_what_became_of_its_runs_and_what_to_do_with_a_message() -> None:
+    """Its runs hear nothing more, whether they are done or were interrupted; the latter are not taken for stopped."""
     hold = FunctionModel(lambda _: trio.sleep_forever())
     async with rp.open_supervisor(model=FunctionModel(lambda _: "Done."), drain_timeout=0) as supervisor:
         done = await supervisor.spawn(clerk(), "Go.")
@@ -204,10 +204,10 @@ async def test_a_closed_supervisor_says_what_to_do_with_its_runs() -> None:
     for run in (done, going):
         with pytest.raises(RunError, match="its supervisor is closed; resume it in another one"):
             await run.send("More.")
-    with pytest.raises(
-        rp.errors.RunStopped, match="has not ended, and its supervisor is closed: wait within its block"
-    ):
+    with pytest.raises(RunStopped, match=r"was interrupted after \d iterations; wait within its supervisor.s block"):
         await going.wait_result()
+    with pytest.raises(RunError, match=r"has ended \(interrupted\); nothing more is shown"):
+        await going.pin(0)
 
 
 async def test_a_run_of_this_process_is_found_by_its_id() -> None:

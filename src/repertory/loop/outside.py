@@ -267,7 +267,9 @@ def _check_same(known: Sequence[ApprovalDecided], *, allowed: bool, arguments: J
 
 def _check_still_waits(live: LiveRun, call_id: str) -> None:
     if live.is_ending:
-        raise RunError(f"run {live.run_id} has ended ({live.state}); if it can be resumed, its calls wait again then")
+        raise RunError(
+            f"run {live.run_id} has ended ({live.how_ended}); if it can be resumed, its calls wait again then"
+        )
     if not live.waits.is_open(call_id):
         raise RunError(f"call {call_id} of run {live.run_id} does not wait any more; it has its result")
 

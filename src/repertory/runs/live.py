@@ -393,6 +393,13 @@ class LiveRun:
         """Whether no further message to it will be read before it has ended."""
         return self.ending or self.ended.is_set() or self.desired_state == "stop"
 
+    @property
+    def how_ended(self) -> str:
+        """For messages: its final state; ``interrupted`` if it can be resumed, ``ending`` while it is not known."""
+        if self.end is not None:
+            return self.end.state
+        return "interrupted" if self.ended.is_set() else "ending"
+
     def end_of_killed(self) -> RunEnd:
         """How it ends if it was killed."""
         return RunEnd("stopped") if self.overdue is None else RunEnd.failed(self.overdue)
@@ -529,4 +536,4 @@ class LiveRun:
             if self._view is not None:
                 return self._view
             await self._changed.wait()
-        raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")
+        raise RunError(f"run {self.run_id} has ended ({self.how_ended}); nothing more is shown to its model")

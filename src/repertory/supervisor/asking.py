@@ -53,9 +53,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
 
 def _why_unheard(live: LiveRun) -> str:
     """Why a run reads no more messages, and what to do instead."""
+    advice = "as it stands below another run; say it to that one"
     if live.end is None or live.parent is None:
-        state: str = live.state if live.end is not None else "interrupted"
         advice = "its supervisor is closed; resume it in another one, and send it there"
-    else:
-        state, advice = live.state, "as it stands below another run; say it to that one"
-    return f"run {live.run_id} has ended ({state}) and did not read the message: {advice}"
+    return f"run {live.run_id} has ended ({live.how_ended}) and did not read the message: {advice}"

@@ -226,7 +226,7 @@ class Run(Generic[ResultT]):
             for path in remove:
                 draft.remove(path)
             if live.ending or live.ended.is_set():
-                raise RunError(f"run {self.id} has ended ({live.state}); its payload is not changed any more")
+                raise RunError(f"run {self.id} has ended ({live.how_ended}); its payload is not changed any more")
             records, _ = changes_of(live, draft.staged("caller"))
             live.shared.journal.submit(records)
             live.adopt_payload(records)
@@ -307,16 +307,13 @@ class Run(Generic[ResultT]):
         """The result of a run that has ended; raises if it has none."""
         if live.lost is not None:
             raise live.lost
-        run = f"run {self.id} of {self.agent.name}"
-        if live.end is None:
-            raise RunStopped(
-                f"{run} has not ended, and its supervisor is closed: wait within its block, or resume the run"
-            )
-        if live.end.state == "done":
+        if live.end is not None and live.end.state == "done":
             return self._read_result(live.end.result or "")
-        if live.end.state == "failed":
+        run = f"run {self.id} of {self.agent.name}"
+        if live.end is not None and live.end.state == "failed":
             raise RunFailed(f"{run} failed: {live.end.error}") from live.end.cause
-        raise RunStopped(f"{run} was stopped after {live.iteration} iterations")
+        resumable = "; wait within its supervisor's block, or resume it" if live.end is None else ""
+        raise RunStopped(f"{run} was {live.how_ended} after {live.iteration} iterations{resumable}")
 
     def _read_result(self, text: str) -> ResultT:
         return cast("ResultT", read_result(self.agent.output_type, text, where=f"the result of run {self.id}"))
