@@ -9,13 +9,7 @@ from __future__ import annotations
 
 from repertory.actors.context import ActorContext
 from repertory.actors.handlers import Accepts, Actor, handler
-from repertory.actors.observation import (
-    ActorStatistics,
-    DeadLetter,
-    DeadLetters,
-    StopReason,
-    SystemStatistics,
-)
+from repertory.actors.observation import ActorStatistics, DeadLetter, DeadLetters, StopReason, SystemStatistics
 from repertory.actors.references import ActorRef, Request
 from repertory.actors.supervision import Overflow, Restart, SpawnOptions, Strategy, Supervision
 from repertory.actors.system import ActorSystem, open_system

@@ -21,19 +21,9 @@ from repertory.memory.items import ItemInfo
 from repertory.memory.payload import Payload
 from repertory.record import Draft
 from repertory.record.entries import Retrieved
-from repertory.record.records import (
-    ContentStored,
-    OutcomeStatus,
-    PayloadChanged,
-    Record,
-    ToolFinished,
-)
+from repertory.record.records import ContentStored, OutcomeStatus, PayloadChanged, Record, ToolFinished
 from repertory.record.waiting import Ticket
-from repertory.runs.events import (
-    AnyEvent,
-    ToolEnded,
-    to_record,
-)
+from repertory.runs.events import AnyEvent, ToolEnded, to_record
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.payloads import changes_of

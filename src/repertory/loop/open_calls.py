@@ -10,10 +10,7 @@ import msgspec
 
 from repertory.llm.messages import ToolResult, ToolUse, tool_uses
 from repertory.record import Draft, Entry, Journal, Ledger
-from repertory.record.records import (
-    ToolFinished,
-    ToolIntended,
-)
+from repertory.record.records import ToolFinished, ToolIntended
 from repertory.tools.repeats import arguments_digest
 
 Fate: TypeAlias = Literal["run", "interrupted"]

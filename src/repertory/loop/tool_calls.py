@@ -27,18 +27,8 @@ from repertory.loop.sharing import Reading
 from repertory.loop.teams import Unfinished
 from repertory.memory.payload import Payload
 from repertory.record import Draft, Entry, Snapshot
-from repertory.record.records import (
-    Record,
-    ToolIntended,
-)
-from repertory.runs.events import (
-    AnyEvent,
-    ResultAwaited,
-    ResultGiven,
-    ToolProgress,
-    ToolStarted,
-    to_record,
-)
+from repertory.record.records import Record, ToolIntended
+from repertory.runs.events import AnyEvent, ResultAwaited, ResultGiven, ToolProgress, ToolStarted, to_record
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
 from repertory.runs.waiting_calls import waiting_id

@@ -24,23 +24,11 @@ from repertory.llm.model import Model
 from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
 from repertory.record import Ledger, RunStatistics
-from repertory.record.records import (
-    EventLogged,
-    PayloadChanged,
-    Record,
-    RunStarted,
-    RunState,
-    RunStateChanged,
-)
+from repertory.record.records import EventLogged, PayloadChanged, Record, RunStarted, RunState, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.alerts import Watch
-from repertory.runs.events import (
-    Alert,
-    AnyEvent,
-    StateChanged,
-    to_record,
-)
+from repertory.runs.events import Alert, AnyEvent, StateChanged, to_record
 from repertory.runs.fan_out import Head, Line, Place, worth_warming
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.log import log

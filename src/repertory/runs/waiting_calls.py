@@ -14,13 +14,7 @@ from repertory._frozen import freeze_fields
 from repertory.llm.messages import Json
 from repertory.record.records import EventLogged
 from repertory.record.waiting import Ticket
-from repertory.runs.events import (
-    ApprovalDecided,
-    ApprovalRequested,
-    ResultAwaited,
-    ResultGiven,
-    from_record,
-)
+from repertory.runs.events import ApprovalDecided, ApprovalRequested, ResultAwaited, ResultGiven, from_record
 
 FromOutside: TypeAlias = ApprovalDecided | ResultGiven
 WAITING_EVENTS: Final = frozenset(

@@ -18,11 +18,7 @@ from repertory._error_texts import leaves_of
 from repertory._postgres_address import Place
 from repertory.actors import open_system
 from repertory.agents.agent import Agent, ResultT, check_model
-from repertory.errors import (
-    ConfigurationError,
-    JournalError,
-    JournalLocked,
-)
+from repertory.errors import ConfigurationError, JournalError, JournalLocked
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor, MemoryQuota
 from repertory.record import open_journal

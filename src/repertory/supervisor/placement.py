@@ -20,13 +20,7 @@ import msgspec
 
 from repertory._ids import is_below, new_id, unit_of
 from repertory.agents.agent import Agent
-from repertory.errors import (
-    ConfigurationError,
-    JournalError,
-    JournalUnreadable,
-    PayloadInvalid,
-    RepertoryError,
-)
+from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
 from repertory.llm.messages import Json
 from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory

@@ -16,11 +16,7 @@ from repertory._choices import show
 from repertory._ids import is_below, unit_of
 from repertory.actors import ActorSystem, Supervision
 from repertory.agents.agent import Agent
-from repertory.errors import (
-    ContextMissing,
-    RunError,
-    RunExists,
-)
+from repertory.errors import ContextMissing, RunError, RunExists
 from repertory.llm.messages import Json
 from repertory.loop.loop import AgentActor
 from repertory.loop.permission import check_rules

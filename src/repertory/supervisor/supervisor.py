@@ -14,12 +14,7 @@ from repertory.agents.agent import Agent, AnyResultT, ResultT, check_agent, chec
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id, read_task
 from repertory.context import MessageEvent
-from repertory.errors import (
-    ConfigurationError,
-    ContentNotFound,
-    RunError,
-    RunNotFound,
-)
+from repertory.errors import ConfigurationError, ContentNotFound, RunError, RunNotFound
 from repertory.llm.messages import Json
 from repertory.loop.permission import check_rules
 from repertory.record.journal import Journal
