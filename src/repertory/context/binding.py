@@ -18,6 +18,7 @@ from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Text
 from repertory.record.records import SummaryStored
 
+LOG_SHARE = 1 / 3  # of the comfort: the log of what is older is dropped, which the summary covers
 _SUMMARY_TOKENS = 1_500  # of a provider's first summary, as in the recorded runs
 _INSTRUCTION_TOKENS = 200
 _MIN_CLEARED = 25_000  # tokens: many small compactions lose the most, as each loses what it does not mention

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from repertory.context.account import Account, rates_of
-from repertory.context.binding import compaction_cost, compaction_gain, signed_cover, signed_tokens
+from repertory.context.binding import LOG_SHARE, compaction_cost, compaction_gain, signed_cover, signed_tokens
 from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.edits import Editor
 from repertory.context.plan import CoverRange, DropThinking, Edit, Plan
@@ -22,7 +22,6 @@ from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 from repertory.shortening.trail import SHARE, Trail, log_head
 
-TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or shortened if necessary
 MIN_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: clearing less is not worth a decision
 
 
@@ -161,11 +160,12 @@ class Course:
 
     def log_tokens(self, view: ViewIndex, upto: int) -> int:
         """Estimate the tokens of the log of everything before a position."""
-        covers = sum(text_tokens(text) for cover in view.plan.covers for text in _unsigned_texts(cover))
+        signed = sum(map(signed_tokens, view.plan.covers[:1]))  # a provider's summary is always the first cover
+        covers = view.covered - view.restated_tokens(view.plan.start) - signed
         edge = self.write(view, view.snapshot[upto].iteration)  # the window is not written yet
         window = max(0, view.tokens_before(upto) - view.tokens_before(edge))
         log = covers + self.editor.trail.chars(edge) // 4 + round(SHARE * window)
-        return min(log, round(TRAIL_SHARE * self.comfort))
+        return min(log, round(LOG_SHARE * self.comfort))
 
     def _newest_log(self, view: ViewIndex, upto: int) -> list[str]:
         """Return the stretches of the log of everything before a position: as many of the newest as fit."""
@@ -173,9 +173,9 @@ class Course:
         trail.write(snapshot, upto)
         text = trail.text(plan.start, upto, talk=("assistant",))
         span = snapshot[plan.start].iteration, snapshot[upto - 1].iteration
-        written = [text for cover in plan.covers for text in _unsigned_texts(cover)]
+        written = [block.text for cover in plan.covers for block in cover.content if isinstance(block, Text)]
         stretches = [*written, f"{log_head(*span, retrieval=self.policy.retrieval)}\n{text}" if text else ""]
-        room, kept = TRAIL_SHARE * self.comfort, list[str]()
+        room, kept = LOG_SHARE * self.comfort, list[str]()
         for stretch in reversed(stretches):
             room -= text_tokens(stretch)
             if room < 0:
@@ -338,11 +338,6 @@ class Course:
         if decision.counted:
             self.charged = 0.0
         return decision
-
-
-def _unsigned_texts(cover: CoverRange) -> list[str]:
-    """Return the texts of a cover, except for the words that the provider signed."""
-    return [block.text for block in cover.content if isinstance(block, Text)]
 
 
 def _first_position(edit: Edit) -> int:

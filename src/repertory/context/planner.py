@@ -24,7 +24,7 @@ import msgspec
 
 from repertory.context.account import cliffs_of
 from repertory.context.binding import Compaction, wanted_compaction
-from repertory.context.course import MIN_CLEARED, TRAIL_SHARE, Candidate, Course, Fold
+from repertory.context.course import MIN_CLEARED, Candidate, Course, Fold
 from repertory.context.decisions import Decision
 from repertory.context.edits import best_summary, merge_edits
 from repertory.context.fitting import Fitting
@@ -38,6 +38,7 @@ from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
+_TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or shortened if necessary
 _NO_SUMMARIES: Mapping[int, str] = MappingProxyType({})
 
 
@@ -250,7 +251,7 @@ class Planner:
         """With a fold, swap in a model's summary for trail that has outgrown its share, if what is left pays for it."""
         view = now.view
         summary = self._ready_summary(now)
-        if summary is None or sum(cover.tokens for cover in view.plan.covers) <= TRAIL_SHARE * self._course.comfort:
+        if summary is None or sum(cover.tokens for cover in view.plan.covers) <= _TRAIL_SHARE * self._course.comfort:
             return []
         rewritten = view.covered - view.view_tokens(summary.first, summary.last + 1) + summary.tokens
         if not costless and (self._course.rates.write - self._course.rates.read) * rewritten > remaining_bank:
