@@ -58,7 +58,7 @@ def test_any_text_and_any_json_survive_exactly(
         0,
         content=(Text(text), ToolUse("id", "name", metadata), ToolResult("id", text)),
         metadata=metadata,
-        step_id=step,
+        url=step,
         created_at=at,
         tokens=tokens,
     )
@@ -74,8 +74,8 @@ def test_a_text_of_a_subclass_is_kept_as_its_text() -> None:
     class Step(str, enum.Enum):  # noqa: UP042 - a StrEnum has another str()
         FIRST = "one é"
 
-    back = there_and_back(kit.appended("r", 0, step_id=Step.FIRST))
-    assert back.entry.step_id == "one é"  # type: ignore[union-attr]
+    back = there_and_back(kit.appended("r", 0, url=Step.FIRST))
+    assert back.entry.url == "one é"  # type: ignore[union-attr]
 
 
 @given(st.one_of(kit.json_values, kit.texts))
@@ -95,7 +95,7 @@ def test_json_comes_back_as_it_was(value: object) -> None:
         (kit.appended("r", 0, created_at=float("nan")), "nan"),
         (kit.appended("r", 2**63), "64 bits"),
         (kit.appended("r", 0, metadata={"x": object()}), "unsupported"),
-        (kit.appended("r", 0, step_id=b"bytes"), "bytes"),
+        (kit.appended("r", 0, url=b"bytes"), "bytes"),
         (kit.appended("r", 0, content=None), "None"),
         ("no record", "not a record"),
     ],
@@ -109,7 +109,7 @@ def test_what_cannot_be_kept_is_refused_with_the_reason(record: Any, reason: str
 def test_a_text_too_long_for_sqlite_is_refused() -> None:
     """A quarter of a gigabyte in one field is an error of the caller, not the end of the journal."""
     with pytest.raises(RecordRefused, match=f"longer than {MAX_TEXT}"):
-        encode_records([kit.appended("r", 0, step_id="x" * (MAX_TEXT + 1))])
+        encode_records([kit.appended("r", 0, url="x" * (MAX_TEXT + 1))])
 
 
 class Inner(msgspec.Struct, frozen=True):

@@ -67,7 +67,12 @@ async def test_a_refused_prompt_is_sent_again_smaller_and_the_run_goes_on() -> N
         run = await supervisor.spawn(clerk(rp.ContextPolicy()), "Read.")
         assert await run.wait_result() == "Done."
         decisions = await supervisor.journal.read_decisions(run.id)
+        entries = await supervisor.journal.read_entries(run.id)
     assert refused(server) == [10]
+    turns = [entry.model_call for entry in entries if entry.role == "assistant"]
+    assert turns == [
+        call for call in range(1, len(sent(server)) + 1) if call != 11
+    ]  # each names the call that wrote it
     assert "recovery" in {decision.kind for decision in decisions}
     check_that_nothing_was_sent_twice(server)
 

@@ -255,7 +255,7 @@ class Loop:
                     if self._live.try_to_end():
                         raise ModelRefused(_refusal(answer, response.extra))
                     return []
-                calls = await self._caller.keep(answer, iteration, replied)
+                calls = await self._caller.keep(answer, iteration, shown.call, replied)
                 if answer.rejected and not calls:
                     self._count_nudge()
                 return calls

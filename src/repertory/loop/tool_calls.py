@@ -99,15 +99,22 @@ class Caller:
         if self._live.state == "waiting":  # an earlier incarnation waited, and its calls are taken up again
             self._live.enter("running")
 
-    async def keep(self, answer: Answer, iteration: int, records: Sequence[Record]) -> list[OpenCall]:
-        """Record an answer, its records, and a result for each call that is not made, in one transaction.
+    async def keep(self, answer: Answer, iteration: int, call: int, records: Sequence[Record]) -> list[OpenCall]:
+        """Record the answer to a model call, its records, and a result for each tool call that is not made, in one
+        transaction.
 
         Returns:
             The other calls, which may now be run.
         """
-        content, reason = answer.content, answer.stop_reason
-        turn = Draft(role="assistant", kind="assistant", content=content, iteration=iteration, stop_reason=reason)
-        uses = tool_uses(content)
+        turn = Draft(
+            role="assistant",
+            kind="assistant",
+            content=answer.content,
+            iteration=iteration,
+            model_call=call,
+            stop_reason=answer.stop_reason,
+        )
+        uses = tool_uses(answer.content)
         results = [error_result(use, answer.rejected[use.id], iteration) for use in uses if use.id in answer.rejected]
         also, ends = [*records], list[AnyEvent]()
         for result in results:

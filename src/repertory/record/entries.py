@@ -68,7 +68,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
             added by the runtime. () if all of it is the tool's.
         url: Where a result came from; "" if it has no address.
         facts: Small facts about a result, as its tool gave them. They are shown with a shortened result.
-        step_id: The step of the run that wrote it, for traces; "" if there are none.
+        model_call: For a model's turn, the number of the call that wrote it, as in ``ModelCalled``; 0 otherwise.
         stop_reason: For a model's turn, why the model stopped; "" otherwise.
         message_id: For a user's message to the run, its id; "" otherwise.
         deduplicated_from: The call whose result it repeats or refers to; "" if it is a result of its own.
@@ -90,7 +90,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[tuple[int, int], ...] = ()
     url: str = ""
     facts: Json = msgspec.field(default_factory=dict)
-    step_id: str = ""
+    model_call: int = 0
     stop_reason: str = ""
     message_id: str = ""
     deduplicated_from: str = ""
