@@ -50,7 +50,7 @@ _FORM = {ord(char): "0" if char in string.hexdigits else "a" for char in string.
 _LOWER = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
 _LINES_PER_END = 50  # lines with a trouble word that are checked from each end: a few with 'fail' may say 'fail-over'
 _LONGEST_NAME = 255  # characters, as for file names: what is longer is data
-_TROUBLE_RATIO = 5  # lines for each one that reports trouble: if more of them do, these do not stand out
+_VERDICTS = 3  # lines that are chosen first: more tell less than rare names do (`docs/context.md` has the table)
 _PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
@@ -301,9 +301,9 @@ class Vocabulary:
 def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> list[str]:
     """Choose the lines that tell most for their length, and return them in their original order.
 
-    A name counts once: a second line with it has that much less value. Errors and verdicts come first if they are few;
-    in code that handles errors they would be every other line. The remaining room goes to the lines around those
-    chosen; of a text without names the beginning is kept. If no line fits, the beginning of the most telling one is.
+    The last lines that report trouble, or how something ended, come first. A name counts once: a second line with it
+    has that much less value. The remaining room goes to the lines around those chosen; of a text without names the
+    beginning is kept. If no line fits, the beginning of the most telling one is.
     Unless all lines fit, an ellipsis replaces encoded data in them.
 
     Args:
@@ -330,9 +330,8 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
         weights.update(dict.fromkeys(names[at], 0.0))
         chosen.append(at)
 
-    verdicts = _verdicts(lines)
     first = room // 2
-    for at in reversed(verdicts) if len(verdicts) * _TROUBLE_RATIO <= len(lines) else ():  # the last says how it ended
+    for at in _verdicts(lines)[: -1 - _VERDICTS : -1]:
         if len(lines[at]) < first:
             first -= len(lines[at]) + 1
             room -= len(lines[at]) + 1
