@@ -26,6 +26,64 @@ def said(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
+OVERFLOWS: dict[str, Any] = {
+    "Bedrock": {"message": "Input is too long for requested model."},
+    "Gemini": said("The input token count (9000) exceeds the maximum number of tokens allowed (8000)."),
+    "xAI": said("This model's maximum prompt length is 8000 but the request contains 9000 tokens."),
+    "Groq": said("Please reduce the length of the messages or completion."),
+    "Mistral": said("Prompt contains 9000 tokens, too large for model with 8000 maximum context length"),
+    "Moonshot": said("Invalid request: Your request exceeded model token limit: 8000 (requested: 9000)"),
+    "Qwen": said("Range of input length should be [1, 8000]"),
+    "MiniMax": said("invalid params, context window exceeds limit (2013)"),
+    "Z.ai": said("Prompt exceeds max length"),
+    "Copilot": said("prompt token count of 9000 exceeds the limit of 8000"),
+    "Poolside": said("Input length 9000 exceeds the maximum allowed input length of 8000 tokens."),
+    "OpenAI": {"error": {"message": "Too much.", "type": "invalid_request_error", "code": "context_length_exceeded"}},
+    "LiteLLM": {"error": {"message": "litellm.ContextWindowExceededError: litellm.BadRequestError", "code": "400"}},
+    "LM Studio": {"error": "The model is loaded with context length of only 8000 tokens, which is not enough. Try to "
+                  "load the model with a larger context length"},
+    "Ollama": said("prompt too long; exceeded max context length by 1000 tokens"),
+    "a gateway": said("Request size exceeds model context window"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", OVERFLOWS.values(), ids=OVERFLOWS)
+def test_a_prompt_beyond_the_window_is_recognized_in_the_words_of_many_servers(body: Any) -> None:
+    """Else the run would end where a smaller prompt would be answered."""
+    assert isinstance(_failures.from_status(PLACE, 400, body, {}).error, PromptTooLong)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This request would exceed your organization's rate limit of 30,000 input tokens per minute",
+        "Too many tokens, please wait before trying again.",
+        "max_tokens: 64000 > 32000, which is the maximum allowed number of output tokens for this model",
+        "messages.3.content.0.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
+        "messages.1.content.0.tool_use.id: String should have at most 64 characters",
+    ],
+)
+def test_other_things_that_are_too_long_or_too_many_are_not_taken_for_the_prompt(words: str) -> None:
+    """A smaller prompt would not help."""
+    assert not isinstance(_failures.from_status(PLACE, 400, said(words), {}).error, PromptTooLong)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"Message": "Unknown field betas"}, "Unknown field betas"),
+        ({"errors": [{"code": 7003, "message": "Could not route"}], "success": False}, "Could not route"),
+        ({"code": 1211, "msg": "model not exist"}, "model not exist"),
+        ({"error": {"error": {"message": "no such field"}}}, "no such field"),
+        ({"error": {"code": 400, "message": "no", "type": "t", "n_ctx": 8192}}, "no [code 400, t, n_ctx 8192]"),
+        ({}, "no explanation"),
+    ],
+)
+def test_what_a_server_says_is_named_wherever_it_says_it(body: Any, words: str) -> None:
+    """Gateways have fields of their own, and some say the most telling thing beside their message."""
+    assert words in str(_failures.from_status(PLACE, 400, body, {}).error)
+
+
 @pytest.mark.parametrize(
     ("status", "body", "error", "passing", "todo"),
     [

@@ -220,6 +220,27 @@ async def test_what_a_server_taught_is_forgotten_with_another(name: str, server:
         ("request (210,000 tokens) exceeds the available context size (200,000 tokens), try", 198_000, 210_000),
         ("The input (210000 tokens) is longer than the model's context length (200000 tokens).", 198_000, 210_000),
         ("request exceeds the available context size. try increasing it [exceed_context_size_error]", 157_500, 0),
+        ("the request exceeds the available context size [n_prompt_tokens 210000, n_ctx 200000]", 198_000, 210_000),
+        (
+            "The number of tokens to keep from the initial prompt is greater than the context length (n_keep: 210000>= "
+            "n_ctx: 4096)",
+            2_096,
+            210_000,
+        ),
+        (
+            "This model's maximum context length is 200000 tokens. However, you requested 2000 output tokens and your "
+            "prompt contains at least 198001 input tokens, for a total of at least 200001 tokens.",
+            198_000,
+            0,
+        ),
+        ("The input token count (210000) exceeds the maximum number of tokens allowed (200000).", 200_000, 210_000),
+        ("maximum prompt length is 200000 but the request contains 210000 tokens", 200_000, 210_000),
+        ("Your request exceeded model token limit: 200000 (requested: 210000)", 200_000, 210_000),
+        ("prompt token count of 210000 exceeds the limit of 200000", 200_000, 210_000),
+        ("Input length 210000 exceeds the maximum allowed input length of 200000 tokens.", 200_000, 210_000),
+        ("Range of input length should be [1, 200000]", 200_000, 0),
+        ("Prompt contains 210000 tokens, too large for model with 200000 maximum context length", 198_000, 210_000),
+        ("prompt too long; exceeded max context length by 1000 tokens", 157_500, 0),
         ("too long", 157_500, 0),
         ("prompt is too long: 9000 tokens > 8000 maximum", 157_500, 0),
         ("maximum context length is 300000 tokens", 157_500, 0),

@@ -26,13 +26,14 @@ from repertory.llm._bounds import ERROR_BYTES, ERROR_CHARS
 from repertory.llm._stream import excerpt
 from repertory.llm.retry import asked_delay
 
-# The wordings of Anthropic, llama.cpp, vLLM, SGLang, LM Studio and Ollama.
+# The wordings of Anthropic, OpenAI, Bedrock, Gemini, xAI, Groq, Mistral, Moonshot, Qwen, MiniMax and Z.ai, of
+# llama.cpp, vLLM, SGLang, LM Studio and Ollama, and of proxies such as LiteLLM, which pass on what others say.
 _TOO_LONG = re.compile(
-    r"prompt is too long|exceed_context_size|context[_ ]length[_ ]exceeded|maximum context length"
-    r"|exceeds? context limit"
-    r"|exceeds? the (?:available |model'?s? )?context|context (?:size|length|window) (?:has been )?exceeded"
-    r"|(?:longer|greater|more) than the (?:model'?s )?(?:maximum )?context|model_context_window_exceeded"
-    r"|exceed(?:s|ed)? (?:the )?context (?:window|length|size)|model context window is \d+",
+    r"(?:prompt|input) (?:is )?too long|prompt exceeds max|exceed_context|larger context length"
+    r"|context[ _]?(?:size|length|window)[ _]?(?:has been )?exceed"
+    r"|exceed(?:s|ed)? (?:[\w']+ ){0,3}(?:context|token limit)|(?:longer|greater|more) than (?:[\w']+ ){0,3}context"
+    r"|max(?:imum)? (?:context|prompt|allowed input) length|model context window is \d"
+    r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length",
     re.IGNORECASE,
 )
 _THINKING = re.compile(
@@ -191,11 +192,18 @@ def no_key(place: Place, why: str = "") -> Failure:
 
 
 def _message_in(body: Any) -> str:
+    """What an error body says: the message, and the plain facts beside it, such as a type, a code or ``n_ctx``."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(error, dict):
-        message = _words(error.get("message")) or _words(error.get("detail"))
-        kind = _words(error.get("type"))  # local servers sometimes say what happened in the type alone
-        return f"{message} [{kind}]" if kind else message
+        said = next((name for name in ("message", "detail") if error.get(name)), None)
+        if said is None:
+            return excerpt(error) if error else ""
+        facts = [
+            f"{'' if name == 'type' else f'{name} '}{_words(value)}"
+            for name, value in error.items()
+            if name != said and value and isinstance(value, str | int)
+        ]
+        return f"{_words(error[said])} [{', '.join(facts)}]" if facts else _words(error[said])
     text = _words(error)
     return text if isinstance(body, dict) or len(text) <= 300 else f"{text[:300]}…"
 

@@ -11,13 +11,20 @@ from repertory.llm.model import Model, ModelRequest, TokenCounter
 _SMALLER = 0.75  # of a refused prompt's tokens, if the server names no limit: one step of up to three
 _PLAUSIBLE = 4  # times more or less than estimated; beyond that the server means something else
 
-# The wordings of Anthropic, llama.cpp, vLLM, SGLang, LM Studio and Ollama; see ``repertory.llm._failures``.
+# The wordings of the servers that ``repertory.llm._failures`` names.
 _NUMBER = r"(\d[\d,]{0,20})(?![\d,])"  # Python refuses to read some thousand digits
 _PROMPT = re.compile(rf"{_NUMBER} tokens > {_NUMBER}")
 _SUM = re.compile(rf"{_NUMBER} \+ {_NUMBER} > {_NUMBER}")
-_WINDOW = re.compile(rf"context[ _](?:length|size|window)\D{{0,20}}{_NUMBER}", re.IGNORECASE)
+_N_CTX = re.compile(rf"n_ctx\W{{0,5}}{_NUMBER}")  # goes first: LM Studio names the prompt's tokens as "context length"
+_WINDOW = re.compile(
+    rf"context[ _](?:length|size|window)(?! by)\D{{0,20}}{_NUMBER}|{_NUMBER} maximum context length", re.IGNORECASE
+)
+_LIMIT = re.compile(rf"(?:allowed|limit|prompt length|should be \[1,)\D{{0,25}}{_NUMBER}", re.IGNORECASE)
+# A server that says "at least" has stopped counting.
 _PROMPT_SIZE = re.compile(
-    rf"(?:request|input) \({_NUMBER} tokens|{_NUMBER} (?:input tokens|in the messages|tokens from the input)",
+    rf"(?:request|input) \({_NUMBER} tokens"
+    rf"|(?<!at least )(?<![\d,]){_NUMBER} (?:input tokens|in the messages|tokens from the input)"
+    rf"|(?:contains|requested:|input length|token count(?: of)?|n_keep:|n_prompt_tokens) \(?{_NUMBER}",
     re.IGNORECASE,
 )
 
@@ -103,9 +110,11 @@ class PromptLimits:
             return _number(found[2])
         if found := _SUM.search(message):
             return _number(found[3]) - _number(found[2])
-        if found := _WINDOW.search(message):
-            window = _number(found[1])
+        if found := _N_CTX.search(message) or _WINDOW.search(message):
+            window = _number(found[found.lastindex or 1])
             return window - min(self._max_tokens, window // 2)
+        if found := _LIMIT.search(message):
+            return _number(found[1])
         return 0
 
 
