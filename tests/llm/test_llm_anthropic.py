@@ -602,6 +602,31 @@ async def test_an_error_may_come_with_the_status_of_a_success(
     assert isinstance(outcome, PromptTooLong)
 
 
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"content-type": "Text/Event-Stream; q=1"}])
+async def test_a_stream_is_read_whatever_a_gateway_calls_it(headers: dict[str, str]) -> None:
+    """It was asked for, and the provider's own SDK does not look at the type either."""
+    body = b"".join(encode_event(event) for event in events_of(ModelResponse(content=(Text("fine"),))))
+    _, outcome = await times_of(Wire(httpx2.Response(200, headers=headers, content=body)), RetryPolicy(attempts=1))
+    assert outcome.content == (Text("fine"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "quoted"),
+    [
+        ("text/html", b"<h1>Welcome to nginx</h1>", "no event of the Messages API, got b'<h1>Welcome to nginx</h1>'"),
+        ("text/event-stream", b'data: {"object": "chat.completion.chunk"}\n\n', "chat.completion.chunk"),
+        ("text/event-stream", b'event: error\ndata: {"message": "out of memory"}\n\n', "out of memory"),
+    ],
+    ids=["a page", "another protocol", "an error without a type"],
+)
+async def test_an_answer_that_is_no_stream_is_quoted(kind: str, body: bytes, quoted: str) -> None:
+    """Who points to the wrong address sees what answered there."""
+    wire = Wire(httpx2.Response(200, headers={"content-type": kind}, content=body))
+    _, outcome = await times_of(wire, RetryPolicy(attempts=1))
+    assert isinstance(outcome, ModelError)
+    assert quoted in str(outcome)
+
+
 class Silence(httpx2.AsyncByteStream):
     """A body that never comes."""
 

@@ -80,6 +80,22 @@ START: dict[str, Any] = {"type": "message_start", "message": {"id": "m", "model"
 STOP: dict[str, Any] = {"type": "message_stop"}
 
 
+def block(begun: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    """The event with which a block begins."""
+    return {"type": "content_block_start", "index": index, "content_block": begun}
+
+
+def delta(kind: str, piece: str, index: int = 0) -> dict[str, Any]:
+    """A piece of text or thinking."""
+    return {"type": "content_block_delta", "index": index, "delta": {"type": f"{kind}_delta", kind: piece}}
+
+
+def json_delta(piece: str, index: int = 0) -> dict[str, Any]:
+    """A piece of a call's arguments."""
+    said = {"type": "input_json_delta", "partial_json": piece}
+    return {"type": "content_block_delta", "index": index, "delta": said}
+
+
 def feed(*events: dict[str, Any]) -> ModelResponse:
     """Assemble an answer from events."""
     answer = Assembler()
@@ -114,12 +130,11 @@ def test_deltas_and_events_of_next_year_are_carried_along() -> None:
     [
         ([], "empty"),
         ([START], "before 'message_stop'"),
-        ([STOP], "instead of 'message_start'"),
+        ([STOP], "empty"),
+        ([START, START], "within an answer"),
         ([{"no": "type"}], "malformed"),
-        (
-            [START, {"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta", "text": ""}}],
-            "malformed",
-        ),
+        ([START, json_delta('{"a"', index=3)], "input_json_delta for no block"),
+        ([START, block({"type": "text", "text": ""}), json_delta('{"a"')], "for text block"),
     ],
 )
 def test_a_stream_that_makes_no_sense_is_refused(events: list[dict[str, Any]], says: str) -> None:
@@ -128,20 +143,43 @@ def test_a_stream_that_makes_no_sense_is_refused(events: list[dict[str, Any]], s
         feed(*events)
 
 
+TEXT, CALL = {"type": "text", "text": ""}, {"type": "tool_use", "id": "t", "name": "f"}
+CALLED = ToolUse("t", "f", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("events", "content"),
+    [
+        ([block(TEXT), delta("text", "Hi"), block(CALL, 1), json_delta('{"a":1}', 1)], (Text("Hi"), CALLED)),
+        ([START, block(CALL), json_delta('{"a":1}'), block(TEXT), delta("text", "Hi")], (CALLED, Text("Hi"))),
+        ([START, block(CALL, 1), json_delta('{"a":1}', 1), block(TEXT), delta("text", "Hi")], (CALLED, Text("Hi"))),
+        ([START, delta("text", "H"), delta("text", "i")], (Text("Hi"),)),
+        ([START, block(TEXT), delta("thinking", "h"), delta("thinking", "m")], (Text(""), Thinking("hm"))),
+        ([START, block({**CALL, "input": None})], (ToolUse("t", "f", {}),)),
+        ([START, block(CALL)], (ToolUse("t", "f", {}),)),
+    ],
+    ids=["no start", "an index twice", "an index late", "no block", "another kind", "null", "no arguments"],
+)
+def test_a_stream_that_was_translated_carelessly_is_read(
+    events: list[dict[str, Any]], content: tuple[Any, ...]
+) -> None:
+    """llama.cpp, LiteLLM and others begin no message or block, use an index twice, or leave out empty arguments."""
+    assert feed(*events, STOP).content == content
+
+
+def test_the_name_of_an_event_says_what_it_is_if_its_data_does_not() -> None:
+    """A gateway's error may hold no more than words."""
+    (event,) = EventReader().feed(b'event: error\r\ndata: {"message": "out of memory"}\r\n\r\n')
+    assert event == {"type": "error", "message": "out of memory"}
+
+
 def call_in_pieces(*pieces: str, stop_reason: str = "tool_use") -> ModelResponse:
     """An answer with one tool call, its arguments in these pieces."""
     return feed(
         START,
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Now."}},
-        {
-            "type": "content_block_start",
-            "index": 1,
-            "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}},
-        },
-        *(
-            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": piece}}
-            for piece in pieces
-        ),
+        block({"type": "text", "text": "Now."}),
+        block({"type": "tool_use", "id": "t", "name": "f", "input": {}}, 1),
+        *(json_delta(piece, 1) for piece in pieces),
         {"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": {"output_tokens": 9}},
         STOP,
     )

@@ -55,7 +55,8 @@ class EventReader:
     def __init__(self) -> None:
         self._taken = 0  # bytes of the whole body
         self._line: list[bytes] = []  # pieces of an unfinished line
-        self._data: list[bytes] = []  # the data lines of an unfinished event
+        self._name = ""  # of an unfinished event
+        self._data: list[bytes] = []  # its data lines
         self._size = 0  # bytes of both
 
     def feed(self, chunk: bytes) -> Iterator[Json]:
@@ -70,10 +71,12 @@ class EventReader:
                 field, _, value = line.partition(b":")
                 if field == b"data":
                     self._data.append(value.removeprefix(b" "))
+                elif field == b"event":
+                    self._name = value.decode(errors="replace").strip()
                 elif not line:
-                    data = b"\n".join(self._data)
-                    self._data, self._size = [], 0
-                    if data and (event := _event(data)) is not None:
+                    name, data = self._name, b"\n".join(self._data)
+                    self._name, self._data, self._size = "", [], 0
+                    if data and (event := _event(name, data)) is not None:
                         yield event
             self._line.append(piece)
             self._size += len(piece)
@@ -81,11 +84,11 @@ class EventReader:
                 raise ModelResponseInvalid(f"an event of the answer has more than {DOCUMENT_BYTES:,} bytes")
 
 
-def _event(data: bytes) -> Json | None:
+def _event(name: str, data: bytes) -> Json | None:
     with reading("an event of the answer is not a JSON object", data[:200]):
         event = _require(dict, decode_received(data))
     if "type" not in event:  # some servers end a stream with an error that has none
-        event["type"] = "error" if "error" in event else "ping"
+        event["type"] = "error" if "error" in event else name or "ping"
     return None if event["type"] == "ping" else event
 
 
@@ -118,13 +121,16 @@ class _Open:
                 self.raw["input"] = decode_received(arguments)
             except ValueError:
                 self.raw["input"] = arguments
-        elif pieces is not None:
-            self.raw.setdefault("input", {})
+        elif (pieces is not None or self.raw.get("type") == "tool_use") and not self.raw.get("input"):
+            self.raw["input"] = {}  # llama.cpp leaves it out of a call without arguments
         return self.raw
 
 
 class Assembler:
     """Collects the events of one streamed answer; ``finish`` gives the answer.
+
+    Servers that translate from another protocol do not always begin a message or a block, and may give two blocks the
+    same index. So blocks stand in the order in which they came, and an index means the newest block that has it.
 
     Attributes:
         complete: Whether the stream said that nothing more will come.
@@ -132,8 +138,9 @@ class Assembler:
     """
 
     def __init__(self) -> None:
-        self._message: Json | None = None
-        self._blocks: dict[int, _Open] = {}
+        self._message: Json = {}
+        self._blocks: list[_Open] = []
+        self._newest: dict[int, _Open] = {}  # by index
         self.complete = False
         self.grown = 0
 
@@ -145,19 +152,17 @@ class Assembler:
     def _feed(self, event: Json) -> list[StreamEvent]:
         kind = event["type"]
         if kind == "message_start":
-            if self._message is not None:
-                raise ValueError("a second 'message_start'")
+            if self.grown:
+                raise ValueError("'message_start' within an answer")
             self._message = dict(_require(dict, event["message"]))
             for index, block in enumerate(self._message.get("content") or ()):
                 self._begin(index, block)
             self.grown += 1
             return []
-        if self._message is None and kind.startswith(("content_block_", "message_")):
-            raise ModelResponseInvalid(f"the answer's stream begins with {kind!r} instead of 'message_start'")
         if kind == "content_block_start":
             return self._begin(event["index"], event["content_block"])
         if kind == "content_block_delta":
-            return self._delta(self._blocks[_require(int, event["index"])], _require(dict, event["delta"]))
+            return self._delta(_require(int, event["index"]), _require(dict, event["delta"]))
         if kind == "message_delta":
             self._message_delta(event)
         elif kind == "message_stop":
@@ -165,13 +170,11 @@ class Assembler:
         return []  # content_block_stop says nothing new; the API may add kinds of events
 
     def _begin(self, index: object, block: object) -> list[StreamEvent]:
-        place = _require(int, index)
-        if place in self._blocks:
-            raise ValueError(f"block {place} begins twice")
         if len(self._blocks) >= MOST_BLOCKS:
             raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
         raw = dict(_require(dict, block))
-        self._blocks[place] = _Open(raw)
+        begun = self._newest[_require(int, index)] = _Open(raw)
+        self._blocks.append(begun)
         self.grown += 1
         match raw:
             case {"type": "text", "text": str(text)} if text:
@@ -181,11 +184,15 @@ class Assembler:
             case _:
                 return []
 
-    def _delta(self, block: _Open, delta: Json) -> list[StreamEvent]:
-        kind, type_ = delta["type"], block.raw.get("type")
-        of_type, words = _DELTAS.get(kind, (type_, ""))
-        if type_ in _STRINGS and of_type != type_:
-            raise ValueError(f"{kind} for a block of type {type_}")
+    def _delta(self, index: int, delta: Json) -> list[StreamEvent]:
+        kind, block = delta["type"], self._newest.get(index)
+        of_type, words = _DELTAS.get(kind, ("", ""))
+        type_ = block and block.raw.get("type")
+        if of_type and of_type != type_ and (block is None or type_ in _STRINGS):
+            if words != of_type:
+                raise ValueError(f"{kind} for {type_ or 'no'} block")
+            self._begin(index, {"type": of_type})
+        block = self._newest[index]
         if words:
             _require(str, delta[words])
         # Fields that we know, and those that the API may add.
@@ -198,7 +205,6 @@ class Assembler:
         return [ThinkingDelta(delta["thinking"])] if kind == "thinking_delta" else []
 
     def _message_delta(self, event: Json) -> None:
-        assert self._message is not None
         said = {name: value for name, value in event.items() if name not in ("type", "delta")}
         said.update(_require(dict, event["delta"]))
         usage, earlier = said.pop("usage", None), self._message.get("usage")
@@ -210,12 +216,11 @@ class Assembler:
 
     def finish(self) -> ModelResponse:
         """Return the whole answer. Raises ``ModelResponseInvalid`` if the stream ended early."""
-        if self._message is None:
+        if not self.grown:
             raise ModelResponseInvalid("the answer's stream is empty")
         if not self.complete:
             raise ModelResponseInvalid("the answer's stream ended before 'message_stop'")
-        content = [self._blocks[index].close() for index in sorted(self._blocks)]
-        return response_of({**self._message, "content": content})
+        return response_of({**self._message, "content": [block.close() for block in self._blocks]})
 
 
 def response_of(message: object) -> ModelResponse:

@@ -24,7 +24,7 @@ from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm import _failures
 from repertory.llm._bounds import DOCUMENT_BYTES, ERROR_BYTES
 from repertory.llm._failures import Failure, Place
-from repertory.llm._stream import Assembler, EventReader, count_of, reading, response_of
+from repertory.llm._stream import Assembler, EventReader, count_of, excerpt, reading, response_of
 from repertory.llm.features import needed_betas
 from repertory.llm.messages import Json
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
@@ -243,13 +243,14 @@ class AnthropicModel:
                 try:
                     async with _ask(call, _MESSAGES, self._request_timeout) as response:
                         begun = True
-                        if "event-stream" in response.headers.get("content-type", "").lower():
-                            answer = await _read_events(response, call.place, on_event, reset_idle_timer)
-                        else:
+                        # A stream was asked for, so whatever does not call itself JSON is read as one.
+                        if "json" in response.headers.get("content-type", "").lower():
                             said = await _read_json(response, DOCUMENT_BYTES)
                             if isinstance(said, dict) and "error" in said and "content" not in said:
                                 raise _failures.from_body(call.place, said)
                             answer = response_of(said)
+                        else:
+                            answer = await _read_events(response, call.place, on_event, reset_idle_timer)
                     if answer.stop_reason == "model_context_window_exceeded":
                         why = {"type": answer.stop_reason, "message": "the answer ran into the end of the window"}
                         raise _failures.from_status(call.place, 400, {"error": why}, {})
@@ -412,9 +413,10 @@ async def _read_events(
     response: httpx2.Response, place: Place, on_event: _Listener | None, reset_idle_timer: Callable[[], None]
 ) -> ModelResponse:
     # Raw events, not the SDK's models: those would have to know every block and field.
-    reader, answer = EventReader(), Assembler()
+    reader, answer, beginning = EventReader(), Assembler(), b""
     async with _open_body(response, lambda: 0.5 if answer.complete else 0.0) as chunks:
         async for chunk in chunks:
+            beginning = beginning or chunk[:200]
             for event in reader.feed(chunk):
                 if event["type"] == "error":
                     raise _failures.from_body(place, event)
@@ -427,6 +429,8 @@ async def _read_events(
                         on_event(piece)
                 if answer.complete:
                     return answer.finish()
+    if not answer.grown:
+        raise ModelResponseInvalid(f"the answer holds no event of the Messages API, got {excerpt(beginning)}")
     return answer.finish()
 
 
