@@ -43,6 +43,7 @@ OVERFLOWS: dict[str, Any] = {
     "LM Studio": {"error": "The model is loaded with context length of only 8000 tokens, which is not enough. Try to "
                   "load the model with a larger context length"},
     "Ollama": said("prompt too long; exceeded max context length by 1000 tokens"),
+    "vLLM": said("max_tokens=8192 cannot be greater than max_model_len=max_total_tokens=6000."),
     "a gateway": said("Request size exceeds model context window"),
 }  # fmt: skip
 

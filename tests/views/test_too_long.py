@@ -241,6 +241,7 @@ async def test_what_a_server_taught_is_forgotten_with_another(name: str, server:
         ("Range of input length should be [1, 200000]", 200_000, 0),
         ("Prompt contains 210000 tokens, too large for model with 200000 maximum context length", 198_000, 210_000),
         ("prompt too long; exceeded max context length by 1000 tokens", 157_500, 0),
+        ("The decoder prompt (length 210000) is longer than the maximum model length of 200000.", 198_000, 210_000),
         ("too long", 157_500, 0),
         ("prompt is too long: 9000 tokens > 8000 maximum", 157_500, 0),
         ("maximum context length is 300000 tokens", 157_500, 0),
@@ -252,6 +253,32 @@ def test_a_limit_is_read_from_what_servers_say(words: str, limit: int, size: int
     learned = PromptLimits(SILENT, max_tokens=2_000)
     assert learned.refused(210_000, words) == (limit, size)
     assert learned.tokens == limit
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "max_tokens=8192 cannot be greater than max_model_len=max_total_tokens=6000. Please request fewer output",
+        "'max_tokens' is too large: 8192. This model's maximum context length is 6000 tokens and your request has 500 "
+        "input tokens (8192 > 6000 - 500).",
+        "input length and `max_tokens` exceed context limit: 500 + 8192 > 6000, decrease input length or `max_tokens`",
+    ],
+)
+async def test_room_for_an_answer_that_the_window_does_not_have_is_not_asked_for_again(words: str) -> None:
+    """It is not the prompt that is too long, so half of the window is left for the answer from then on."""
+    asked: list[int] = []
+
+    def answer(request: ModelRequest) -> ModelResponse | str | Exception:
+        asked.append(request.max_tokens)
+        if request.max_tokens > 5_000:
+            return PromptTooLong(words)
+        return call("read_log", day=len(asked)) if len(asked) < 4 else "Done."
+
+    async with rp.open_supervisor(model=FunctionModel(answer, name="qwen3")) as supervisor:
+        run = await supervisor.spawn(clerk(rp.ContextPolicy()), "Read.")
+        assert await run.wait_result() == "Done."
+        assert not await supervisor.journal.read_decisions(run.id)
+    assert asked == [8_192, 3_000, 3_000, 3_000]
 
 
 def test_an_unnamed_limit_is_not_below_what_was_accepted() -> None:

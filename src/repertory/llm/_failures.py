@@ -32,7 +32,7 @@ _TOO_LONG = re.compile(
     r"(?:prompt|input) (?:is )?too long|prompt exceeds max|exceed_context|larger context length"
     r"|context[ _]?(?:size|length|window)[ _]?(?:has been )?exceed"
     r"|exceed(?:s|ed)? (?:[\w']+ ){0,3}(?:context|token limit)|(?:longer|greater|more) than (?:[\w']+ ){0,3}context"
-    r"|max(?:imum)? (?:context|prompt|allowed input) length|model context window is \d"
+    r"|max(?:imum)? (?:context|prompt|model|allowed input) length|max_model_len|model context window is \d"
     r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length",
     re.IGNORECASE,
 )

@@ -10,12 +10,14 @@ from repertory.llm.model import Model, ModelRequest, TokenCounter
 
 _SMALLER = 0.75  # of a refused prompt's tokens, if the server names no limit: one step of up to three
 _PLAUSIBLE = 4  # times more or less than estimated; beyond that the server means something else
+_HIDDEN = 1_000  # tokens that a server's template may add to any prompt, such as how to write calls
 
 # The wordings of the servers that ``repertory.llm._failures`` names.
 _NUMBER = r"(\d[\d,]{0,20})(?![\d,])"  # Python refuses to read some thousand digits
 _PROMPT = re.compile(rf"{_NUMBER} tokens > {_NUMBER}")
 _SUM = re.compile(rf"{_NUMBER} \+ {_NUMBER} > {_NUMBER}")
-_N_CTX = re.compile(rf"n_ctx\W{{0,5}}{_NUMBER}")  # goes first: LM Studio names the prompt's tokens as "context length"
+# These go first, as LM Studio names the prompt's tokens as "context length".
+_N_CTX = re.compile(rf"(?:n_ctx|max_model_len=|max_total_tokens=|maximum model length of)\W{{0,5}}{_NUMBER}")
 _WINDOW = re.compile(
     rf"context[ _](?:length|size|window)(?! by)\D{{0,20}}{_NUMBER}|{_NUMBER} maximum context length", re.IGNORECASE
 )
@@ -24,7 +26,7 @@ _LIMIT = re.compile(rf"(?:allowed|limit|prompt length|should be \[1,)\D{{0,25}}{
 _PROMPT_SIZE = re.compile(
     rf"(?:request|input) \({_NUMBER} tokens"
     rf"|(?<!at least )(?<![\d,]){_NUMBER} (?:input tokens|in the messages|tokens from the input)"
-    rf"|(?:contains|requested:|input length|token count(?: of)?|n_keep:|n_prompt_tokens) \(?{_NUMBER}",
+    rf"|(?:contains|requested:|input length|token count(?: of)?|n_keep:|n_prompt_tokens|prompt \(length) \(?{_NUMBER}",
     re.IGNORECASE,
 )
 
@@ -34,14 +36,15 @@ class PromptLimits:
 
     Attributes:
         tokens: Most tokens of a prompt since the server refused one; None if it has refused none.
+        max_tokens: What each request leaves for the answer; at most half of the window that a server has named.
     """
 
     def __init__(self, model: Model, *, max_tokens: int) -> None:
-        """Start with the profile; ``max_tokens`` is what each request leaves for the answer."""
+        """Start with the profile, and with what the agent wants to leave for the answer."""
         profile = model.profile
         self.tokens: int | None = None
         self._model = model if isinstance(model, TokenCounter) else None
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._bounds = [profile.context_window - min(max_tokens, profile.context_window // 2)]
         self._bounds += [prices.above for prices in profile.prices[1:]]  # above it, every token costs more
         self._accepted = 0
@@ -82,6 +85,8 @@ class PromptLimits:
     def refused(self, tokens: int, message: str) -> tuple[int, int]:
         """Learn from a refused prompt: the limit that the server names, or else something below the refused length.
 
+        If the prompt fits beside half of the window that the server names, only ``max_tokens`` was too much.
+
         Args:
             tokens: Estimated tokens of the prompt.
             message: The server's error message.
@@ -90,11 +95,15 @@ class PromptLimits:
             The most tokens of a prompt from now on; and the refused prompt's tokens by the server's count, 0 if the
             message has no plausible count.
         """
-        counted, limit = _named_size(message), self._named_limit(message)
-        if counted and not tokens / _PLAUSIBLE <= counted <= tokens * _PLAUSIBLE:
-            counted = limit = 0  # these are of something else, such as a whole batch
+        counted, window = _named_size(message), _named_window(message)
+        room = min(self.max_tokens, window // 2)
+        limit = window - room if window else _named_limit(message)
+        if counted and not tokens / _PLAUSIBLE <= counted <= tokens * _PLAUSIBLE + _HIDDEN:
+            counted = limit = room = 0  # these are of something else, such as a whole batch
         size = counted or tokens
-        if not 0 < limit < size:
+        if room and room < self.max_tokens:
+            self.max_tokens = room
+        elif not 0 < limit < size:
             known = self._accepted if self._accepted < size else 0
             limit = max(known, int(size * _SMALLER))
         self.learn(limit)
@@ -104,18 +113,21 @@ class PromptLimits:
         """Bound all prompts from now on."""
         self.tokens = limit if self.tokens is None else min(self.tokens, limit)
 
-    def _named_limit(self, message: str) -> int:
-        """Read from a server's refusal how many tokens a prompt may have; 0 if it does not say."""
-        if found := _PROMPT.search(message):
-            return _number(found[2])
-        if found := _SUM.search(message):
-            return _number(found[3]) - _number(found[2])
-        if found := _N_CTX.search(message) or _WINDOW.search(message):
-            window = _number(found[found.lastindex or 1])
-            return window - min(self._max_tokens, window // 2)
-        if found := _LIMIT.search(message):
-            return _number(found[1])
-        return 0
+
+def _named_window(message: str) -> int:
+    """Read from a server's refusal how many tokens prompt and answer may have together; 0 if it does not say."""
+    if found := _SUM.search(message):
+        return _number(found[3])
+    found = None if _PROMPT.search(message) else _N_CTX.search(message) or _WINDOW.search(message)
+    return _number(found[found.lastindex or 1]) if found else 0
+
+
+def _named_limit(message: str) -> int:
+    """Read from a server's refusal how many tokens a prompt may have; 0 if it does not say."""
+    if found := _PROMPT.search(message):
+        return _number(found[2])
+    found = _LIMIT.search(message)
+    return _number(found[1]) if found else 0
 
 
 def _named_size(message: str) -> int:

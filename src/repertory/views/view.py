@@ -89,14 +89,11 @@ class ContextView:
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
         head = canonical_json([profile.name, text_of(system), schemas])
         self.head = Head(blake2b(head, digest_size=16).hexdigest(), self._head)
-        self._max_tokens = min(agent.max_tokens, profile.max_output)
-        self._new_projector = partial(
-            Projector, profile=profile, system=system, tools=schemas, max_tokens=self._max_tokens
-        )
-        self._projector = self._new_projector(options=self._options)
+        self._limits = PromptLimits(live.model, max_tokens=min(agent.max_tokens, profile.max_output))
+        self._new_projector = partial(Projector, profile=profile, system=system, tools=schemas)
+        self._make_projector()
         self._recorder = RequestRecorder()
         self._validator = Validator(profile)
-        self._limits = PromptLimits(live.model, max_tokens=self._max_tokens)
         self._edits = PlanEdits(live, self._policy, binding=profile.target == "binding", price=self._priced)
         self.expand, self.pin = self._edits.expand, self._edits.pin
         self._summaries = SummaryRequests(live, self._policy, ref, head=self._head)
@@ -114,6 +111,9 @@ class ContextView:
         self._has_thinking = False
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
 
+    def _make_projector(self) -> None:
+        self._projector = self._new_projector(options=self._options, max_tokens=self._limits.max_tokens)
+
     def _make_planner(self) -> None:
         """Make a planner with the bounds on prompts that are known from profile and server."""
         if self._policy is not None:
@@ -121,7 +121,7 @@ class ContextView:
                 policy=self._policy,
                 profile=self._profile,
                 head_tokens=self._head,
-                max_tokens=self._max_tokens,
+                max_tokens=self._limits.max_tokens,
                 accepted_tokens=self._limits.tokens,
                 charged=self._planner.charged if self._planner is not None else 0.0,
             )
@@ -183,7 +183,7 @@ class ContextView:
             if self._planner is not None and await self._learn_count(shown, iteration):
                 shown = self._make(iteration)
             expected = self._calibration.real_tokens(shown.estimate)
-            most = amount_at_most(self._profile, prompt=expected, output=self._max_tokens)
+            most = amount_at_most(self._profile, prompt=expected, output=self._limits.max_tokens)
             self._calls += 1
             async with self._live.spending.reserved(self._calls, most) as room:
                 shown = msgspec.structs.replace(shown, call=self._calls, room=room)
@@ -381,8 +381,11 @@ class ContextView:
                 again, size = self._refusals <= _MAX_REFUSALS, self._calibration.real_tokens(shown.estimate)
                 limit, counted = self._limits.refused(size, str(error))
                 self._shorten(limit, counted, estimate=shown.estimate)
-                most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
-                self._targets = (min(most, _STRICT_TARGET), most) if policy.rhythm == "strict" else (most,)
+                if self._limits.max_tokens < shown.request.max_tokens:
+                    self._make_projector()
+                if limit < (counted or size):
+                    most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
+                    self._targets = (min(most, _STRICT_TARGET), most) if policy.rhythm == "strict" else (most,)
         elif isinstance(error, ThinkingMismatch):
             again = self._drop_mismatched(error)
         replied = ModelReplied(
@@ -417,7 +420,8 @@ class ContextView:
 
     def _drop_blocks(self) -> None:
         self._drops_blocks = True
-        self._projector = self._new_projector(options=dropping_mismatched(self._options))
+        self._options = dropping_mismatched(self._options)
+        self._make_projector()
 
     def request_summaries(self, iteration: int) -> None:
         """Ask the summarizer for what is due at the end of an iteration, without waiting; the answer is a message."""
