@@ -13,9 +13,11 @@ from typing import Any
 import anyio
 import pytest
 from service_parts import open_client
+from starlette.responses import Response
 
 from patience import PATIENCE
 from repertory.record.records import EventLogged
+from repertory.service.http1 import Connection
 from repertory.testing import ScriptedModel
 
 BIG = {"text": "x" * 20_000}
@@ -49,6 +51,40 @@ def test_a_client_that_reads_nothing_is_dropped_with_a_reason(short: Path, run_a
             assert client.reports == ["dropped a client that took nothing for 0.2 s; it can continue from the last id"]
 
     run_async(main)
+
+
+class SlowLink:
+    """A client at the other end of a slow link, which takes 20,000 bytes a second."""
+
+    def __init__(self, sent: bytes) -> None:
+        self._sent = [sent]
+        self.received = bytearray()
+
+    async def __aenter__(self) -> SlowLink:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    async def receive(self, _most: int) -> bytes:
+        """The request, and then the end."""
+        return self._sent.pop() if self._sent else b""
+
+    async def send(self, data: bytes) -> None:
+        """Take some of the answer."""
+        await anyio.sleep(len(data) / 20_000)
+        self.received += data
+
+    async def send_eof(self) -> None:
+        """The answer is whole."""
+
+
+async def test_a_long_answer_over_a_slow_link_arrives_whole(autojump_clock: object) -> None:
+    """A minute and a half for all of it, but some every ten seconds: that is no client that takes nothing."""
+    body, reports = b"x" * 2_000_000, list[str]()
+    link: Any = SlowLink(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    await Connection(link, Response(body), report=reports.append).run()
+    assert (bytes(link.received).partition(b"\r\n\r\n")[2] == body, reports) == (True, [])
 
 
 def test_a_stalled_client_does_not_hold_up_the_end(short: Path, run_async: Any) -> None:

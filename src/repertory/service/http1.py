@@ -23,6 +23,7 @@ from repertory._log import Log
 
 HEADER_TIMEOUT: Final = 10.0  # seconds until the head of a request must have arrived; also the limit for idling
 SEND_TIMEOUT: Final = 10.0  # seconds until a client must have taken one piece of an answer
+_PIECE: Final = 64 * 1024  # bytes of such a piece: a slow link is no stalled client, however long the answer is
 _LINGER: Final = 1.0  # seconds that a client which is still sending has to read why it was refused
 _MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers, plus up to as many of one read
 _MAX_AHEAD: Final = 64 * 1024  # bytes that a client may send before it has its answer
@@ -211,9 +212,12 @@ class Connection:
             await self._send({"type": "http.response.body", "body": body})
 
     async def _write(self, data: bytes | None) -> None:
+        left = memoryview(data or b"")
         try:
-            with anyio.fail_after(self._send_timeout):
-                await self._stream.send(data or b"")
+            while left:
+                with anyio.fail_after(self._send_timeout):
+                    await self._stream.send(bytes(left[:_PIECE]))
+                left = left[_PIECE:]
         except TimeoutError:
             self._report(
                 f"dropped a client that took nothing for {self._send_timeout:g} s; it can continue from the last id"
