@@ -28,6 +28,7 @@ from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
 from repertory.llm import AnthropicModel, Text
 from repertory.llm.messages import RawBlock
+from repertory.service.health import Check, sqlite_check
 from repertory.testing import FunctionModel, call, open_messages_server
 from repertory.torture.appends import run_appends
 
@@ -119,8 +120,8 @@ def test_a_server_that_cannot_be_reached_is_a_problem(address: str, said: str, t
     assert "secret" not in found["fact"]
 
 
-@pytest.mark.parametrize(("path", "verdict"), [("", "ok"), ("/v1", "warning")])
-def test_a_server_that_listens_is_reached(path: str, verdict: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "state"), [("", "ok"), ("/v1", "warn")])
+def test_a_server_that_listens_is_reached(path: str, state: str, tmp_path: Path) -> None:
     """A listening socket will do; an address that ends in /v1 would be asked for /v1/v1/messages."""
 
     async def main() -> Any:
@@ -128,24 +129,24 @@ def test_a_server_that_listens_is_reached(path: str, verdict: str, tmp_path: Pat
             port = listener.extra(anyio.abc.SocketAttribute.local_port)
             return await doctor._server({"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}{path}"})
 
-    assert anyio.run(main).verdict == verdict
+    assert anyio.run(main).state == state
 
 
 @pytest.mark.parametrize(
-    ("version", "verdict"),
+    ("version", "state"),
     [
-        ((3, 40, 1), "warning"),
+        ((3, 40, 1), "warn"),
         ((3, 44, 6), "ok"),
-        ((3, 45, 0), "warning"),
+        ((3, 45, 0), "warn"),
         ((3, 50, 7), "ok"),
-        ((3, 51, 2), "warning"),
+        ((3, 51, 2), "warn"),
         ((3, 51, 3), "ok"),
         ((3, 52, 0), "ok"),
     ],
 )
-def test_the_wal_reset_bug_is_known_by_its_versions(version: tuple[int, int, int], verdict: str) -> None:
+def test_the_wal_reset_bug_is_known_by_its_versions(version: tuple[int, int, int], state: str) -> None:
     """Fixed in 3.51.3, and in 3.50.7 and 3.44.6 for those branches."""
-    assert doctor._sqlite(version).verdict == verdict
+    assert sqlite_check(version).state == state
 
 
 def test_a_folder_or_a_database_open_to_others_is_a_warning(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_a_folder_or_a_database_open_to_others_is_a_warning(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
     """A file stands where the folder should be; root may write anywhere else."""
     (tmp_path / "data").write_text("")
-    assert doctor._folder(tmp_path / "data").verdict in ("problem", "warning")
+    assert doctor._folder(tmp_path / "data").state in ("fail", "warn")
     result = invoke("demo", home=tmp_path)
     assert result.code == 2
     assert "cannot make the data folder" in result.err
@@ -182,7 +183,7 @@ def test_a_model_that_makes_no_sense_is_a_problem_and_an_unknown_one_a_warning(t
     assert "ModelAuthenticationError" in failed["fact"]
 
 
-async def ask_for_a_tool(answer: Any) -> doctor.Finding:
+async def ask_for_a_tool(answer: Any) -> Check:
     """What the doctor finds of a model that answers so, over HTTP."""
     async with (
         open_messages_server(FunctionModel(lambda _: answer)) as server,
@@ -192,31 +193,31 @@ async def ask_for_a_tool(answer: Any) -> doctor.Finding:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict", "said"),
+    ("answer", "state", "said"),
     [
         (call("search", query="lighthouse"), "ok", "called search(query='lighthouse') in "),
         ([Text("I look."), call("search", query="lighthouse")], "ok", "called search"),
         (
             "It is 40 m high.",
-            "warning",
+            "warn",
             "asked to call a tool, but answered 'It is 40 m high.'",
         ),
-        (call("search", word="lighthouse"), "warning", "'input': {'word': 'lighthouse'}"),
-        (call("search", query=["lighthouse"]), "warning", "not legal"),
-        (call("functions.search", query="lighthouse"), "warning", "'name': 'functions.search'"),
-        (RawBlock({"type": "tool_use", "id": 7, "name": "search", "input": None}), "warning", "'id': 7"),
-        (call("search", call_id="functions.search:0", query="x"), "warning", "'id': 'functions.search:0'"),
+        (call("search", word="lighthouse"), "warn", "'input': {'word': 'lighthouse'}"),
+        (call("search", query=["lighthouse"]), "warn", "not legal"),
+        (call("functions.search", query="lighthouse"), "warn", "'name': 'functions.search'"),
+        (RawBlock({"type": "tool_use", "id": 7, "name": "search", "input": None}), "warn", "'id': 7"),
+        (call("search", call_id="functions.search:0", query="x"), "warn", "'id': 'functions.search:0'"),
     ],
     ids=repr,
 )
 def test_a_model_that_does_not_call_a_tool_is_a_warning(
-    answer: Any, verdict: str, said: str, run_async: RunAsync
+    answer: Any, state: str, said: str, run_async: RunAsync
 ) -> None:
     """What came is quoted, and the advice says that agents need tools."""
     found = run_async(ask_for_a_tool, answer)
-    assert (found.name, found.verdict) == ("model call", verdict)
+    assert (found.name, found.state) == ("model call", state)
     assert said in found.fact
-    assert ("agents need tools" in found.advice) is (verdict == "warning")
+    assert ("agents need tools" in found.advice) is (state == "warn")
 
 
 def test_a_model_is_asked_only_on_request(tmp_path: Path) -> None:
@@ -337,29 +338,29 @@ UNIT = "[Service]\nType=notify\nExecStart=python -m repertory serve\nWatchdogSec
 
 
 @pytest.mark.parametrize(
-    ("unit", "environment", "verdict", "words"),
+    ("unit", "environment", "state", "words"),
     [
         (UNIT, {}, "ok", "is right: Type=notify, a sign of life within 60 s"),
-        (UNIT.replace("notify", "simple"), {}, "problem", "has Type=simple"),
-        (UNIT.replace("Type=notify\n", ""), {}, "problem", "has Type=simple"),
-        (UNIT.replace("1min", "5s"), {}, "problem", "a busy disk alone can take 30 s"),
-        (UNIT.replace("1min", "soon"), {}, "problem", "has WatchdogSec=soon"),
-        (UNIT.replace("WatchdogSec=1min\n", ""), {}, "warning", "a service that hangs is not restarted"),
-        (UNIT.replace("=30", "=5"), {}, "warning", "kills the service after 5 s, but it may take 10 s"),
+        (UNIT.replace("notify", "simple"), {}, "fail", "has Type=simple"),
+        (UNIT.replace("Type=notify\n", ""), {}, "fail", "has Type=simple"),
+        (UNIT.replace("1min", "5s"), {}, "fail", "a busy disk alone can take 30 s"),
+        (UNIT.replace("1min", "soon"), {}, "fail", "has WatchdogSec=soon"),
+        (UNIT.replace("WatchdogSec=1min\n", ""), {}, "warn", "a service that hangs is not restarted"),
+        (UNIT.replace("=30", "=5"), {}, "warn", "kills the service after 5 s, but it may take 10 s"),
         ("", {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "60000000"}, "ok", "a sign of life every 60 s"),
-        ("", {"NOTIFY_SOCKET": "n"}, "problem", "NOTIFY_SOCKET must be a path"),
-        ("", {"LISTEN_FDS": "1"}, "warning", "LISTEN_PID is not set"),
+        ("", {"NOTIFY_SOCKET": "n"}, "fail", "NOTIFY_SOCKET must be a path"),
+        ("", {"LISTEN_FDS": "1"}, "warn", "LISTEN_PID is not set"),
     ],
 )
 def test_a_unit_that_does_not_fit_is_found(
-    unit: str, environment: dict[str, str], verdict: str, words: str, tmp_path: Path
+    unit: str, environment: dict[str, str], state: str, words: str, tmp_path: Path
 ) -> None:
     """What it says of readiness, signs of life and the end; units of others are none of ours."""
     (tmp_path / "other.service").write_text("[Service]\nType=simple\nExecStart=/bin/true\n")
     if unit:
         (tmp_path / "clerks.service").write_text(unit)
-    (finding,) = check_systemd(tmp_path, environment)
-    assert (finding.verdict, words in finding.fact) == (verdict, True), finding
+    (check,) = check_systemd(tmp_path, environment)
+    assert (check.state, words in check.fact) == (state, True), check
 
 
 def test_what_the_service_command_writes_fits(tmp_path: Path) -> None:

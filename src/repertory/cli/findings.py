@@ -7,17 +7,15 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 from repertory.cli.output import count
 from repertory.errors import ConfigurationError, JournalError, ModelError
+from repertory.service.health import Check, make_check
 
 if TYPE_CHECKING:
     from repertory._postgres_address import PostgresAddress
-    from repertory.service.company import Company
-
-Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 
 _APART: Final = 5.0  # seconds; schedules, quotas and leases are not more precise than this
 _WATCHDOG: Final = 30.0  # seconds; /healthz allows a round trip through the journal this long
@@ -26,16 +24,7 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 0.001, "m": 60.0, "min": 6
 _CONNECTIONS: Final = 20  # a service uses about six, and another one must be able to take over
 
 
-class Finding(NamedTuple):
-    """The result of one check. ``advice`` says what to do if it is not ok."""
-
-    name: str
-    verdict: Verdict
-    fact: str
-    advice: str = ""
-
-
-async def check_company(file: Path) -> AsyncIterator[Finding]:
+async def check_company(file: Path) -> AsyncIterator[Check]:
     """Check that a company could be started: its agents load, their models have keys, and its secrets are there."""
     from repertory.service import read_company
 
@@ -44,23 +33,18 @@ async def check_company(file: Path) -> AsyncIterator[Finding]:
         company.options()
         await company.check_keys()
     except (ConfigurationError, ModelError) as error:
-        yield Finding("company", "problem", str(error), "nothing was started or changed")
+        yield make_check("company", str(error), "nothing was started or changed", fail=True)
         return
     names = f": {', '.join(sorted(company.offers))}" if company.offers else ""
     told = "; it has the secrets of its webhooks" if company.webhooks else ""
     has = f"{count(len(company.offers), 'agent')}{names}{told}"
-    yield Finding("company", "ok", f"{company.name} has {has}; its database is {company.database}")
-    for finding in _schedules(company):
-        yield finding
-
-
-def _schedules(company: Company) -> Iterator[Finding]:
+    yield make_check("company", f"{company.name} has {has}; its database is {company.database}")
     for schedule in company.schedules:
         due = datetime.fromtimestamp(next(schedule.due_after(time.time())), ZoneInfo(schedule.timezone))
-        yield Finding("schedule", "ok", f"{schedule.name} is due next at {due:%Y-%m-%d %H:%M} {schedule.timezone}")
+        yield make_check("schedule", f"{schedule.name} is due next at {due:%Y-%m-%d %H:%M} {schedule.timezone}")
 
 
-def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Check]:
     """Check the service units in a folder, and the settings that systemd passed to this process."""
     from repertory.service.systemd import Notifier
 
@@ -68,14 +52,14 @@ def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Find
     try:
         heard = Notifier.from_environment(dict(environment))
     except ConfigurationError as error:
-        yield Finding(name, "problem", str(error), "it comes from systemd: look at the unit that starts this")
+        yield make_check(name, str(error), "it comes from systemd: look at the unit that starts this", fail=True)
         return
     if environment.get("NOTIFY_SOCKET"):
         watchdog = "" if heard.watchdog is None else f", and expects a sign of life every {heard.watchdog:g} s"
-        yield Finding(name, "ok", f"it listens for messages of a service{watchdog}")
+        yield make_check(name, f"it listens for messages of a service{watchdog}")
     sockets = environment.get("LISTEN_FDS", "0")
     if sockets != "0" and not environment.get("LISTEN_PID"):
-        yield Finding(name, "warning", f"LISTEN_FDS is {sockets[:20]} and LISTEN_PID is not set: no socket is used")
+        yield make_check(name, f"LISTEN_FDS is {sockets[:20]} and LISTEN_PID is not set: no socket is used", warn=True)
     for path in sorted(folder.glob("*.service")):
         text = path.read_text(encoding="utf-8", errors="replace")
         settings = dict(re.findall(r"^\s*(\w+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE))
@@ -83,23 +67,23 @@ def check_systemd(folder: Path, environment: Mapping[str, str]) -> Iterator[Find
             yield _unit(path, settings)
 
 
-def _unit(path: Path, settings: Mapping[str, str]) -> Finding:
+def _unit(path: Path, settings: Mapping[str, str]) -> Check:
     name, again = "systemd", "repertory service install --force rewrites it; then systemctl --user daemon-reload"
     kind, watchdog = settings.get("Type", "simple"), settings.get("WatchdogSec", "0")
     if kind != "notify":
         fact = f"{path} has Type={kind}: systemd does not hear when the service is ready, reloads or hangs"
-        return Finding(name, "problem", fact, f"write Type=notify; {again}")
+        return make_check(name, fact, f"write Type=notify; {again}", fail=True)
     if (alive := _seconds(watchdog)) is None or 0 < alive < _WATCHDOG:
         fact = f"{path} has WatchdogSec={watchdog}, but a busy disk alone can take {_WATCHDOG:g} s"
-        return Finding(name, "problem", fact, f"write WatchdogSec=60; {again}")
+        return make_check(name, fact, f"write WatchdogSec=60; {again}", fail=True)
     if not alive:
         fact = f"{path} has no WatchdogSec: a service that hangs is not restarted"
-        return Finding(name, "warning", fact, f"write WatchdogSec=60; {again}")
+        return make_check(name, fact, f"write WatchdogSec=60; {again}", warn=True)
     stopping = _seconds(settings.get("TimeoutStopSec", "90"))
     if stopping is not None and stopping < _STOPPING:
         fact = f"{path} kills the service after {stopping:g} s, but it may take {_STOPPING:g} s to end in order"
-        return Finding(name, "warning", fact, f"write TimeoutStopSec=30; {again}")
-    return Finding(name, "ok", f"{path} is right: Type=notify, a sign of life within {alive:g} s")
+        return make_check(name, fact, f"write TimeoutStopSec=30; {again}", warn=True)
+    return make_check(name, f"{path} is right: Type=notify, a sign of life within {alive:g} s")
 
 
 def _seconds(span: str) -> float | None:
@@ -110,7 +94,7 @@ def _seconds(span: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def check_postgres(address: PostgresAddress) -> Iterator[Finding]:
+def check_postgres(address: PostgresAddress) -> Iterator[Check]:
     """Check that a server keeps what it acknowledges, and has free connections and a correct clock."""
     from repertory.record.postgres_sql import connect, driver, explain
 
@@ -126,29 +110,22 @@ def check_postgres(address: PostgresAddress) -> Iterator[Finding]:
             (at,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone() or (0.0,)
             apart = max(before - at, at - time.time(), 0.0)
     except driver().Error as error:
-        yield Finding(name, "problem", str(explain(error, address, "look at")))
+        yield make_check(name, str(explain(error, address, "look at")), fail=True)
         return
     except (ConfigurationError, JournalError) as error:
-        yield Finding(name, "problem", str(error))
+        yield make_check(name, str(error), fail=True)
         return
-    yield Finding(name, "ok", f"version {settings['server_version']}")
+    yield make_check(name, f"version {settings['server_version']}")
     lost = [each for each in ("fsync", "full_page_writes") if settings[each] != "on"]
     kept = ", ".join(f"{each} {settings[each]}" for each in ("fsync", "full_page_writes", "synchronous_commit"))
-    if lost:
-        yield Finding(
-            name, "problem", kept, f"set {' and '.join(lost)} on: a power failure can damage the whole database"
-        )
-    else:
-        yield Finding(name, "ok", kept)
+    advice = f"set {' and '.join(lost)} on: a power failure can damage the whole database"
+    yield make_check(name, kept, advice, fail=bool(lost))
     free = int(settings["max_connections"]) - used
     fact = f"{free} of {settings['max_connections']} connections are free"
-    if free < _CONNECTIONS:
-        advice = "raise max_connections: a service takes about six, and so does its successor"
-        yield Finding(name, "warning", fact, advice)
-    else:
-        yield Finding(name, "ok", fact)
-    if apart > _APART:
+    advice = "raise max_connections: a service takes about six, and so does its successor"
+    yield make_check(name, fact, advice, warn=free < _CONNECTIONS)
+    fact = "the server's and this machine's agree within a few seconds"
+    if is_off := apart > _APART:
         fact = f"its clock and that of this machine differ by {apart:,.0f} s"
-        yield Finding("clock", "warning", fact, "set them by NTP: schedules use this machine's, leases the server's")
-    else:
-        yield Finding("clock", "ok", "the server's and this machine's agree within a few seconds")
+    advice = "set them by NTP: schedules use this machine's, leases the server's"
+    yield make_check("clock", fact, advice, warn=is_off)

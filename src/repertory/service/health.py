@@ -150,48 +150,48 @@ class Monitor:
         server = "look whether the database server runs and can be reached" if self._journal.is_shared else ""
         if self._failure:
             advice = server or "nothing is recorded any more: make room or repair the disk, then start again"
-            return _check("journal", self._failure, advice, fail=True)
+            return make_check("journal", self._failure, advice, fail=True)
         waited = 0.0 if self._begun is None else anyio.current_time() - self._begun
         if waited > (_READS_STUCK if self._reading else STUCK):
             fact = f"its {'reader' if self._reading else 'writer'} has not answered for {waited:.0f} s"
             advice = "end a program that holds the database (fuser shows which), or look whether the disk hangs"
-            return _check("journal", fact, server or advice, fail=True)
-        return _check("journal", f"answered in {self._took * 1000:.0f} ms, event {self.seq}")
+            return make_check("journal", fact, server or advice, fail=True)
+        return make_check("journal", f"answered in {self._took * 1000:.0f} ms, event {self.seq}")
 
     def _of_queue(self) -> Check:
         queued, advice = self._journal.queued, "runs write faster than the disk takes it: start fewer at once"
-        return _check("queue", f"{queued} batches wait to be written", advice, warn=queued > _QUEUE_WARN)
+        return make_check("queue", f"{queued} batches wait to be written", advice, warn=queued > _QUEUE_WARN)
 
     def _of_loop(self) -> Check:
         now = anyio.current_time()
         under_way = 0.0 if self._ticked is None else max(0.0, now - self._ticked - _LAG_EVERY)
         worst = max([*self._lags, under_way], default=0.0)
         advice = "a tool computes on the loop: make it a plain function, which gets a thread"
-        return _check("loop", f"at most {worst * 1000:.0f} ms late in a minute", advice, warn=worst > _LAG_WARN)
+        return make_check("loop", f"at most {worst * 1000:.0f} ms late in a minute", advice, warn=worst > _LAG_WARN)
 
     def _of_disk(self, free: int) -> Check:
         advice = "make room: remove old runs, then repertory vacuum"
-        return _check("disk", f"{free // 2**20:,} MiB free", advice, warn=free < _DISK_WARN, fail=free < _DISK_FAIL)
+        return make_check("disk", f"{free // 2**20:,} MiB free", advice, warn=free < _DISK_WARN, fail=free < _DISK_FAIL)
 
     def _of_wal(self) -> Check:
         fact = f"{self._wal / 2**20:.1f} MiB not yet in the file"
         advice = "a program reads one snapshot for long, so the log is not emptied: end it"
-        return _check("log", fact, advice, warn=self._wal > _WAL_WARN)
+        return make_check("log", fact, advice, warn=self._wal > _WAL_WARN)
 
     def _of_connections(self) -> Check:
         there, most = self.connections, self.most_connections
         advice = "raise the limit on open files (ulimit -n, LimitNOFILE=), or close clients"
-        return _check("connections", f"{there} of at most {most} open", advice, warn=there >= most > 0)
+        return make_check("connections", f"{there} of at most {most} open", advice, warn=there >= most > 0)
 
 
 def sqlite_check(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Check:
     """Whether the version of the SQLite library is reliable."""
     text, has_bug = ".".join(map(str, version)), has_wal_reset_bug(version)
     advice = "harmless as long as no other program writes to the database; 3.51.3, 3.50.7 and 3.44.6 have it fixed"
-    return _check("sqlite", f"{text} has the WAL-reset bug" if has_bug else text, advice, warn=has_bug)
+    return make_check("sqlite", f"{text} has the WAL-reset bug" if has_bug else text, advice, warn=has_bug)
 
 
-def _check(name: str, fact: str, advice: str = "", *, warn: bool = False, fail: bool = False) -> Check:
+def make_check(name: str, fact: str, advice: str = "", *, warn: bool = False, fail: bool = False) -> Check:
     """Make a check's result; its advice is kept only if the check is not ok."""
     state: CheckState = "fail" if fail else "warn" if warn else "ok"
     return Check(name=name, state=state, fact=fact, advice="" if state == "ok" else advice)
