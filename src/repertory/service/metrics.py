@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -40,6 +40,13 @@ _COUNTERS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
     ("tool_errors", "Tool calls whose result is an error.", {"": "tool_errors"}),
     ("retrievals", "Calls of the tools that look something up again.", {"": "retrievals"}),
     ("summaries", "Summaries.", {"written": "summaries_written", "used": "summaries", "refused": "summaries_refused"}),
+)
+
+_OF_MACHINES: Final[tuple[tuple[str, str, Callable[[Machine], float]], ...]] = (
+    ("runs", "Trees of runs that a machine owns.", lambda each: each.runs),
+    ("lease_age_seconds", "Seconds since a machine renewed its lease.", lambda each: max(0.0, each.lease - each.left)),
+    ("lease_left_seconds", "Seconds until its lease runs out; below 0 it has.", lambda each: each.left),
+    ("draining", "1 where a machine lets its runs go and takes no more.", lambda each: each.draining),
 )
 
 _NOTHING: Final = RunStatistics(runs=0)
@@ -104,21 +111,8 @@ class _Machines:
 
     def collect(self) -> Iterable[Metric]:
         """Each metric with its values by machine."""
-        names = ["machine", "machine_id", "labels"]
-        runs = GaugeMetricFamily("repertory_machine_runs", "Trees of runs that a machine owns.", labels=names)
-        age = GaugeMetricFamily(
-            "repertory_machine_lease_age_seconds", "Seconds since a machine renewed its lease.", labels=names
-        )
-        left = GaugeMetricFamily(
-            "repertory_machine_lease_left_seconds", "Seconds until its lease runs out; below 0 it has.", labels=names
-        )
-        draining = GaugeMetricFamily(
-            "repertory_machine_draining", "1 where a machine lets its runs go and takes no more.", labels=names
-        )
-        for each in self._machines:
-            values = [each.name, each.machine_id, ",".join(each.labels)]
-            runs.add_metric(values, each.runs)
-            age.add_metric(values, max(0.0, each.lease - each.left))
-            left.add_metric(values, each.left)
-            draining.add_metric(values, each.draining)
-        yield from (runs, age, left, draining)
+        for name, about, value in _OF_MACHINES:
+            family = GaugeMetricFamily(f"repertory_machine_{name}", about, labels=["machine", "machine_id", "labels"])
+            for each in self._machines:
+                family.add_metric([each.name, each.machine_id, ",".join(each.labels)], value(each))
+            yield family

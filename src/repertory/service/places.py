@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -20,9 +19,8 @@ import msgspec
 
 from repertory._postgres_address import PostgresAddress
 from repertory.record.sqlite_file import FileLock, announce, owner_of
-from repertory.service.sockets import default_socket, private_folder
+from repertory.service.sockets import default_socket, is_listened_at, private_folder
 
-_CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody listens
 _SERVED: Final = "served"  # beside the default socket: the lock file that names the database file of its service
 
 
@@ -108,18 +106,7 @@ def _digest(path: Path) -> str:
 def usual_service() -> Place | None:
     """The default unix socket of a service; None if no service of this user listens there."""
     path = default_socket()
-    try:
-        status = path.lstat()
-        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
-            return None
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_CONNECT_TIMEOUT)
-            probe.connect(str(path))
-    except (FileNotFoundError, ConnectionRefusedError):  # no socket, or one that a killed service left behind
-        return None
-    except OSError:  # a socket that accepts no connection: the request that follows reports it
-        pass
-    return Place(socket=str(path))
+    return Place(socket=str(path)) if is_listened_at(path) else None
 
 
 @contextmanager

@@ -142,19 +142,28 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _remove_stale(path: Path) -> None:
     """Remove the socket of a process that is gone. The caller holds the lock."""
+    is_used = is_listened_at(path)
+    if is_used is None and os.path.lexists(path):
+        raise ConfigurationError(f"{path} exists and is not a socket of this user; choose another with --socket")
+    if is_used:
+        raise AddressInUse(f"another program listens at {path}; choose another socket with --socket")
+    path.unlink(missing_ok=True)
+
+
+def is_listened_at(path: Path) -> bool | None:
+    """Whether a process listens at a unix socket of this user, even if it is too busy to answer; None if it is none."""
     try:
         status = path.lstat()
-    except FileNotFoundError:
-        return
+    except OSError:  # there is nothing, or nothing that this user may look at
+        return None
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
-        raise ConfigurationError(f"{path} exists and is not a socket of this user; choose another with --socket")
+        return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_TIMEOUT)
         try:
             probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
+        except (FileNotFoundError, ConnectionRefusedError):  # removed meanwhile, or left behind by a killed process
+            return False
         except OSError:
-            pass  # a process listens, but is too busy to answer
-    raise AddressInUse(f"another program listens at {path}; choose another socket with --socket")
+            pass
+    return True

@@ -59,7 +59,7 @@ class PlanEdits:
         self._checked = len(self._live.ledger.snapshot())
 
     def adopt(self, decision: Decision, plan: Plan, *, notify: bool = True) -> None:
-        """Adopt the plan that a decision made. Our own pins change hardly anything, so they use ``told=False``."""
+        """Adopt the plan that a decision made. Our own pins change hardly anything, so they use ``notify=False``."""
         live, arithmetic = self._live, decision.arithmetic
         live.plan = plan
         covers = sum(isinstance(edit, CoverRange) and edit.strategy != TRAIL for edit in decision.edits)
