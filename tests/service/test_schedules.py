@@ -95,6 +95,7 @@ def test_due_times_do_not_depend_on_when_one_looks(fields: tuple[str, ...], zone
         ({"cron": "0 0 * * * *"}, "cron must be minute, hour"),
         ({"cron": "61 * * * *"}, r"cron '61 \* \* \* \*': Bad minute"),
         ({"cron": "0 0 31 2 *"}, "Bad day-of-month|never due"),
+        ({"cron": f"{'9' * 5000} * * * *"}, "cron '9{90,}.*: Exceeds the limit"),
         ({"timezone": "Europe/Nowhere"}, "there is no timezone 'Europe/Nowhere'"),
         ({"timezone": "../etc"}, "there is no timezone"),
         ({"timezone": "Europe"}, "there is no timezone"),

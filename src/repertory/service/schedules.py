@@ -115,7 +115,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 if due > last:
                     last = due
                     yield due
-        except CronSimError as error:
+        except (CronSimError, ValueError) as error:  # ValueError for a number of thousands of digits
             raise ConfigurationError(f"cron {self.cron!r:.100}: {error}") from error
         if last == time:
             raise ConfigurationError(f"cron {self.cron!r:.100} is never due")
