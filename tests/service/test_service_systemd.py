@@ -18,7 +18,7 @@ from test_service_process import Served
 
 from patience import PATIENCE
 from repertory.errors import ConfigurationError
-from repertory.service.systemd import Notifier, passed_sockets, service_unit, socket_unit
+from repertory.service.systemd import SOCKET_UNIT, Notifier, passed_sockets, service_unit
 
 # Takes its descriptors as systemd passes them: from 3 on, and under its own process id.
 STARTER = """
@@ -269,7 +269,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     unit = service_unit(command, folder=str(folder), name="x", activated=True)
     assert '"it\'s; $$HOME 5%%" "a \\"quoted\\" one" ""' in unit
     (tmp_path / "x.service").write_text(unit)
-    (tmp_path / "x.socket").write_text(socket_unit())
+    (tmp_path / "x.socket").write_text(SOCKET_UNIT)
     paths = [str(tmp_path / "x.service"), str(tmp_path / "x.socket")]
     checked = subprocess.run(
         [verifier, "verify", "--user", *paths], capture_output=True, text=True, timeout=PATIENCE, check=False

@@ -179,7 +179,8 @@ async def wait_live(client: ServiceClient, run_id: str, *, within: float) -> Non
     """
     deadline = anyio.current_time() + within
     while True:
-        may_come = await client.is_resuming() and anyio.current_time() < deadline
+        await client.greet()
+        may_come = client.service.resuming and anyio.current_time() < deadline
         run = (await client.read_run(run_id)).run
         if run.live or run.state in FINAL_STATES:
             return

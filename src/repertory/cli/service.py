@@ -71,7 +71,7 @@ def install(
 
 
 def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:
-    from repertory.service.systemd import service_unit, socket_unit
+    from repertory.service.systemd import SOCKET_UNIT, service_unit
 
     words = list(words) or ["serve", "--resume"]
     if words[0] not in ("serve", "up"):
@@ -82,7 +82,7 @@ def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:
         raise ConfigurationError(f"a unit's name has letters, digits and any of -_.@, got {name!r}")
     command = [sys.executable, "-m", "repertory", *words]
     units = {f"{name}.service": service_unit(command, folder=os.getcwd(), name=name, activated=activated)}
-    return units | ({f"{name}.socket": socket_unit()} if activated else {})
+    return units | ({f"{name}.socket": SOCKET_UNIT} if activated else {})
 
 
 def unit_folder() -> Path:

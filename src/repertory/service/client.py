@@ -80,11 +80,6 @@ class ServiceClient:
         """Find out who serves. Raises ``ServiceUnavailable``."""
         self.service = await self._ask("GET", "/service", ServiceView, within=GREETING)
 
-    async def is_resuming(self) -> bool:
-        """Whether the service may still resume by itself runs that another process left unfinished."""
-        await self.greet()
-        return self.service.resuming
-
     @property
     def database(self) -> str:
         """The absolute path of the database that it serves."""
@@ -121,18 +116,16 @@ class ServiceClient:
         which = "" if iteration is None else f"?iteration={iteration}"
         return await self._ask("GET", f"/runs/{_part(run_id)}/requests/newest{which}", Json)
 
-    async def read_record(self, run_id: str, *, start: int = 0) -> Json:
-        """A run's entries from a position on, their contents in the format of the Messages API."""
-        whole: Json | None = None
-        while True:
-            page = await self._ask("GET", f"/runs/{_part(run_id)}/record?start={start}&limit={_PAGE}", Json)
-            if whole is None:
-                whole = page
-            else:
-                whole["entries"] += page["entries"]
-            start += len(page["entries"])
-            if len(page["entries"]) < _PAGE:
-                return whole
+    async def read_record(self, run_id: str) -> Json:
+        """A run's record, the contents of its entries in the format of the Messages API."""
+        path = f"/runs/{_part(run_id)}/record?limit={_PAGE}"
+        whole: Json = await self._ask("GET", path, Json)
+        read = len(whole["entries"])
+        while read == _PAGE:
+            page = await self._ask("GET", f"{path}&start={len(whole['entries'])}", Json)
+            whole["entries"] += page["entries"]
+            read = len(page["entries"])
+        return whole
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait for an approval or for their result, oldest first."""

@@ -72,9 +72,9 @@ class RecordSource:
         """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``."""
         return await read_inspection(self.journal, await self.journal.read_run(run_id), iteration)
 
-    async def read_record(self, run_id: str, *, start: int = 0) -> Json:
-        """A run's entries from a position on, their contents in the format of the Messages API."""
-        return await read_record(self.journal, await self.journal.read_run(run_id), start=start)
+    async def read_record(self, run_id: str) -> Json:
+        """A run's record, the contents of its entries in the format of the Messages API."""
+        return await read_record(self.journal, await self.journal.read_run(run_id))
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait according to the journal, of unfinished runs, also of those to be resumed."""

@@ -161,12 +161,13 @@ SystemCallArchitectures=native
 WantedBy=default.target
 """
 
-_SOCKET: Final = """\
+# The unit of the service's socket: connections wait there while the service starts or restarts.
+SOCKET_UNIT: Final = """\
 [Unit]
 Description=The socket of repertory
 
 [Socket]
-ListenStream={address}
+ListenStream=%t/repertory/ctl.sock
 SocketMode=0600
 DirectoryMode=0700
 Backlog=1024
@@ -183,7 +184,7 @@ def service_unit(command: Sequence[str], *, folder: str, name: str, activated: b
         command: The program with its arguments.
         folder: Its working directory.
         name: The unit's name, without ``.service``.
-        activated: Whether systemd listens for it, by the unit that ``socket_unit`` makes.
+        activated: Whether systemd listens for it, by ``SOCKET_UNIT``.
 
     Raises:
         ConfigurationError: A word contains a line break.
@@ -192,11 +193,6 @@ def service_unit(command: Sequence[str], *, folder: str, name: str, activated: b
     requires = f"Requires={name}.socket\nAfter={name}.socket\n" if activated else ""
     # The folder is written unquoted: only command lines know quotes.
     return _SERVICE.format(requires=requires, folder=_printable(folder).replace("%", "%%"), command=words)
-
-
-def socket_unit(address: str = "%t/repertory/ctl.sock") -> str:
-    """The unit of the service's socket: connections wait there while the service starts or restarts."""
-    return _SOCKET.format(address=address)
 
 
 def _quoted(word: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
@@ -139,7 +139,6 @@ def check_client(client: object) -> None:
     check_pattern("client", client, _CLIENT, "have at most 100 printable ASCII characters without spaces")
 
 
-def midnight(now: float, *, days: int = 0) -> float:
-    """The UTC midnight at or before ``now``, plus ``days`` days; all in seconds since 1970."""
-    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return (day + timedelta(days=days)).timestamp()
+def midnight(now: float) -> float:
+    """The UTC midnight at or before ``now``; both in seconds since 1970."""
+    return datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
