@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 import typer
 from test_service_process import HERE, Served, until
@@ -23,6 +24,8 @@ from typer.testing import CliRunner
 
 from patience import PATIENCE
 from repertory.cli.app import app
+from repertory.record import open_journal
+from repertory.record.records import EventLogged, Record, RunStarted, RunStateChanged
 from repertory.record.sqlite_file import FileLock
 from repertory.service.places import Place, announce_service, file_announced, file_served, service_of
 from repertory.service.sockets import default_socket, unix_listener
@@ -298,3 +301,30 @@ def test_a_socket_that_another_service_has_by_now_is_noticed(folder: Path) -> No
         for served in (first, second):
             served.process.terminate()
             served.end()
+
+
+async def make_long_record(path: Path) -> None:
+    """A run that has ended and one that was interrupted, and after them a thousand that have ended."""
+    async with open_journal(path) as journal:
+        for number, run_id in enumerate(["ended", "left", *(f"n{number}" for number in range(1_000))]):
+            at = 1e9 + number
+            told = EventLogged(run_id=run_id, type="RunSpawned", body={"task": "Go.", "model": "m"}, at=at)
+            records: list[Record] = [RunStarted(run_id=run_id, agent="clerk", task="Go.", at=at), told]
+            if run_id != "left":
+                records.append(RunStateChanged(run_id=run_id, state="done", at=at, iteration=1))
+            await journal.write(records)
+
+
+def test_what_is_older_than_a_thousand_trees_is_not_overlooked(short: Path) -> None:
+    """A run that was left is listed however many came after it, and the log of one that has ended is no empty one."""
+    anyio.run(make_long_record, short / "a.db")
+    served = Served(short)
+    try:
+        served.hear("serving")
+        at = ["--socket", str(served.socket)]
+        listed = json.loads(CliRunner().invoke(app, ["ps", "--json", *at]).stdout)
+        assert ([run["id"] for run in listed["runs"]], listed["more"]) == (["left"], 1)
+        assert json.loads(CliRunner().invoke(app, ["top", "--json", *at]).stdout)["states"]["interrupted"] == 1
+        assert "starts: Go." in CliRunner().invoke(app, ["logs", "ended", *at]).stdout
+    finally:
+        served.kill()

@@ -19,6 +19,7 @@ from repertory.cli.databases import find_service, open_source, open_source_of
 from repertory.cli.live import Progress
 from repertory.cli.options import RUN, At, option
 from repertory.cli.output import one_line
+from repertory.cli.runs import nodes_of
 from repertory.errors import RunError, RunNotFound, ServiceGone, ServiceUnavailable
 from repertory.record import FINAL_STATES
 from repertory.runs.events import ModelAnswered
@@ -222,8 +223,8 @@ class Scribe:
     async def read_past(self) -> list[EventView]:
         """The past events of the runs, in order."""
         ids: Sequence[str | None] = [None]
-        if self.root is not None:
-            ids = [run_id for run_id, _ in await self.source.list_ids() if run_id.startswith(self.root)]
+        if self.root is not None:  # not from a list of all runs, which leaves out old ones
+            ids = [node.run.id for node in nodes_of((await self.source.read_run(self.root)).tree)]
         found: list[EventView] = []
         for run_id in ids:
             after = 0

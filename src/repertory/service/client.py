@@ -48,6 +48,7 @@ T = TypeVar("T")
 GREETING: Final = 4.0  # seconds until a service must say who it is: that needs only its event loop
 ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for a service that hangs
 _PAGE: Final = 500  # entries per request
+_UNFINISHED: Final = "queued,running,waiting,paused,interrupted"
 REDELIVERY: Final = 25.0  # seconds; the webhook has fifteen to answer
 SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which sends one every 15
 _ERRORS: Final[Mapping[int, type[RepertoryError]]] = {
@@ -92,8 +93,14 @@ class ServiceClient:
         return [(run.id, run.parent_id) for run in (await self._ask("GET", "/runs?limit=1000", RunList)).runs]
 
     async def list_runs(self, limit: int = 1000) -> RunList:
-        """The newest trees of runs, with their figures."""
-        return await self._ask("GET", f"/runs?figures=yes&limit={limit}", RunList)
+        """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures."""
+        path = f"/runs?figures=yes&limit={limit}"
+        found = await self._ask("GET", path, RunList)
+        if found.next is not None:
+            older = await self._ask("GET", f"{path}&state={_UNFINISHED}&before={_part(found.next)}", RunList)
+            more = found.more - sum(run.parent_id is None for run in older.runs)
+            found = msgspec.structs.replace(found, runs=[*older.runs, *found.runs], more=more)
+        return found
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""

@@ -52,10 +52,6 @@ class RecordSource:
         self.database = str(path)
         self.owned = owned
 
-    async def list_ids(self) -> list[tuple[str, str | None]]:
-        """The ids of all runs, each with its parent's, oldest first."""
-        return [(row.started.run_id, row.started.parent_id) for row in await self.journal.read_runs()]
-
     async def list_runs(self, limit: int = sys.maxsize) -> RunList:
         """The newest trees of runs, with their figures."""
         return await (await self._reader()).list_runs(RunsQuery(limit=limit, figures="yes"))
