@@ -107,7 +107,9 @@ class ReadOperations:
         return self._control.offers.list()
 
     async def overview(self, *, query: OverviewQuery) -> Overview:
-        """The newest trees of runs with their figures, and what was spent since midnight or a given time."""
+        """The newest trees and older ones that have not ended, with their figures; and what was spent since midnight or
+        a given time.
+        """
         machines = await self._control.supervisor.machines()
         return await self._control.runs.read_overview(query, read_only=self._read_only, machines=machines)
 

@@ -192,7 +192,9 @@ class RunsQuery(msgspec.Struct, frozen=True):
 
 
 class OverviewQuery(msgspec.Struct, frozen=True):
-    """At most ``limit`` trees, the newest; and since when spending counts, in seconds since 1970, 0 for midnight."""
+    """At most ``limit`` trees, the newest, and as many older ones that have not ended; and since when spending counts,
+    in seconds since 1970, 0 for midnight.
+    """
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 200
     since: Count = 0

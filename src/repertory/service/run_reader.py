@@ -118,9 +118,15 @@ class RunReader:
     async def read_overview(
         self, query: OverviewQuery, *, read_only: bool, machines: Sequence[msgspec.Struct] = ()
     ) -> Overview:
-        """The newest trees of runs with their figures, and what was spent since a time, by default last midnight."""
+        """The newest trees of runs and older ones that have not ended, with their figures; and what was spent since a
+        time, by default last midnight.
+        """
         seq, now = await self._journal.last_event(), time.time()
         shown, count = await self._journal.read_roots(RootFilter(), query.limit)
+        if shown and len(shown) < count:  # a schedule soon starts more trees than are shown
+            unfinished = RootFilter(in_state=[InState(states=(*_GOING, "queued"))], before=shown[0])
+            older, _ = await self._journal.read_roots(unfinished, query.limit)
+            shown = [*older, *shown]
         found = await self._with_views(await self._journal.read_trees(shown))
         figures = await self._figures([view for _, view in found])
         trees = {view.id: figures.get(view.id, _NOTHING) for _, view in found}

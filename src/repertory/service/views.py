@@ -142,9 +142,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         read_only: Whether the service refuses requests that change something.
         today: The model calls of all runs that were answered since ``since``: ``since``, ``calls``, ``tokens`` (prompts
             and answers, as billed) and ``cost`` in US dollars.
-        runs: The newest trees of runs, oldest first, each with the fields of ``RunView``, its ``result``, and fields of
-            ``RunStatistics``, the same as ``repertory stats`` gives: ``figures`` (its own) and ``tree`` (with those
-            below it).
+        runs: The newest trees of runs and older ones that have not ended, oldest first, each run with the fields of
+            ``RunView``, its ``result``, and fields of ``RunStatistics``, the same as ``repertory stats`` gives:
+            ``figures`` (its own) and ``tree`` (with those below it).
         more: How many older trees are left out.
         machines: The supervisors that share the journal, as ``repertory machines --json`` lists them; [] if only one
             process uses it.
