@@ -346,6 +346,7 @@ def test_a_call_from_another_event_loop_is_refused_and_harms_nobody(run_async: R
             await run.wait_result()
             calls = [run.ask, run.send, partial(supervisor.spawn, clerk()), partial(supervisor.resume), held.ask]
             calls += [lambda _: held.wait_result(), lambda _: held.wait_ended(), lambda _: held.change_payload({})]
+            calls += [supervisor.clean]
 
             async def elsewhere() -> list[str]:
                 refused = list[str]()
@@ -353,8 +354,10 @@ def test_a_call_from_another_event_loop_is_refused_and_harms_nobody(run_async: R
                     with pytest.raises(RunError) as caught:
                         await each("run-1")
                     refused.append(str(caught.value))
-                with pytest.raises(RunError, match="another event loop"):
-                    held.stop()
+                for look in (held.stop, held.events, held.stream, supervisor.events, lambda: run.memory):
+                    with pytest.raises(RunError, match="another event loop"):
+                        look()
+                assert await run.wait_result() == "One."
                 return refused
 
             for backend in ("trio", "asyncio"):

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from repertory._error_texts import name_error
@@ -477,6 +478,14 @@ class LiveRun:
         """Raise ``RunError`` in another event loop than the run's own, unless it has ended."""
         if not self.ended.is_set():
             self.shared.home.check()
+
+    async def wait_ended(self) -> None:
+        """Wait until it has ended; for callers, as ``check_loop``."""
+        if self.ended.is_set():  # in whichever loop: the event is of the run's own
+            await anyio.lowlevel.checkpoint()
+        else:
+            self.shared.home.check()
+            await self.ended.wait()
 
     def kill(self, *, alone: bool = True) -> None:
         """End the run and those below it now, and cancel what is under way. What is in the record stays.

@@ -63,6 +63,7 @@ class LiveRuns:
 
     def lock(self, run_id: str) -> anyio.Lock:
         """A lock under which one task at a time checks for a run and starts it: two loops would ruin its record."""
+        self._home.check()
         return self._locks.setdefault(run_id, anyio.Lock())
 
     def add(self, live: LiveRun) -> None:

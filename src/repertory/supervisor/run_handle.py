@@ -178,6 +178,7 @@ class Run(Generic[ResultT]):
     @property
     def memory(self) -> Memory:
         """The memory scope that it reads and writes; it can still be read after the run has ended."""
+        self._live.shared.home.check()
         return self._live.memory
 
     @property
@@ -251,6 +252,7 @@ class Run(Generic[ResultT]):
             tree: Include the runs below it.
         """
         live, run_id, below = self._live, self.id, f"{self.id}."
+        live.check_loop()
 
         def is_ours(event: Event) -> bool:
             return event.run_id == run_id or (tree and event.run_id.startswith(below))
@@ -271,6 +273,7 @@ class Run(Generic[ResultT]):
             from_start: Begin with the first answer since the run began or last continued, or the oldest of the last
                 four, so that nothing is missed between ``send`` and this call.
         """
+        self._live.check_loop()
         return self._live.stream.reader(from_start=from_start)
 
     async def wait_ended(self) -> RunState:
@@ -282,8 +285,7 @@ class Run(Generic[ResultT]):
             JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         live = self._live
-        live.check_loop()
-        await live.ended.wait()
+        await live.wait_ended()
         if live.lost is not None:
             raise live.lost
         return live.state if live.end is None else live.end.state
@@ -299,8 +301,7 @@ class Run(Generic[ResultT]):
             JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         live = self._live
-        live.check_loop()
-        await live.ended.wait()
+        await live.wait_ended()
         return self._read_end(live)
 
     def _read_end(self, live: LiveRun) -> ResultT:

@@ -472,6 +472,7 @@ class Supervisor:
 
     def events(self) -> EventReader:
         """Watch all runs of this process, from the oldest event still in memory."""
+        self._runtime.shared.home.check()
         return self._runtime.shared.hub.reader()
 
     async def _durable(self, live: LiveRun) -> Run[Any]:
