@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import functools
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
@@ -12,6 +14,7 @@ import msgspec
 import pytest
 
 import repertory as rp
+from patience import PATIENCE
 from repertory._json_text import canonical_json
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import text_of
@@ -414,6 +417,13 @@ def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Tool], fact
     """The error names the tool, the option and the value."""
     with pytest.raises(ConfigurationError, match=fact):
         make()
+
+
+def test_a_docstring_that_python_left_out_is_not_called_missing() -> None:
+    """Under -OO even the built-in tools have none, and the author who wrote one must learn where it went."""
+    program = "from repertory import context_tools; context_tools()"
+    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, timeout=PATIENCE, check=False)
+    assert b"has no docstring (python -OO and PYTHONOPTIMIZE=2 leave them out; use -O)" in done.stderr
 
 
 def test_the_longest_legal_name_is_taken() -> None:

@@ -205,7 +205,8 @@ def tool(
         if description is not None:
             definition = msgspec.structs.replace(definition, description=inspect.cleandoc(description))
         if not definition.description:
-            raise ConfigurationError(f"{where} has no docstring; the model must be told what it is for")
+            stripped = " (python -OO and PYTHONOPTIMIZE=2 leave them out; use -O)" if sys.flags.optimize > 1 else ""
+            raise ConfigurationError(f"{where} has no docstring{stripped}; the model must be told what it is for")
         return Tool(
             name=title,
             function=function,
