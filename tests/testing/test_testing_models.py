@@ -85,6 +85,26 @@ def test_a_run_that_asks_too_often_fails(run_async: RunAsync) -> None:
     run_async(main)
 
 
+def test_a_check_in_a_script_that_fails_is_not_got_past(run_async: RunAsync) -> None:
+    """A run that crashes tries again: it would take the next step, and the test would pass. It fails by the check."""
+
+    def check(asked: ModelRequest) -> str:
+        assert len(asked.messages) == 3, "the model was shown too little"
+        return "first"
+
+    async def main() -> None:
+        model = ScriptedModel([check, "second"])
+        async with rp.open_supervisor(model=model) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk"), "Go.")
+            with pytest.raises(RunFailed) as failed:
+                await run.wait_result()
+        assert "the model was shown too little" in str(failed.value.__cause__)
+        with pytest.raises(AssertionError, match="too little"):
+            model.assert_complete()
+
+    run_async(main)
+
+
 def test_two_calls_at_once_get_two_steps(run_async: RunAsync) -> None:
     """Concurrency does not play a step twice or skip one."""
 

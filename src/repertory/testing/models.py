@@ -19,7 +19,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._choices import show
-from repertory.errors import ConfigurationError, ModelResponseInvalid
+from repertory.errors import ConfigurationError, ModelError, ModelResponseInvalid
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Message, Text, Thinking, ToolUse, equal_items, text_of
 from repertory.llm.model import (
@@ -96,7 +96,8 @@ class ScriptedModel(_Fake):
 
     A step is a text, a ``ToolUse`` (see ``call``), a sequence of blocks, a whole ``ModelResponse``, an exception to
     raise, or a function of the request (async or not) that returns any of these. Missing call ids, stop reason and
-    usage are filled in; usage is computed by ``estimate_tokens``.
+    usage are filled in; usage is computed by ``estimate_tokens``. Where such a function fails, as by an ``assert``, every
+    later request fails with the same error, so that a run that tries again does not get past it.
 
     ::
 
@@ -121,27 +122,38 @@ class ScriptedModel(_Fake):
         if isinstance(steps, str) or not isinstance(steps, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"the steps of a ScriptedModel must be a list, not {show(steps)}")
         self._steps = tuple(steps)
+        self._failed: Exception | None = None
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
     ) -> ModelResponse:
-        """Answer with the next step.
+        """Answer with the next step; the exceptions of a function propagate, at every later request too.
 
         Raises:
             AssertionError: The script has no more steps.
             ModelResponseInvalid: The step is not an answer.
         """
         self.requests.append(request)
+        if self._failed is not None:
+            raise self._failed
         number = len(self.requests)  # taken before the first await: two calls at once get two steps
         if number > len(self._steps):
             raise AssertionError(
                 f"the script of model {self.name!r} is over after its {len(self._steps)} steps, and nothing answers "
                 f"the request that ends with: {text_of(request.messages[-1].content)[-200:]!r}"
             )
-        return await self._play(self._steps[number - 1], request, on_event)
+        step = self._steps[number - 1]
+        try:
+            return await self._play(step, request, on_event)
+        except Exception as error:
+            if callable(step) and not isinstance(error, ModelError):
+                self._failed = error
+            raise
 
     def assert_complete(self) -> None:
-        """Fail unless every step of the script was played."""
+        """Fail unless every step of the script was played, and no function among them failed."""
+        if self._failed is not None:
+            raise self._failed
         left = len(self._steps) - len(self.requests)
         assert left <= 0, f"{left} of {len(self._steps)} steps of model {self.name!r} were never asked for"
 
