@@ -19,7 +19,7 @@ from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record import MemoryJournal, RunRow
 from repertory.record.queue import AGEING
 from repertory.runs.events import StateChanged
-from repertory.supervisor import Quota, Quotas
+from repertory.supervisor import QueuedRun, Quota, Quotas
 from repertory.testing import FunctionModel
 
 DAY = 86_400.0
@@ -172,6 +172,35 @@ async def test_nobody_overtakes_while_the_queue_is_read(autojump_clock: Any) -> 
         await office.let_go("waiting")
         await office.let_go("new")
     assert office.began == ["first", "waiting", "new"]
+
+
+async def test_a_run_that_begins_while_the_queue_is_read_is_not_listed_as_left_behind(autojump_clock: Any) -> None:
+    """What was read still has it as queued, and this process runs it by now."""
+    office, journal = Office(), SlowJournal()
+    listed: list[QueuedRun] = []
+
+    async with rp.open_supervisor(
+        model=office.model, journal=journal, max_runs=1, clock=trio.current_time
+    ) as supervisor:
+
+        async def look() -> None:
+            listed.extend(await supervisor.queue())
+
+        runs = [await supervisor.spawn(agent, name) for name in ("a", "b", "c")]
+        await settle()
+        async with trio.open_nursery() as nursery:
+            held = journal.go = trio.Event()
+            nursery.start_soon(look)
+            await settle()
+            journal.go = trio.Event()
+            journal.go.set()
+            supervisor.change_bounds(max_runs=2, quotas=None)
+            await settle()
+            assert [run.state for run in runs] == ["running", "running", "queued"]
+            held.set()
+        assert [(each.run_id, each.position) for each in listed] == [(runs[2].id, 1)]
+        for name in ("a", "b", "c"):
+            await office.let_go(name)
 
 
 async def test_who_begins_while_the_queue_is_read_is_counted(autojump_clock: Any) -> None:

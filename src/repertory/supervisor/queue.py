@@ -54,18 +54,27 @@ class Queue:
         journal: The journal from which the queue is read.
         clock: Returns seconds since 1970.
         begin: Starts a run that waited.
+        is_here: Whether a run is under way in this process, waiting or not.
 
     Attributes:
         shared: For a shared journal, in which the database decides who takes which run, and counts them; otherwise
             None.
     """
 
-    def __init__(self, journal: Journal, *, clock: Callable[[], float], begin: Callable[[LiveRun], None]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        clock: Callable[[], float],
+        begin: Callable[[LiveRun], None],
+        is_here: Callable[[str], bool],
+    ) -> None:
         self.shared: Claims | None = None
         self._claiming = 0  # runs that are being claimed for this process
         self._journal = journal
         self._clock = clock
         self._begin = begin
+        self._is_here = is_here
         self._max_runs: int | None = None
         self._quotas = Quotas()
         self._going: dict[str, LiveRun] = {}
@@ -226,6 +235,8 @@ class Queue:
         """The waiting runs, in the order in which they will begin, each with the reason why it waits."""
         await self.refresh()
         rows, reasons = await self._journal.read_queue(), {} if self.shared is None else await self.shared.reasons()
+        if self.shared is None:  # some may have left the queue while it was read
+            rows = [row for row in rows if row.run_id in self._waiting or not self._is_here(row.run_id)]
         return [
             QueuedRun(**msgspec.structs.asdict(row), position=position, reason=self._reason(row, reasons))
             for position, row in enumerate(rows, 1)

@@ -63,7 +63,12 @@ class Runtime:
         self._system = system
         self._tasks = tasks
         self.runs = LiveRuns(self._journal, shared.home)
-        self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
+        self.queue = Queue(
+            self._journal,
+            clock=shared.clock,
+            begin=self._begin_queued,
+            is_here=lambda run_id: self.runs.find(run_id) is not None,
+        )
         self._ends = Ends(shared, self.runs, self.queue, retention)
         self.claims: Claims | None = None  # only in a shared journal
         self.commands: Commands | None = None  # the same
