@@ -250,6 +250,28 @@ def test_what_fails_is_an_error_in_its_span(run_async: RunAsync) -> None:
     assert (tool["error.type"], run["error.type"]) == ("ValueError", "LimitExceeded")
 
 
+def test_a_run_is_below_what_was_current_where_it_was_begun_or_asked_again(run_async: RunAsync) -> None:
+    """As a web request is: its trace shows what the agent did for it, and each question of a chat has its own."""
+    backend = Backend()
+    tracer = trace.get_tracer("application", tracer_provider=backend.provider)
+
+    async def main() -> None:
+        model = ScriptedModel(["One.", "Two."])
+        async with rp.open_supervisor(model=model, telemetry=backend.telemetry, max_runs=1) as supervisor:
+            with tracer.start_as_current_span("first request"):
+                run = await supervisor.spawn(rp.Agent("clerk"), "Count.")
+            await run.wait_result()
+            with tracer.start_as_current_span("second request"):
+                await run.send("Go on.")
+            await run.wait_result()
+
+    run_async(main)
+    first, second = (span for span in backend.exporter.get_finished_spans() if span.name == "invoke_agent clerk")
+    assert parent_of(first) == id_of(backend.spans["first request"])
+    assert parent_of(second) == id_of(backend.spans["second request"])
+    assert [link.context.span_id for link in second.links] == [id_of(first)]
+
+
 def test_a_run_that_goes_on_is_another_trace_with_a_link_to_the_first(run_async: RunAsync, tmp_path: Any) -> None:
     """As after a crash: the record says where it was traced before."""
     first, second = Backend(), Backend()

@@ -41,10 +41,10 @@ _Attributes = dict[str, Any]
 class OpenTelemetry:
     """Traces the runs of a supervisor: ``open_supervisor("runs.db", telemetry=OpenTelemetry())``.
 
-    Each run is a span ``invoke_agent``, a child of the tool call that delegated to it. Within it each model call, with
-    all its attempts, is a span ``chat``, and each tool call a span ``execute_tool``. Spans that a tool makes itself are
-    children of its span. A run that resumes after a crash starts another trace, linked to the one before. Without a
-    configured SDK nothing is traced.
+    Each run is a span ``invoke_agent``, a child of what was current where it was begun or continued: the tool call that
+    delegated to it, a web request. Within it each model call, with all its attempts, is a span ``chat``, and each tool
+    call a span ``execute_tool``. Spans that a tool makes itself are children of its span. A run that continues has
+    another span, linked to the one before. Without a configured SDK nothing is traced.
 
     Args:
         tracer_provider: Makes the tracer; None uses the global provider.
@@ -87,7 +87,7 @@ class OpenTelemetry:
         self._cost = meter.create_counter("repertory.cost", "{USD}", "US dollars by the profile's prices.")
 
     def here(self) -> Any:
-        """The current context, the parent of a sub-agent's run."""
+        """The current context, the parent of a run that is about to begin or to continue."""
         return self._context.get_current()
 
     @contextmanager
@@ -100,9 +100,9 @@ class OpenTelemetry:
             "gen_ai.conversation.id": live.run_id,
         }
         links = [] if live.trace.earlier is None else [self._link(live.trace.earlier)]
-        parent = live.trace.parent if live.trace.earlier is None else None
-        root = self._context.Context()  # not the context that happens to be current in the task of the run's actor
-        with self._span(live, f"invoke_agent {name}", attributes, context=parent or root, links=links) as span:
+        # Not the context that happens to be current in the task of the run's actor.
+        parent = live.trace.parent or self._context.Context()
+        with self._span(live, f"invoke_agent {name}", attributes, context=parent, links=links) as span:
             self._remember(live, span)
 
             def ended(error: str | None) -> None:

@@ -23,7 +23,7 @@ class Trace:
     """What telemetry keeps with a run.
 
     Attributes:
-        parent: What was current (``Telemetry.here``) when a sub-agent's run began; None for a root.
+        parent: What was current (``Telemetry.here``) where the run was begun or continued; None for nothing.
         earlier: The trace of the run in an earlier process, or in an earlier incarnation here; None for none.
     """
 
@@ -75,7 +75,7 @@ class Telemetry(Protocol):
         ...
 
     def here(self) -> Any:
-        """What is current (such as a span), as the parent of a sub-agent's run that is about to begin."""
+        """What is current (such as a span), as the parent of a run that is about to begin or to continue."""
         ...
 
 

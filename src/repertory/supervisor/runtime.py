@@ -179,7 +179,7 @@ class Runtime:
             parent=parent,
             payload=state,
             context=context if parent is None else parent.context,
-            trace=Trace(None if parent is None else shared.telemetry.here()),
+            trace=Trace(shared.telemetry.here()),
         )
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
         drafts = await first_drafts(live)
@@ -264,6 +264,7 @@ class Runtime:
             await self.shared.memory.ask(ForgetOthers())
         live = await read_back(row, agent, self.shared, self.retention, parent=parent, leads=leads, memory=memory)
         live.context = context if parent is None else parent.context
+        live.trace.parent = self.shared.telemetry.here()
         if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
             self.runs.attach(live)

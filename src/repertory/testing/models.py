@@ -96,7 +96,7 @@ class ScriptedModel(_Fake):
 
     A step is a text, a ``ToolUse`` (see ``call``), a sequence of blocks, a whole ``ModelResponse``, an exception to
     raise, or a function of the request (async or not) that returns any of these. Missing call ids, stop reason and
-    usage are filled in; usage is computed by ``estimate_tokens``. Where such a function fails, as by an ``assert``, every
+    usage are filled in; usage is computed by ``estimate_tokens``. Where a function fails, as by an ``assert``, every
     later request fails with the same error, so that a run that tries again does not get past it.
 
     ::
