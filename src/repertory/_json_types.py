@@ -74,6 +74,8 @@ class JsonType:
         except (TypeError, ValueError, NameError) as error:
             reason = str(error).strip().splitlines()[-1][:500]
             hint = "; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else ""
+            if isinstance(kind, list | tuple):
+                hint = "; a choice of types is written A | B"
             if isinstance(error, NameError):
                 hint = "; define it, and import all that it names, at the top level of a module"
             raise ConfigurationError(

@@ -170,6 +170,15 @@ def test_a_text_that_fits_is_taken_where_a_call_was_asked_for() -> None:
     assert rp.run_sync(rp.Agent("a", output=Report), "Go.", model=model) == Report("x")
 
 
+def test_words_are_taken_where_the_type_has_them() -> None:
+    """A value of ``Report | str`` or of a literal need not be JSON; JSON that is broken is still given again."""
+    for kind, said in ((Report | str, "I found nothing."), (Literal["yes", "no"], "Yes"), (str | None, '"so" it is')):
+        model = ScriptedModel([said])
+        assert rp.run_sync(rp.Agent[Any]("a", output=kind), "Go.", model=model) == (said if said != "Yes" else "yes")
+    model = ScriptedModel(['{"title": "x"', '{"title": "x"}'])
+    assert rp.run_sync(rp.Agent[Any]("a", output=Report | str), "Go.", model=model) == Report("x")
+
+
 @pytest.mark.parametrize("profile", [None, SONNET])
 async def test_what_never_fits_fails_with_the_field_and_stays_on_record(profile: rp.ModelProfile | None) -> None:
     """Two misfits are told, the third ends the run; what came last is the last turn."""

@@ -9,6 +9,7 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -174,13 +175,16 @@ class ResultForm:
         """Return the result that a turn without calls gives, or why it gives none."""
         texts = [text_of(turn.content), *(block.text for block in turn.content[-1:] if isinstance(block, Text))]
         error: ResultInvalid | None = None
-        for text in dict.fromkeys(texts):
+        for text in dict.fromkeys(map(_unfenced, texts)):
             try:
-                return self._check(decode_text(_unfenced(text))), None
+                return self._check(decode_text(text)), None
             except ResultInvalid as misfit:
                 error = misfit
             except ValueError as broken:
                 error = error or ResultInvalid(str(broken))
+                if not text.startswith(("{", "[")):  # no JSON that went wrong, but words: a value of ``Report | str``
+                    with contextlib.suppress(ResultInvalid):
+                        return self._check(text), None
         return None, error
 
     def _read_call(self, use: ToolUse) -> Reply:
