@@ -131,7 +131,7 @@ def test_an_endless_path_is_refused_in_few_words(path: Any) -> None:
     refused: list[Callable[[], object]] = [
         lambda: payload.get(path),
         lambda: payload.remove(path),
-        lambda: payload.append(path, 1),
+        lambda: payload.append(path, object()),
         lambda: payload.set(path, object()),
     ]
     for refuse in refused:
@@ -165,7 +165,9 @@ def test_what_json_cannot_say_is_refused_when_it_is_said(value: Any) -> None:
 
 
 def test_only_lists_grow_and_only_names_are_removed() -> None:
-    """The message says what is there."""
+    """The message says what is there; a field that the type has not is no list that begins."""
+    with pytest.raises(PayloadInvalid, match=r"Strict has no 'notes' at \$; there is firstName, marks"):
+        Payload(Strict()).append("notes", 1)
     payload = Payload({"a": 1, "b": [1]}, dict[str, Any])
     with pytest.raises(PayloadInvalid, match=r"has 1 at \$\.a, and only a list grows"):
         payload.append("a", 2)

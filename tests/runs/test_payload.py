@@ -106,7 +106,9 @@ class Model(pydantic.BaseModel):
         (Research, Research(topic="moons")),
         (Data, Data(topic="moons")),
         (Plain, {"topic": "moons", "notes": []}),
+        (Plain, {"topic": "moons"}),  # the list is not there yet, and both calls begin it
         (dict[str, Any], {"topic": "moons", "notes": []}),
+        (dict[str, Any], {}),
         (Model, Model(topic="moons")),
     ],
 )

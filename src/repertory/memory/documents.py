@@ -143,8 +143,8 @@ def document_of(records: Iterable[PayloadChanged]) -> Any:
 def changes_between(old: Any, new: Any, path: PathParts = ()) -> Iterator[PayloadChange]:
     """The changes that turn ``old`` into ``new``, each at the innermost place.
 
-    A list that only grew is appended to, so that others may append to it too. A list in which something moved is set
-    as a whole.
+    A list that is new or only grew is appended to, so that others may append to it too. A list in which something moved
+    is set as a whole.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         was, now = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
@@ -152,7 +152,7 @@ def changes_between(old: Any, new: Any, path: PathParts = ()) -> Iterator[Payloa
             if name in was:
                 yield from changes_between(was[name], value, (*path, name))
             else:
-                yield PayloadChange(path=(*path, name), value=value)
+                yield PayloadChange(path=(*path, name), op="append" if isinstance(value, list) else "set", value=value)
         for name in was:
             if name not in now:
                 yield PayloadChange(path=(*path, name), op="remove")

@@ -171,15 +171,15 @@ class Payload:
         self._adopt(PayloadChange(path=parts, value=_json(value, parts)))
 
     def append(self, path: Path, *values: Any) -> None:
-        """Append values to a list. What others append meanwhile is kept too.
+        """Append values to a list; where there is nothing yet, it begins. What others append meanwhile is kept too.
 
         Raises:
             PayloadInvalid: As for ``set``; or the value at the path is not a list.
         """
         self._require_type()
-        parts = resolve(self._document, path)
+        parts = resolve(self._document, path, last=False)
         there = find(self._document, parts)
-        if not isinstance(there, list):
+        if there is not MISSING and not isinstance(there, list):
             raise PayloadInvalid(f"the payload has {there!r:.60} at {show_path(parts)}, and only a list grows")
         self._adopt(PayloadChange(path=parts, op="append", value=_json([*values], parts)))
 
@@ -229,7 +229,7 @@ class Payload:
         kind, path = self._require_type(), change.path
         document = _canonical(kind, changed(self._document, change))
         is_there = find(document, path) is not MISSING
-        if change.op == "set" and not is_there:
+        if change.op != "remove" and not is_there:
             fields = ", ".join(find(self._document, path[:-1]))
             raise PayloadInvalid(f"{kind.name} has no {show(path[-1])} at {show_path(path[:-1])}; there is {fields}")
         if change.op == "remove" and is_there:
