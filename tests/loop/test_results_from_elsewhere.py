@@ -13,6 +13,7 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm import text_of
 from repertory.llm.messages import Image, Text, ToolResult
@@ -114,6 +115,8 @@ def test_it_comes_in_another_process_and_the_body_is_not_run_again(run_async: Ru
         async with open_with(told, path=path) as supervisor:
             run = await supervisor.resume(run.id, agent=lab.agent)
             assert [each.call_id for each in run.waiting()] == ["c1"]
+            with anyio.fail_after(PATIENCE):
+                await sent(run)  # who watches is told again
             await run.give_result("c1", "clean")
             return await run.wait_result()
 

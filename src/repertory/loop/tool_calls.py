@@ -216,6 +216,9 @@ class Caller:
         tool = self.tools.get(use.name)
         try:
             if use.id in waits.newest or use.id in waits.given:  # the call was made in an earlier process
+                awaited = waits.newest.get(use.id)
+                if awaited is not None and waiting_id(awaited) not in waits.given:
+                    self._live.show(awaited)  # as a request for an approval is, to whoever answers what it sees
                 await self._finish_from_outside(call, iteration, limiter)
             elif call.fate == "interrupted":
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
