@@ -44,6 +44,21 @@ def test_a_document_is_made_of_its_bytes() -> None:
     assert 0 < estimate_tokens(both) - 4 * PAGE_TOKENS - IMAGE_TOKENS < 50
 
 
+async def test_a_tool_shows_a_picture_or_a_document_by_returning_its_bytes() -> None:
+    """They were taken for text, of which nothing could be read; one that is too large is an error that says so."""
+    files = {"png": PNG, "pdf": bytearray(PDF), "huge": PNG + bytes(MOST_IMAGE)}
+
+    @rp.tool(effect="pure")
+    async def show(file: str) -> bytes | bytearray:
+        """Show a file."""
+        return files[file]
+
+    for file, media_type in (("png", "image/png"), ("pdf", "application/pdf")):
+        output = await rp.call_tool(show, {"file": file})
+        assert output.content == (media_block(bytes(files[file]), media_type),)
+    assert "is too large" in (await rp.call_tool(show, {"file": "huge"})).text
+
+
 @pytest.mark.parametrize(
     ("source", "tokens"),
     [

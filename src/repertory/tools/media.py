@@ -41,7 +41,7 @@ def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
     if media_type not in (*IMAGE_TYPES, PDF):
         known = ", ".join((*IMAGE_TYPES, PDF))
         raise ValueError(f"media_type is {media_type!r}, which no model is shown; expected one of {known}")
-    found = _type_of(data)
+    found = media_type_of(data)
     if found != media_type:
         raise ValueError(f"media_type is {media_type!r}, but the data is {found or 'none of the types that are shown'}")
     encoded = base64.b64encode(data).decode()
@@ -75,7 +75,7 @@ def without_documents(content: str | tuple[Text | Image | RawBlock, ...]) -> str
     return tuple(Text("[a document, which this model cannot be shown]") if is_document(b) else b for b in content)
 
 
-def _type_of(data: bytes) -> str:
+def media_type_of(data: bytes | bytearray) -> str:
     """The media type that the first bytes of a file show; "" if it is not a type that can be shown."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"

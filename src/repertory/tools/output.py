@@ -16,7 +16,7 @@ from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block, is
 from repertory.record.entries import Retrieved
 from repertory.record.records import OutcomeStatus, Record
 from repertory.record.rows import MAX_TEXT
-from repertory.tools.media import too_large
+from repertory.tools.media import media_block, media_type_of, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,6 +234,8 @@ def _convert(value: object) -> ToolOutput:
     if isinstance(value, str):
         return ToolOutput(value)
     if isinstance(value, bytes | bytearray):
+        if media_type := media_type_of(value):
+            return ToolOutput((media_block(bytes(value), media_type),))
         # surrogateescape keeps one mark per bad byte, so that clean_text can count them
         return ToolOutput(value.decode("utf-8", "surrogateescape"))
     blocks = blocks_of(value)
