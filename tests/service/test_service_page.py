@@ -343,21 +343,20 @@ def test_a_row_that_is_pressed_stays(short: Path, browser: Browser) -> None:
     with serving(short, browser, "--agent", "memory_team:lead"):
         go(browser, LEAD, "memory")
         browser.wait_for("document.querySelectorAll('#items li').length === 5")
-        row = "#items li:nth-child(3) summary"
         place = (
-            f"(() => {{ const at = document.querySelector({row!r}); at.scrollIntoView({{ block: 'center' }});"
+            "(() => { const at = window.pressed; at.scrollIntoView({ block: 'center' });"
             " const box = at.getBoundingClientRect(); return [box.x + 20, box.y + 5] })()"
         )
+        browser.run("window.pressed = document.querySelector('#items li:nth-child(3) summary')")
         x, y = browser.run(place)
         mouse = {"button": "left", "clickCount": 1}
-        browser.run(f"window.pressed = document.querySelector({row!r})")
         browser.call("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, **mouse)
         made = post(browser, "/runs", {"agent": "lead", "task": "Again."})["id"]
         browser.wait_for(f"document.querySelector('[data-run=\"{made}\"] .done') !== null")
         assert browser.run("window.pressed.isConnected"), "else the click would be lost"
-        x, y = browser.run(place)  # it may have moved; it is the same one
+        x, y = browser.run(place)  # it may have moved, or stand lower in the list
         browser.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, **mouse)
-        browser.wait_for("document.querySelector('#items li:nth-child(3) details').open")
+        browser.wait_for("window.pressed.closest('details').open")
 
 
 def test_calls_that_wait_are_decided_with_other_arguments(short: Path, browser: Browser) -> None:
