@@ -134,11 +134,23 @@ def test_rare_names_come_first_and_count_once() -> None:
     assert choose_lines(lines, 20, common) == ["only_here stands"]
 
 
-def test_what_reports_trouble_comes_first_where_it_is_rare() -> None:
-    """Of lines with names as rare as one another, or with none."""
+@pytest.mark.parametrize(
+    "told",
+    ["the crane cannot find a berth", "BerthError: none is free", "port.crane.BerthException", "3 issues are left"],
+)
+def test_how_something_ended_comes_first(told: str) -> None:
+    """Of lines with names as rare as one another, or with none; unless they are a file's, which ends nothing."""
     lines = [f"part_{letter} is on its berth" for letter in "abcdef"]
-    lines[3] = "the crane cannot find a berth"
-    assert choose_lines(lines, 62, known("\n".join(lines))) == [lines[0], lines[3]]
+    lines[3] = told
+    vocabulary = known("\n".join(lines[:3]))
+    assert choose_lines(lines, 62, vocabulary, outcome=True) == [lines[0], told]
+    assert told not in choose_lines(["retry_once on the part_a error", *lines[:3]], 62, vocabulary)
+
+
+def test_only_the_last_lines_that_report_trouble_come_first() -> None:
+    """The others are worth what their names are."""
+    lines = [f"step {number} failed" for number in range(9)] + ["part_a is on its berth"]
+    assert choose_lines(lines, 70, Vocabulary(), outcome=True) == [*lines[6:9], lines[9]]
 
 
 def test_the_lines_around_a_telling_one_take_what_room_is_left() -> None:

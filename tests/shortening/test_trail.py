@@ -139,6 +139,38 @@ def test_a_long_result_of_known_lines_is_said_to_be_known() -> None:
     assert log(story)[-1] == "→ 80 lines, known"
 
 
+def test_how_something_ended_is_told_each_time() -> None:
+    """Of a command that is run again it is what counts; that nothing else is new is said, too."""
+    story = Story()
+    for day in ("Monday", "Tuesday"):
+        story.turn(f"run on {day}\nberth_1 is free\nberth_2 is free\n2 passed, 1 failed", text="")
+    assert log(story)[-3:] == ["→ 2 new of 4 lines", " run on Tuesday", " 2 passed, 1 failed"]
+
+
+def test_an_edit_of_known_lines_is_told_by_what_it_changes() -> None:
+    """And not by the lines that both of its texts begin with."""
+    story = Story()
+    begin, end = "    moored = harbour.find_ships(berth)", "    return [ship for ship in moored if ship.is_seaworthy]"
+    changed = "    moored.sort(key=ship_length)"
+    story.turn(f"{begin}\n{changed}\n{end}", text="")
+    story.turn("ok", text="", arguments={"old": f"{begin}\n{end}", "new": f"{begin}\n{changed}\n{end}"})
+    assert log(story)[-5:] == [
+        "old: 1 of 2 lines",
+        f" {begin.strip()}",
+        "new: 1 of 3 lines",
+        f" {changed.strip()}",
+        "→ ok",
+    ]
+
+
+def test_an_argument_of_one_line_stands_whole_on_the_line_of_its_call() -> None:
+    """The end of a command often says what it is about."""
+    story = Story()
+    command = f"find harbour -name '*.log' -newer {'x' * 150} | xargs grep -l crane_7"
+    story.turn("ok", text="", arguments={"command": command})
+    assert log(story) == [f"1. read(command={command})", "→ ok"]
+
+
 def test_a_long_result_keeps_a_fifth_by_whole_lines() -> None:
     """And says how many there were."""
     story = Story()

@@ -43,7 +43,7 @@ _CHARACTER_KINDS = re.compile(r"[a-z]+|[A-Z]+|\d+")
 _LETTER = re.compile(r"[^\W\d]")
 _NAME_MARK = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # distinguishes a name from a word
 _VERDICT = re.compile(
-    r"\b\d+ (?:passed|failed|errors?|warnings?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
+    r"\b\d+ (?:passed|failed|errors?|warnings?|issues?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
 )
 _DIGIT = re.compile(r"\d")
 _FORM = {ord(char): "0" if char in string.hexdigits else "a" for char in string.digits + string.ascii_letters}
@@ -54,14 +54,16 @@ _VERDICTS = 3  # lines that are chosen first: more tell less than rare names do 
 _PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
-    r"\b(?:errors?|fail(?:ed|ure|s)?|exception|traceback|panic|denied|not found|undefined|cannot|invalid|fatal)\b", re.I
+    r"\b(?:errors?|fail(?:ed|ure|s)?|exception|traceback|panic|denied|not found|undefined|cannot|invalid|fatal)\b"
+    r"|[a-z](?:error|exception)(?::|$)",  # a class of exceptions, and its message
+    re.I,
 )
-# Every match of the pattern begins with one of these.
+# Every match of the pattern has one of these in it.
 _TROUBLE_WORDS = (
     *("error", "fail", "exception", "traceback", "panic", "denied"),
     *("not found", "undefined", "cannot", "invalid", "fatal"),
 )
-_VERDICT_WORDS = (" passed", " warning", " test", " matches", " rows", "exit code ", "status ")
+_VERDICT_WORDS = (" passed", " warning", " issue", " test", " matches", " rows", "exit code ", "status ")
 
 
 class _NameCache(dict[str, str]):
@@ -298,18 +300,19 @@ class Vocabulary:
         return dict(zip(names, map(weight_of.__getitem__, counts), strict=True))
 
 
-def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> list[str]:
+def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary, *, outcome: bool = False) -> list[str]:
     """Choose the lines that tell most for their length, and return them in their original order.
 
-    The last lines that report trouble, or how something ended, come first. A name counts once: a second line with it
-    has that much less value. The remaining room goes to the lines around those chosen; of a text without names the
-    beginning is kept. If no line fits, the beginning of the most telling one is.
-    Unless all lines fit, an ellipsis replaces encoded data in them.
+    A name counts once: a second line with it has that much less value. The remaining room goes to the lines around
+    those chosen; of a text without names the beginning is kept. If no line fits, the beginning of the most telling one
+    is. Unless all lines fit, an ellipsis replaces encoded data in them.
 
     Args:
         lines: From ``source_lines``.
         room: Most characters of the chosen lines.
         vocabulary: The names so far.
+        outcome: Whether the last lines that report trouble, or how something ended, come first. A file, and an
+            argument, has no outcome: in its code they would be those that handle errors.
     """
     if _fit(lines, room) or _fit(lines := _without_data(lines), room):
         return list(lines)
@@ -331,8 +334,8 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
         chosen.append(at)
 
     first = room // 2
-    for at in _verdicts(lines)[: -1 - _VERDICTS : -1]:
-        if len(lines[at]) < first:
+    for at in _verdicts(lines)[: -1 - _VERDICTS : -1] if outcome else ():
+        if len(lines[at]) < (first if chosen else room):
             first -= len(lines[at]) + 1
             room -= len(lines[at]) + 1
             choose(at)
@@ -370,6 +373,12 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
 
 def _fit(lines: Sequence[str], room: int) -> bool:
     return sum(map(len, lines)) + len(lines) <= room + 1  # a newline between each two
+
+
+def last_verdict(lines: Sequence[str]) -> str:
+    """Return the line that says how something ended; "" if none does."""
+    verdicts = _verdicts(lines)
+    return lines[verdicts[-1]] if verdicts else ""
 
 
 def _verdicts(lines: Sequence[str]) -> list[int]:

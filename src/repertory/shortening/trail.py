@@ -19,7 +19,15 @@ from repertory._cutting import clip, first_chars
 from repertory._json_text import canonical_json
 from repertory.llm.messages import Block, Text, ToolUse, equal_items, text_of
 from repertory.record.entries import Entry
-from repertory.shortening.lines import MAX_READ, Vocabulary, choose_lines, has_long_lines, source_lines
+from repertory.shortening.lines import (
+    MAX_READ,
+    Vocabulary,
+    choose_lines,
+    has_long_lines,
+    last_verdict,
+    looks_like_file,
+    source_lines,
+)
 from repertory.shortening.rules import ResultRules, expiring_together
 from repertory.shortening.shaping import failed, media_in, requested_text, tool_text
 
@@ -27,10 +35,10 @@ WINDOW = 5
 """Default number of newest iterations that stay as they arrived (FEATURES.md C1)."""
 SHARE = 0.2
 """The share of a long result's or argument's characters that the trail keeps (`docs/context.md` has the table)."""
-_WHOLE_CHARS = 300  # characters up to which a result is kept whole; of a longer one as many at least
+_WHOLE_CHARS = 300  # characters up to which a result, or an argument of one line, is kept whole
 _MAX_CHARS = 7_200  # characters of one result: beyond that, lines cost more than they are needed
 _TEXT_CHARS = 1_000  # characters up to which the agent's text in one turn is kept word for word
-_ARGUMENT_CHARS = 120  # characters up to which an argument is kept whole, on the line of its call
+_ARGUMENT_CHARS = 120  # characters that are kept at least of a longer argument
 _ONE_LINE_CHARS = 100  # characters up to which a result of one line is put after "→" without indentation
 TALKERS = ("user", "assistant")
 _INDENT = " "  # a single space: it costs a character in every line
@@ -218,7 +226,7 @@ class Trail:
         if key not in self._chosen:
             text = tool_text(entry)
             lines = source_lines(text)
-            chosen = choose_lines(lines, room, self._vocabulary)
+            chosen = choose_lines(lines, room, self._vocabulary, outcome=not looks_like_file(text))
             all_chosen = len(chosen) == len(lines)
             self._chosen[key] = chosen, "" if all_chosen else _size(lines, text, entry.original_length, of=len(chosen))
         return self._chosen[key]
@@ -257,16 +265,20 @@ class Trail:
         """Write a call on one line, with long arguments below it."""
         short: list[str] = []
         long: list[str] = []
+        texts = [value for value in call.input.values() if isinstance(value, str)]
         for name, value in call.input.items():
             if value is None or value is False or value == "":
                 continue  # usually the same as leaving it out
             text = value if isinstance(value, str) else canonical_json(value).decode()
-            if len(text) <= _ARGUMENT_CHARS and text.splitlines() == [text]:
+            if len(text) <= _WHOLE_CHARS and text.splitlines() == [text]:
                 short.append(f"{clip(name, _ARGUMENT_CHARS)}={text}")
                 continue
             lines = source_lines(text)
             chosen = self._choose(lines, argument_room(len(text)))
-            chosen = chosen or [clip(line, _ARGUMENT_CHARS) for line in lines[:1]]  # so that calls can be distinguished
+            if lines and not chosen:  # a line by which calls can be distinguished, and an edit's two texts
+                others = {line.strip() for other in texts if other != text for line in other.splitlines()}
+                own = next((line for line in lines if line.strip() not in others), lines[0])
+                chosen = [clip(own, _ARGUMENT_CHARS)]
             how_many = "" if len(chosen) == len(lines) else f" {_size(lines, text, of=len(chosen))}"
             long.append(f"{clip(name, _ARGUMENT_CHARS)}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
@@ -288,11 +300,12 @@ class Trail:
             room = room_of(entry.original_length or len(text), rules.importance)
             if rules.expiration_mode == "compact":
                 room = min(room, rules.compact_length)
-            chosen = self._choose(lines, room)
+            chosen = self._choose(lines, room, outcome=not looks_like_file(text))
             if lines and not chosen:
                 marks.append(f"{_size(lines, text, entry.original_length)}, known")
             elif len(chosen) < len(lines):
-                marks.append(_size(lines, text, entry.original_length, of=len(chosen)))
+                new = all(map(self._is_known, lines))
+                marks.append(_size(lines, text, entry.original_length, of=len(chosen), new=new))
             elif lines and separate and not marks:
                 marks.append(_size(lines, text, entry.original_length))
         if not (marks or chosen):
@@ -300,12 +313,20 @@ class Trail:
         head = f"\n→ {', '.join(marks)}" if marks else ""
         return head + "".join([f"\n{_INDENT}{line}" for line in chosen])
 
-    def _choose(self, lines: Sequence[str], room: int) -> list[str]:
-        """Choose lines that are not in the trail yet, and note that they are now."""
-        new = [line for line in lines if (bare := line.strip()) not in self._written and bare not in self._cover_lines]
-        chosen = choose_lines(new, room, self._vocabulary)
+    def _choose(self, lines: Sequence[str], room: int, *, outcome: bool = False) -> list[str]:
+        """Choose lines that are not in the trail yet, and note that they are now. What says how something ended this
+        time is told each time.
+        """
+        told = last_verdict(lines) if outcome else ""
+        new = [line for line in lines if line == told or not self._is_known(line)]
+        chosen = choose_lines(new, room, self._vocabulary, outcome=outcome)
         self._written.update(map(str.strip, chosen))
         return chosen
+
+    def _is_known(self, line: str) -> bool:
+        """Whether a line is in the trail."""
+        bare = line.strip()
+        return bare in self._written or bare in self._cover_lines
 
     def _rules_of(self, tool: str | None) -> ResultRules:
         if tool not in self._rules:
@@ -313,7 +334,7 @@ class Trail:
         return self._rules[tool]
 
 
-def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0) -> str:
+def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0, new: bool = False) -> str:
     """Say how much a text is, or that a number of its lines are chosen ``of`` it.
 
     Args:
@@ -321,11 +342,13 @@ def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0) -> s
         text: The text. If it is too long to be read, its lines are not counted.
         length: Characters of the whole if the text is only a part; 0 if it is the whole.
         of: How many of the lines are chosen; 0 for nothing to say of that.
+        new: Whether the trail has the others.
     """
+    word = " new" if new else ""
     if length or len(text) > MAX_READ:
-        return f"{f'{of} lines of ' if of else ''}{length or len(text):,} characters"
+        return f"{f'{of}{word} lines of ' if of else ''}{length or len(text):,} characters"
     size = f"{len(lines)} {'piece' if has_long_lines(text) else 'line'}{'s' * (len(lines) > 1)}"
-    return f"{of} of {size}" if of else size
+    return f"{of}{word} of {size}" if of else size
 
 
 def is_talk(entry: Entry, *, keep_user_input: bool = True) -> bool:
