@@ -261,6 +261,34 @@ def test_a_paused_actor_handles_nothing_but_obeys(run_async: Any) -> None:
     run_async(main)
 
 
+def test_a_pause_survives_a_restart(run_async: Any) -> None:
+    """The new incarnation handled messages while it said that it was paused."""
+
+    async def main() -> None:
+        diary: list[str] = []
+        crash = anyio.Event()
+
+        async def background() -> None:
+            await crash.wait()
+            if len(diary) == 1:
+                raise Boom
+
+        async with open_system() as system:
+            ref = system.spawn(lambda: Hooked(diary, setup=lambda ctx: ctx.start_soon(background)))
+            await anyio.wait_all_tasks_blocked()
+            ref.pause()
+            ref.tell(Note("later"))
+            crash.set()
+            await anyio.wait_all_tasks_blocked()
+            assert diary == ["started", "restarting after Boom", "started"]
+            assert ref.statistics().state == "paused"
+            ref.resume()
+            await anyio.wait_all_tasks_blocked()
+            assert diary[-1] == "later"
+
+    run_async(main)
+
+
 def test_pause_overtakes_within_a_burst(run_async: Any) -> None:
     """The control lane is looked at before each message."""
 

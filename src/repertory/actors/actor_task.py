@@ -105,6 +105,7 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
     """Handle messages until a graceful stop has emptied the mailbox."""
     actor, context, table = node.actor, node.context, blueprint.handlers
     box = node.mailbox
+    await _handle_signals(node)  # an actor that was paused before a restart still is
     park, is_parked = box.runtime.scheduler.park, box.runtime.scheduler.is_parked
     queue = box.queue
     # One by one, never the whole queue at once: messages not begun must stay in the mailbox if the actor crashes.
