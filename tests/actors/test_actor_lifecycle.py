@@ -148,6 +148,29 @@ async def test_a_graceful_stop_cancels_at_its_deadline(autojump_clock: MockClock
     assert diary == ["started", "slept 3", "stopped"]
 
 
+async def test_a_stop_bounds_the_hook_for_a_death_that_comes_after_it(autojump_clock: MockClock) -> None:
+    """An idle actor that watches another has something to wait for."""
+
+    class Mourner(Player):
+        def started(self, ctx: ActorContext) -> None:
+            ctx.watch(peer)
+
+        async def terminated(self, ctx: ActorContext, ref: ActorRef[Any], reason: StopReason) -> None:
+            await trio.sleep_forever()
+
+    async with open_system() as system:
+        peer = system.spawn(Player, lazy=True)
+        mourner = system.spawn(Mourner)
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+        mourner.stop(drain_timeout=10)
+        peer.kill()
+        with trio.move_on_after(20):
+            await mourner.wait_stopped()
+        mourner.kill()
+        assert trio.current_time() - began == pytest.approx(10)
+
+
 async def test_only_an_earlier_end_changes_a_stop(autojump_clock: MockClock) -> None:
     """Asking again may hurry, never delay; and a kill ends the waiting."""
     async with open_system(drain_timeout=7) as system:

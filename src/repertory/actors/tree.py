@@ -160,7 +160,7 @@ class ActorNode:
             return
         if self.nursery is not None:
             # A timer costs as much as the rest of the stop; an idle actor with nothing to wait for needs none.
-            if not was_idle or self.has_children_or_tasks() or self.has_hook("stopping"):
+            if not was_idle or self.watching or self.has_children_or_tasks() or self.has_hook("stopping"):
                 self.nursery.cancel_scope.deadline = self.stop_deadline
             if self.state == "running":
                 self.state = "stopping"
