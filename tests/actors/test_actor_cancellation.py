@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import anyio
 import pytest
@@ -171,6 +171,17 @@ class WaitsInHandler:
         return 0
 
 
+class LooksInPlainHandler:
+    """Its handler, which may run in the asker's task, looks at what is cancelled."""
+
+    @handler
+    def add(self, _: Add) -> int:
+        """Look."""
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        return cast("int", future.result())
+
+
 class WaitsInTask(Player):
     """Its background task waits for what is cancelled."""
 
@@ -190,7 +201,7 @@ class WaitsInHook(Player):
         await wait_for_what_is_cancelled()
 
 
-@pytest.mark.parametrize("kind", [WaitsInHandler, WaitsInTask, WaitsInHook])
+@pytest.mark.parametrize("kind", [WaitsInHandler, LooksInPlainHandler, WaitsInTask, WaitsInHook])
 def test_what_is_cancelled_elsewhere_is_a_crash(kind: type) -> None:
     """It was taken for the end of the actor, and of the block of the system with all its actors."""
 
@@ -198,6 +209,7 @@ def test_what_is_cancelled_elsewhere_is_a_crash(kind: type) -> None:
         supervision = Supervision(max_restarts=0, when_exceeded="stop")
         async with open_system(supervision=supervision) as system:
             ref = system.spawn(kind)
+            await anyio.wait_all_tasks_blocked()  # a plain handler now runs in this task
             with pytest.raises((ActorFailed, ActorStopped)):
                 await ref.ask(Add())
             reason = await ref.wait_stopped()

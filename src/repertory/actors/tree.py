@@ -6,6 +6,7 @@ Everything here is synchronous, or waits, and runs in the scheduler's thread.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
 from repertory.actors.mailbox import NEVER, Mailbox
 from repertory.actors.observation import ActorState, ActorStatistics, StopReason
 from repertory.actors.runtime import Runtime
-from repertory.actors.scheduler import Nursery
+from repertory.actors.scheduler import Nursery, crash_of
 from repertory.actors.supervision import RestartHistory, RestartPlan, SpawnOptions, Supervision, settings_of
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
@@ -127,7 +128,8 @@ class ActorNode:
             return found.function(self.actor, request)
         except found.expected:
             raise
-        except Exception as error:
+        except (Exception, CancelledError) as raised:  # noqa: BLE001 - the supervisor decides
+            error = crash_of(raised)
             crashed = True
             box.send_to_dead_letters(request, "failed", error)
             self.fail(error)
