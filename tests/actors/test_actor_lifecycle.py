@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import trio
 from actor_cast import Add, AddSlowly, Boom, Crash, Hold, Hooked, Note, Player, Sleep
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from repertory.actors import ActorContext, ActorRef, StopReason, handler, open_system
+from repertory.actors import ActorContext, ActorRef, StopReason, Supervision, handler, open_system
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
 
@@ -647,6 +648,39 @@ def test_a_lazy_actor_does_not_outlive_a_killed_tree(run_async: Any) -> None:
             ref.kill()
             await ref.wait_stopped()
             assert (await children[0].wait_stopped()).kind == "killed"
+
+    run_async(main)
+
+
+def test_nothing_begins_in_an_incarnation_that_has_ended(run_async: Any) -> None:
+    """Its task group takes no more before its block is left: ``tell`` raised on trio, and asyncio detached the task."""
+
+    class Parent(Player):
+        def started(self, ctx: ActorContext) -> None:
+            self.diary.append((ctx, ctx.spawn(Player, lazy=True)))
+
+        @handler
+        async def crash(self, message: Crash) -> None:  # type: ignore[override]
+            await anyio.lowlevel.checkpoint()
+            raise Boom
+
+    async def main() -> None:
+        diary: list[Any] = []
+        async with open_system(supervision=Supervision(max_restarts=100)) as system:
+            parent = system.spawn(lambda: Parent(diary))
+            for passes in [*range(6)] * 5:
+                await anyio.wait_all_tasks_blocked()
+                context, child = diary[-1]
+                parent.tell(Crash())
+                for _ in range(passes):
+                    await anyio.lowlevel.checkpoint()
+                with suppress(ActorStopped):
+                    context.start_soon(anyio.sleep_forever)
+                child.tell(Note("late"))
+                while diary[-1][0] is context:
+                    await anyio.lowlevel.checkpoint()
+                assert child.statistics().state == "stopped"
+                assert (parent.statistics().tasks, system.statistics().actors) == (0, 2)
 
     run_async(main)
 

@@ -92,9 +92,7 @@ async def _run_incarnation(node: ActorNode) -> None:
                 node.failure = node.failure or error
             finally:
                 box.interrupt(node.failure or node.halt_error)
-            box.idle = False
-            if node.has_children_or_tasks():
-                nursery.cancel_scope.cancel()
+                node.close_nursery()
     except Exception as error:  # noqa: BLE001 - trio groups what was raised while this was cancelled with Cancelled
         node.failure = node.failure or error
     finally:

@@ -213,16 +213,24 @@ class ActorNode:
         """Whether the actor has been made and has this hook."""
         return self.blueprint is not None and name in self.blueprint.hooks
 
+    def close_nursery(self) -> None:
+        """End what runs in the nursery, and start nothing there any more: it closes a pass before its block is left.
+
+        A lazy child would otherwise be started by a message in that pass: trio refuses, and asyncio would detach it.
+        """
+        self.mailbox.idle = False
+        if self.children is not None:
+            self.children.kill_all()
+        if self.nursery is not None and self.has_children_or_tasks():
+            self.nursery.cancel_scope.cancel()
+        self.nursery = None
+
     def end_incarnation(self) -> None:
         """Clean up after an incarnation: its tasks and children are gone; its last hook is still to be called."""
         box = self.mailbox
-        box.idle = False
         box.plain_handlers = None
         box.asking = None
-        self.nursery = None
-        if self.children is not None:
-            self.children.finish_remaining()
-            self.children = None
+        self.children = None
         for node in self.watching or ():
             node.discard_watcher(self)
         self.watching = None
@@ -339,12 +347,6 @@ class Children:
         self.closed = True
         for node in list(self.members.values()):
             node.kill()
-
-    def finish_remaining(self) -> None:
-        """The nursery is gone: end lazy children that never had a task to cancel."""
-        self.closed = True
-        for node in list(self.members.values()):
-            node.finish(StopReason("killed"))
 
     def decide(self, node: ActorNode, error: BaseException) -> StopReason | RestartPlan:
         """Decide about a child that crashed, or about a permanent one that stopped itself."""
