@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -32,14 +32,6 @@ as a mailbox holds by default."""
 
 NOTHING = object()
 """Means that no message is being handled; None could be a message."""
-
-
-class Launchable(Protocol):
-    """An actor without a task."""
-
-    def launch(self) -> None:
-        """Start the task."""
-        ...
 
 
 class Ask(msgspec.Struct, eq=False):
@@ -92,7 +84,7 @@ class Mailbox:
     path: str
     runtime: Runtime
     settings: Settings
-    unlaunched: Launchable | None  # the actor, as long as it has no task
+    launch: Callable[[], None] | None  # starts the actor's task; None once there is one
     thread: int  # the scheduler's
     room: int  # the length at which no more is accepted: the capacity, or CLOSED
     queue: deque[Any] = field(default_factory=_empty_queue)  # accepted and not yet begun, oldest first
@@ -116,10 +108,10 @@ class Mailbox:
     def wake(self) -> None:
         """Wake the actor to process its signals and messages; start it if it is a lazy one."""
         self.idle = False
-        if self.unlaunched is None:
+        if self.launch is None:
             self.runtime.scheduler.unpark(self)
         else:
-            self.unlaunched.launch()
+            self.launch()
 
     def put(self, item: Any) -> None:
         """Append a told message or an ask, or apply the overflow policy."""

@@ -82,7 +82,7 @@ class ActorNode:
     def launch(self) -> None:
         """Start the actor's task."""
         box = self.mailbox
-        box.unlaunched = None
+        box.launch = None
         box.idle = False
         self.state = "starting"
         self.siblings.nursery.start_soon(self.siblings.run, self, name=box.path)
@@ -232,7 +232,8 @@ class ActorNode:
         box.asking = None
         self.children = None
         for node in self.watching or ():
-            node.discard_watcher(self)
+            if node.watchers is not None:
+                node.watchers.discard(self)
         self.watching = None
 
     def finish(self, reason: StopReason) -> None:
@@ -258,10 +259,6 @@ class ActorNode:
         if self.watchers is None:
             self.watchers = set()
         self.watchers.add(watcher)
-
-    def discard_watcher(self, watcher: ActorNode) -> None:
-        """Undo ``add_watcher``."""
-        (self.watchers or set()).discard(watcher)
 
     def statistics(self) -> ActorStatistics:
         """The counts at this instant."""
@@ -324,7 +321,7 @@ class Children:
         if self.closed:
             raise ActorStopped(f"cannot spawn {name!r}: its parent is stopping")
         node = self.members[name] = ActorNode(self, factory, name)
-        node.mailbox = Mailbox(path, self.runtime, settings, node, self.runtime.thread, settings.capacity)
+        node.mailbox = Mailbox(path, self.runtime, settings, node.launch, self.runtime.thread, settings.capacity)
         self.runtime.actors += 1
         self.runtime.spawned += 1
         if not settings.lazy:
