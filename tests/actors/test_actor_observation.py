@@ -66,6 +66,28 @@ def test_dead_letters_are_shown_to_the_observer(run_async: Any, caplog: Any) -> 
     assert {vars(record).get("event") for record in caplog.records} == {"actors.dead_letter.observer_failed"}
 
 
+def test_an_observer_may_tell_an_actor_that_is_gone(run_async: Any, caplog: Any) -> None:
+    """It was shown what became of its own message, told that one too, and so on to the depth of the stack."""
+    seen: list[DeadLetter] = []
+
+    async def main() -> None:
+        def observer(letter: DeadLetter) -> None:
+            seen.append(letter)
+            diary.tell(Note("a dead letter"))
+
+        async with open_system(on_dead_letter=observer) as system:
+            diary = system.spawn(Player)
+            diary.stop()
+            await diary.wait_stopped()
+            diary.tell(Add())
+            diary.tell(Add())
+            assert system.dead_letters.counts == {"stopped": 4}
+
+    run_async(main)
+    assert [letter.message for letter in seen] == [Add(), Add()]
+    assert caplog.records == []
+
+
 class Alarm:
     """A timer that notes when it rang."""
 

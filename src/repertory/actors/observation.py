@@ -64,16 +64,20 @@ class DeadLetters:
         self._counts: Counter[DeadReason] = Counter()
         self._recent: deque[DeadLetter] = deque(maxlen=256)  # enough to see a pattern, too few to fill the memory
         self._observer = observer
+        self._is_shown = False  # the observer is being shown one
 
     def put(self, letter: DeadLetter) -> None:
-        """Count and keep a message, and show it to the observer."""
+        """Count and keep a message, and show it to the observer, unless a message of the observer led to it."""
         self._counts[letter.reason] += 1
         self._recent.append(letter)
-        if self._observer is not None:
+        if self._observer is not None and not self._is_shown:
+            self._is_shown = True
             try:
                 self._observer(letter)
             except Exception as error:  # noqa: BLE001 - an observer must not break the actor that is just stopping
                 log(logging.ERROR, "actors.dead_letter.observer_failed", exc_info=error, recipient=letter.recipient)
+            finally:
+                self._is_shown = False
 
     @property
     def total(self) -> int:

@@ -89,7 +89,8 @@ async def open_system(
             Infinity sets no limit.
         timer_resolution: Precision of the deadlines of asks, in seconds, at least 0.001: they are never early, and at
             most this late.
-        on_dead_letter: Called with each dead letter, in the scheduler's thread; must not block.
+        on_dead_letter: Called with each dead letter, in the scheduler's thread; must not block. A dead letter
+            that a message of its own leads to is counted and kept, but not shown to it.
 
     Yields:
         The system.
