@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
+from datetime import date
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import journal_kit as kit
 import repertory as rp
 from repertory.actors import open_system
-from repertory.errors import ConfigurationError
+from repertory.errors import ConfigurationError, RecordRefused
 from repertory.memory import Memory, MemoryActor, Transform
 from repertory.memory.items import decode_content, encode_content, item_info, shape_item, shape_text
 
@@ -109,17 +110,30 @@ async def test_bytes_of_any_kind_are_kept_as_bytes(content: Any) -> None:
         assert (await memory.retrieve(item.item_id)).content == b"\x00\xff"
 
 
-@dataclasses.dataclass
-class Finding:
-    """A value of an application's own."""
-
-    claim: str
-    lines: tuple[int, int]
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": [b"x"]}, r"a JSON value, got b'x' - at `\$.a\[0\]`"),
+        ({"a": {1}}, r"a JSON value, got frozenset\(\{1\}\) - at `\$.a`"),
+        ({"a": {1: 2}}, r"a text as key, got 1 - at `\$.a`"),
+        ({"a": date(2026, 1, 2)}, r"a JSON value, got datetime.date\(2026, 1, 2\) - at `\$.a`"),
+        ({"a": ["\ud800", -math.inf]}, r"a JSON value, got -inf - at `\$.a\[1\]`"),
+    ],
+)
+async def test_what_json_would_change_is_refused(value: Any, said: str) -> None:
+    """As content and as metadata, and nothing is written."""
+    async with rp.open_journal() as journal, open_system() as system:
+        memory = await rp.Memory.open(system.spawn(lambda: MemoryActor(journal), "memory"), "run-1")
+        with pytest.raises(RecordRefused, match=f"content must be .*{said}"):
+            await memory.store(value)
+        with pytest.raises(RecordRefused, match=f"metadata must be .*{said}"):
+            await memory.store("text", metadata=value)
+        assert await memory.query() == []
 
 
 def test_a_value_is_shaped_as_its_json_and_bytes_are_not() -> None:
     """A line for each part; of bytes there is only all, and what they are."""
-    kind, text = encode_content(Finding("tides", (3, 9)))
+    kind, text = encode_content({"claim": "tides", "lines": (3, 9)})
     value = kit.item(1, text=text, format=kind)
     assert shape_item(value).content == {"claim": "tides", "lines": [3, 9]}
     assert shape_item(value).text == '{\n  "claim": "tides",\n  "lines": [\n    3,\n    9\n  ]\n}'

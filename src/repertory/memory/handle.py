@@ -99,7 +99,7 @@ class Memory:
         """Write an item, or a new version of the item with ``item_id``.
 
         Args:
-            content: Text, bytes, or any JSON value.
+            content: Text, bytes, or any JSON value. A tuple comes back as a list.
             type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or a word of your own.
             item_id: "" for a new item; at most 1,000 characters.
             media_type: The type of bytes, such as ``image/png``.
@@ -114,7 +114,7 @@ class Memory:
         Raises:
             ItemChanged: The version in view is not the one at ``if_position``.
             QuotaExceeded: The scope is full.
-            RecordRefused: The item cannot be kept exactly.
+            RecordRefused: The item cannot be kept exactly, such as a value with a date, a set or bytes in it.
         """
         message = StoreItem(
             scope_id=self.scope_id,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from repertory._choices import check_choice
+from repertory._choices import check_choice, show
 from repertory._cutting import first_chars
 from repertory._excerpts import EXCERPT, find_words, fold, pattern_of, words_of
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, RecordRefused
 from repertory.llm.messages import Json
+from repertory.memory.documents import show_path
 from repertory.record.records import ItemFormat, ItemWritten
 from repertory.record.rows import NOT_KEPT, decode_json, encode_json
 from repertory.record.search import stems_of
@@ -23,9 +25,11 @@ from repertory.record.search import stems_of
 Content: TypeAlias = str | bytes | bool | int | float | list[Any] | dict[str, Any] | None
 """What an item holds: text, bytes, or any JSON value. Narrow it with ``isinstance``, or read ``Item.text``."""
 NewContent: TypeAlias = Content | Sequence[Any] | Mapping[str, Any]
-"""What may be stored. Sequences and mappings come back as lists and dicts."""
+"""What may be stored. Tuples come back as lists; a ``TypedDict`` is a mapping to type checkers, and a dict when run."""
 TransformKind: TypeAlias = Literal["full", "excerpt", "summary", "first_n", "last_n", "filtered"]
 
+BYTES: Final = (bytes, bytearray, memoryview)
+_ALWAYS_JSON: Final = frozenset({str, int, bool, type(None)})
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
 
 
@@ -109,6 +113,36 @@ FULL: Final = Transform()
 # --- how a content is kept --------------------------------------------------------------------------------
 
 
+def check_json(where: str, value: object) -> None:
+    """Check that a value comes back from JSON as it was; a date, a set or a number as key would not.
+
+    Args:
+        where: The item's field that the value is for.
+        value: The value, with sequences as lists; it does not contain itself.
+
+    Raises:
+        RecordRefused: It contains something that JSON does not have.
+    """
+    todo: list[tuple[Any, tuple[str | int, ...]]] = [(value, ())]
+    while todo:
+        each, path = todo.pop()
+        if isinstance(each, dict | list):
+            for key, inner in each.items() if isinstance(each, dict) else enumerate(each):
+                if isinstance(each, dict) and not isinstance(key, str):
+                    raise _refusal(where, path, "a text as key", key)
+                if inner.__class__ not in _ALWAYS_JSON:
+                    todo.append((inner, (*path, key)))
+        elif not isinstance(each, str | int | float | None) or (isinstance(each, float) and not math.isfinite(each)):
+            raise _refusal(where, path, "a JSON value", each)
+
+
+def _refusal(where: str, path: Sequence[str | int], wanted: str, got: object) -> RecordRefused:
+    return RecordRefused(
+        f"an item's {where} must be what JSON brings back as it was: expected {wanted}, got {show(got)} - at "
+        f"`{show_path(path)}`; nothing was written"
+    )
+
+
 def encode_content(content: object) -> tuple[ItemFormat, str]:
     """Encode a content as the text that the journal keeps.
 
@@ -117,7 +151,7 @@ def encode_content(content: object) -> tuple[ItemFormat, str]:
     """
     if isinstance(content, str):
         return "text", content
-    if isinstance(content, bytes | bytearray | memoryview):
+    if isinstance(content, BYTES):
         return "bytes", base64.b64encode(bytes(content)).decode()
     try:
         return "json", encode_json(content)

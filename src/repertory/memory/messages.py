@@ -10,7 +10,7 @@ import msgspec
 from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
-from repertory.memory.items import FULL, Item, ItemInfo, Transform
+from repertory.memory.items import BYTES, FULL, Item, ItemInfo, Transform, check_json
 from repertory.memory.merging import MergeReport, Prefer
 from repertory.record.items import ItemQuery
 from repertory.record.records import ScopeMode, ScopeOpened
@@ -99,6 +99,12 @@ class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "content", "metadata", sequences=("tags", "related_to"), deepest=_DEEPEST)
+        # Here, as a message to another machine is encoded before the actor sees it.
+        if not isinstance(self.content, BYTES):
+            check_json("content", self.content)
+        metadata: Any = self.metadata
+        if isinstance(metadata, dict):  # anything else is refused with the fields of a wrong type
+            check_json("metadata", metadata)
 
 
 class RetrieveItem(_OnScope[Pending[Item]], frozen=True, kw_only=True):
