@@ -204,7 +204,7 @@ def test_the_incremental_planner_and_projector_equal_the_pure_ones(
         assert canonical_json(encode_request(kept)) == canonical_json(encode_request(request))
         record = recorder.record(kept, snapshot, run_id="r", call=call, iteration=1, position=len(snapshot), at=0.0)
         calls[call] = record
-        whole = RecordedRequest(calls, call).whole(snapshot)
+        whole = RecordedRequest([calls[number] for number in range(call, 0, -1)]).whole(snapshot)
         assert record.digest == request_digest(whole)
         assert whole["messages"] == [encode_message(message) for message in request.messages]
         before = outcome.plan

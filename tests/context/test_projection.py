@@ -146,7 +146,7 @@ def test_a_recorded_request_repeats_nothing_and_loses_nothing() -> None:
         calls[call] = record
         assert record.base_call == (call - 1 or None)
         assert len(record.body["messages"]) <= 3
-        body = sent_body(RecordedRequest(calls, call).whole(snapshot))
+        body = sent_body(RecordedRequest([calls[number] for number in range(call, 0, -1)]).whole(snapshot))
         assert canonical_json(body) == canonical_json(encode_request(request))
 
 
@@ -163,7 +163,7 @@ def test_a_summary_that_is_added_is_recorded_without_those_before_it() -> None:
         calls[call] = recorder.record(request, snapshot, run_id="r", call=call, iteration=1, position=position, at=1.0)
         plan = apply(plan, cover(7, 14, 20, 7))
     assert (calls[2].shared_messages, calls[2].shared_blocks) == (3, 0)  # the task, the first stretch's call and text
-    whole = RecordedRequest(calls, 2).whole(snapshot)["messages"]
+    whole = RecordedRequest([calls[2], calls[1]]).whole(snapshot)["messages"]
     assert [message["role"] for message in whole[:5]] == ["user", "assistant", "user", "assistant", "user"]
     assert "sum 6" in str(whole[2])
     assert "sum 14" in str(whole[4])
@@ -175,7 +175,7 @@ def test_betas_are_recorded_but_are_no_field_of_the_body() -> None:
     request = projector.project(Story().snapshot())
     record = RequestRecorder().record(request, (), run_id="r", call=1, iteration=1, position=1, at=1.0)
     assert record.body["betas"] == ["compact-1"]
-    body = RecordedRequest({1: record}, 1).whole(Story().snapshot())
+    body = RecordedRequest([record]).whole(Story().snapshot())
     assert canonical_json(sent_body(body)) == canonical_json(encode_request(request))
 
 

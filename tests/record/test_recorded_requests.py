@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import journal_kit as kit
-from repertory.errors import JournalUnreadable
+from repertory.errors import JournalDamaged, JournalUnreadable
 from repertory.llm import Usage
 from repertory.llm.messages import Block, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, encode_block
 from repertory.record import open_journal
@@ -99,6 +99,25 @@ async def test_a_request_builds_on_messages_that_name_entries(kind: str, tmp_pat
         assert await journal.read_request("run-1", 2) == second
 
 
+async def test_only_the_calls_that_a_request_has_something_of_are_read(tmp_path: Path) -> None:
+    """Not the whole run: of one between them, and of a later one, even a damaged body does no harm."""
+    texts = [{"type": "text", "text": f"hello {number}"} for number in range(5)]
+    async with open_journal(tmp_path / "j.db") as journal:
+        await journal.write([recorded(request_of(texts[:1], texts[1:2]), request_of(texts[:1], texts[1:2]))])
+        for call in (2, 3, 4):
+            sent = request_of(texts[:1], texts[call : call + 1])
+            own, shared = request_of(texts[call : call + 1]), {"base_call": call - 1, "shared_messages": 1}
+            await journal.write([recorded(own, sent, call, **shared)])
+    with closing(sqlite3.connect(tmp_path / "j.db")) as database, database:
+        database.execute("UPDATE request_bodies SET body = '?' WHERE body LIKE '%hello 2%' OR body LIKE '%hello 4%'")
+    database.close()
+    async with open_journal(tmp_path / "j.db") as journal:
+        assert await journal.read_request("run-1", 3) == request_of(texts[:1], texts[3:4])
+        for damaged in (2, 4):
+            with pytest.raises(JournalDamaged, match=f"call {damaged}"):
+                await journal.read_request("run-1", damaged)
+
+
 async def test_the_view_of_model_calls_shows_the_messages_that_were_sent(tmp_path: Path) -> None:
     """Whole, at every call, whatever it shares with others, names or repeats; with the columns that users know."""
     texts = [{"type": "text", "text": f"hello {position} \ud800"} for position in range(6)]
@@ -152,7 +171,7 @@ async def test_a_block_that_is_not_there_is_an_error(kind: str, tmp_path: Path, 
 def test_another_block_than_the_one_that_was_sent_is_noticed() -> None:
     """The digest covers what is named, too."""
     sent = request_of([{"type": "text", "text": "sent"}])
-    request = RecordedRequest({1: recorded(request_of([entry_reference(0, 0)]), sent)}, 1)
+    request = RecordedRequest([recorded(request_of([entry_reference(0, 0)]), sent)])
     assert request.positions == {0}
     with pytest.raises(JournalUnreadable, match="gives digest"):
         request.whole([kit.entry(0, "another")])

@@ -149,27 +149,21 @@ class RecordedRequest:
         positions: The positions of the entries that it refers to.
     """
 
-    def __init__(self, calls: Mapping[int, ModelCalled], call: int) -> None:
+    def __init__(self, chain: Sequence[ModelCalled]) -> None:
         """Put together the request of one call.
 
         Args:
-            calls: The run's calls by number; those between ``call`` and its first base suffice.
-            call: The number of the call.
+            chain: The call, and then those that it builds on, newest first. One of which the request has nothing may be
+                left out.
 
         Raises:
             JournalUnreadable: A part is missing, or the parts do not fit together.
         """
-        called = calls.get(call)
-        if called is None:
-            raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
-        self._called = called
-        self._name = f"model call {call} of {called.run_id}"
+        self._called, first = chain[0], chain[-1]
+        self._name = f"model call {self._called.call} of {self._called.run_id}"
         self._messages: list[Json] = []
-        chain = [called]
-        while (base := chain[-1].base_call) is not None and (chain[-1].shared_messages or chain[-1].shared_blocks):
-            if base not in calls or base >= chain[-1].call:
-                raise JournalUnreadable(f"{self._name} builds on call {base}, which is not recorded before it")
-            chain.append(calls[base])
+        if first.base_call is not None and (first.shared_messages or first.shared_blocks):
+            raise JournalUnreadable(f"{self._name} builds on call {first.base_call}, which is not recorded before it")
         try:
             for record in reversed(chain):
                 self._build_on(record)

@@ -40,7 +40,7 @@ from repertory.record.records import (
 )
 from repertory.record.requests import RecordedRequest
 from repertory.record.rows import NEWEST, NO_LIMIT, TABLES, Value, decode_text, encode_json
-from repertory.record.schema import LATEST_ITERATION
+from repertory.record.schema import LATEST_ITERATION, request_parts
 from repertory.record.search import ENTRIES, phrases_of, search_hit
 from repertory.record.statistics import (
     PROMPT,
@@ -295,10 +295,15 @@ class RunReads(Reads):
         """The whole request of one model call, as it was sent, put together from its parts.
 
         Raises:
-            JournalUnreadable: The parts do not match the recorded digest.
+            JournalUnreadable: There is no such call, or its parts do not match the recorded digest.
         """
-        calls = await self._of_run(ModelCalled, run_id)
-        request = RecordedRequest({record.call: record for record in calls if record.call <= call}, call)
+        newest = " FROM model_calls c WHERE c.seq = (SELECT max(seq) FROM model_calls WHERE run_id = ? AND call = ?)"
+        held = f"WITH RECURSIVE {request_parts('?', newest)} SELECT seq FROM parts WHERE start < bound"
+        rest = f"WHERE t.seq IN ({held}) ORDER BY t.call DESC"
+        chain = await self._records(ModelCalled, rest, run_id, call, run_id)
+        if not chain:
+            raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
+        request = RecordedRequest(chain)
         return request.whole(await self._read_positions(run_id, request.positions))
 
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:

@@ -205,12 +205,29 @@ VIEWS: Final = (
 _START: Final = "CASE WHEN {0}.base_call IS NULL THEN 0 ELSE {0}.shared_messages * 1000000 + {0}.shared_blocks END"
 
 
-def llm_calls(messages: str, created_at: str) -> str:
-    """SQL for the view of all model calls with their whole requests.
+def request_parts(run_id: str, of: str) -> str:
+    """SQL for ``parts``, a recursive common table: call ``c`` and the calls that it builds on, newest first.
 
     A block's place in a request is one number: a million for each message before its own, plus its place there. What a
     request takes from a call that it builds on, directly or through others, is before the place where each of them
-    diverged; so ``parts`` holds the bodies that it consists of, each with the places where it starts and ends.
+    diverged; so each part says where it starts and ends, and holds nothing of the request unless ``start < bound``.
+
+    Args:
+        run_id: The run of the call.
+        of: What selects ``c``; "" if it is in scope.
+    """
+    return f"""parts (seq, call, base, start, bound) AS (
+                       SELECT c.seq, c.call, c.base_call, {_START.format("c")}, CAST(1e15 AS BIGINT){of}
+                       UNION ALL
+                       SELECT b.seq, b.call, b.base_call, {_START.format("b")},
+                              CASE WHEN start < bound THEN start ELSE bound END
+                       FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
+                           SELECT max(seq) FROM model_calls WHERE run_id = {run_id} AND call = base)
+                       WHERE start > 0)"""
+
+
+def llm_calls(messages: str, created_at: str) -> str:
+    """SQL for the view of all model calls with their whole requests.
 
     Args:
         messages: How an engine puts the parts together: common tables, and the SELECT of a JSON text with all messages.
@@ -219,14 +236,7 @@ def llm_calls(messages: str, created_at: str) -> str:
     """
     return f"""CREATE VIEW llm_calls AS
            SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
-                  (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
-                       SELECT c.seq, c.call, c.base_call, {_START.format("c")}, CAST(1e15 AS BIGINT)
-                       UNION ALL
-                       SELECT b.seq, b.call, b.base_call, {_START.format("b")},
-                              CASE WHEN start < bound THEN start ELSE bound END
-                       FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
-                           SELECT max(seq) FROM model_calls WHERE run_id = c.run_id AND call = base)
-                       WHERE start > 0),
+                  (WITH RECURSIVE {request_parts("c.run_id", "")},
                    {messages}) AS request_messages,
                   coalesce({PROMPT}, 0) AS prompt_tokens, coalesce(output_tokens, 0) AS completion_tokens,
                   {created_at} AS created_at
