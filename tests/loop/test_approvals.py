@@ -359,6 +359,41 @@ def test_arguments_can_be_changed_as_soon_as_a_run_is_resumed(run_async: RunAsyn
     assert answer.count("changed the arguments of this call") == 2
 
 
+def test_a_decision_about_a_call_that_is_open_waits_until_it_is_asked_for(run_async: RunAsync, tmp_path: Path) -> None:
+    """A request may have been seen and then lost with its process; a resumed run asks again, when it gets there."""
+    path = tmp_path / "journal.db"
+    till, lost = Till(approval="always"), Till()
+    begun = list[str]()
+
+    def agent(tools: Till) -> rp.Agent[str]:
+        @rp.tool(effect="pure")
+        async def look() -> str:
+            """Look; the first time, for ever."""
+            begun.append("look")
+            if len(begun) == 1:
+                await anyio.sleep_forever()
+            return "seen"
+
+        return rp.Agent("clerk", tools=[look, tools.tool], limits=rp.Limits(parallel_tools=1))
+
+    async def main() -> str:
+        calls = [call("look", call_id="c1"), call("pay", call_id="c2", to="ann")]
+        async with open_with([calls], path=path, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(agent(lost), "pay ann")
+            async for _ in run.events():
+                if begun:
+                    break
+        async with open_with([told], path=path) as supervisor:
+            run = await supervisor.resume(run.id, agent=agent(till))
+            with pytest.raises(RunError, match="no call 'c1' of run"):
+                await run.approve("c1")
+            await run.approve("c2")
+            return str(await run.wait_result())
+
+    assert run_async(main) == "seen | paid ann 1"
+    assert (till.paid, lost.paid) == ([("ann", 1)], [])
+
+
 def test_the_time_to_decide_goes_on_while_nobody_runs_the_run(run_async: RunAsync, tmp_path: Path) -> None:
     """What was asked long ago is denied when the run is taken up again."""
     till = Till(approval="always")

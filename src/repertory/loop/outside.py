@@ -20,6 +20,7 @@ from repertory._choices import show
 from repertory._json_text import canonical_json, json_text
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block
+from repertory.loop.open_calls import open_calls
 from repertory.loop.teams import Unfinished
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, Record
@@ -137,8 +138,7 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
         ConfigurationError: The changed arguments do not fit the tool.
     """
     await anyio.lowlevel.checkpoint()
-    if arguments is not None:
-        await _wait_until_checkable(live, call_id)
+    await _wait_until_asked(live, call_id, checkable=arguments is not None)
     request, known = live.waits.requested.get(call_id), live.waits.decided.get(call_id)
     journal = live.shared.journal
     arguments, reason, by = journal.redact((arguments, plain_text(reason), plain_text(by)))
@@ -235,18 +235,29 @@ def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBloc
     )
 
 
-async def _wait_until_checkable(live: LiveRun, call_id: str) -> None:
-    """Wait until the loop of a resumed run has reached a waiting call again: its tool checks changed arguments.
+async def _wait_until_asked(live: LiveRun, call_id: str, *, checkable: bool) -> None:
+    """Wait until the loop of a resumed run has reached an open call again.
+
+    It asks then, if the request that somebody saw was lost with its process before it was durable; and from then on its
+    tool checks changed arguments (``checkable``).
 
     Raises:
         RunError: The run is queued or paused, or ended first.
     """
     waits = live.waits
-    while call_id in waits.requested and call_id not in waits.decided and call_id not in waits.permit_edit:
+
+    def is_ahead() -> bool:
+        if call_id in waits.requested:
+            return checkable and call_id not in waits.decided and call_id not in waits.permit_edit
+        is_asked = waits.knows(call_id) or call_id in waits.decided or not waits.is_open(call_id)
+        return not is_asked and any(call.use.id == call_id for call in open_calls(live.ledger.snapshot(), ()))
+
+    while is_ahead():
         _check_still_waits(live, call_id)
         if live.state == "queued" or live.desired_state != "go":
             state = "queued" if live.state == "queued" else "paused"
-            raise RunError(f"run {live.run_id} is {state}; the arguments of its calls can be changed once it continues")
+            what = "the arguments of its calls can be changed" if call_id in waits.requested else "its calls wait"
+            raise RunError(f"run {live.run_id} is {state}; {what} once it continues")
         await live.wait_for_change()
 
 

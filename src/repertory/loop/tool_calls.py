@@ -152,6 +152,7 @@ class Caller:
                 try:
                     await self._call(call, iteration, limiter)
                     self._live.waits.close(call.use.id)
+                    self._live.wake()
                 except LimitExceeded as error:
                     refused.append(error)
                     told = f"{call.use.name} was not run: {error}. Answer with what you have."
@@ -390,6 +391,7 @@ class Caller:
             context=live.context,
         )
         live.waits.making.add(use.id)
+        live.wake()  # whoever waits for this call to ask
         try:
             # A copy, as a tool may change its arguments.
             with live.shared.telemetry.tool_call(live, tool, use) as ended:
