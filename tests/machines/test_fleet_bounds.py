@@ -80,9 +80,9 @@ def test_a_quota_bounds_the_runs_of_all_machines_together(
                 while len(office.at_work) < 2:
                     await anyio.sleep(0.01)
                 for supervisor in fleet:
-                    reasons = {each.reason.partition(";")[0] for each in await supervisor.queue()}
+                    reasons = {(each.waits_for, each.reason.partition(";")[0]) for each in await supervisor.queue()}
                     name = "agent clerk" if whose == "agents" else "client ann"
-                    assert reasons == {f"{name} has 2 runs under way, as many as its quota allows (runs)"}
+                    assert reasons == {("quota", f"{name} has 2 runs under way, as many as its quota allows (runs)")}
                 office.opened.set()
                 for run in runs:
                     assert await run.wait_result() == "Done."
@@ -235,9 +235,10 @@ def test_what_only_one_process_can_begin_says_so(postgres: PostgresServer, run_a
                 assert {(each.home, each.home_there) for each in waiting.values()} == {("home", True)}
         model = FunctionModel(lambda _: "Done.")
         async with rp.open_supervisor(uri, labels=None, model=model) as supervisor:
-            reasons = {each.run_id: each.reason for each in await supervisor.queue()}
-            assert reasons["run-any"] == "it waits for a machine that has room and knows its agent"
-            assert "resume it" in reasons["run-context"]
+            reasons = {each.run_id: (each.waits_for, each.reason) for each in await supervisor.queue()}
+            assert reasons["run-any"] == ("machine", "it waits for a machine that has room and knows its agent")
+            assert reasons["run-context"][0] == "resume"
+            assert "resume it" in reasons["run-context"][1]
             assert reasons["run-context"] == reasons["run-unnamed"]
 
     run_async(main)

@@ -74,7 +74,9 @@ async def test_as_many_run_as_may_and_the_others_wait_in_order(autojump_clock: A
         assert [runs[name].state for name in "abcde"] == ["running", "running", "queued", "queued", "queued"]
         queue = await supervisor.queue()
         assert [(each.run_id, each.position) for each in queue] == [(runs[n].id, p) for p, n in enumerate("ecd", 1)]
-        assert {each.reason for each in queue} == {"2 runs are under way, and 2 may be at once (max_runs)"}
+        assert {(each.waits_for, each.reason) for each in queue} == {
+            ("room", "2 runs are under way, and 2 may be at once (max_runs)")
+        }
         row = await supervisor.journal.read_run(runs["c"].id)
         assert (row.state, row.reason) == ("queued", "2 runs are under way, and 2 may be at once (max_runs)")
         await office.let_go("a")
@@ -278,8 +280,8 @@ async def test_closing_leaves_the_queue_on_record_and_the_next_process_keeps_its
     async with rp.open_supervisor(
         model=office.model, journal=journal, max_runs=1, clock=trio.current_time
     ) as supervisor:
-        assert [each.reason.partition(";")[0] for each in await supervisor.queue()] == [
-            "nobody has taken it up since the process that queued it ended"
+        assert [(each.waits_for, each.reason.partition(";")[0]) for each in await supervisor.queue()] == [
+            ("resume", "nobody has taken it up since the process that queued it ended")
         ] * 2
         new = await supervisor.spawn(agent, "new")  # nobody waits whom this process knows
         for run_id in ("run-c", "run-b", "run-a"):
@@ -402,7 +404,9 @@ async def test_agents_and_clients_have_as_many_runs_as_their_quotas_allow(autoju
             await supervisor.spawn(who, task, client=client)
         await settle()
         assert office.began == ["a", "c", "e", "g"]
-        assert [each.reason for each in await supervisor.queue()] == [
+        queue = await supervisor.queue()
+        assert {each.waits_for for each in queue} == {"quota"}
+        assert [each.reason for each in queue] == [
             "agent clerk has 1 runs under way, as many as its quota allows (runs)",
             "client web has 2 runs under way, as many as its quota allows (runs)",
             "client x has 1 runs under way, as many as its quota allows (runs)",

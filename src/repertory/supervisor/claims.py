@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Container, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import anyio
 
@@ -203,8 +203,8 @@ class Claims:
         if self._entering is not None:
             self._entering.discard(run_id)
 
-    async def reasons(self) -> dict[str, str]:
-        """Why runs wait for a machine, by the ids of the runs."""
+    async def reasons(self) -> dict[str, tuple[Literal["machine", "resume"], str]]:
+        """What runs wait for that no machine has taken, and why in words, by the ids of the runs."""
         return {run_id: _why(waiting) for run_id, waiting in (await self.machines.waiting()).items()}
 
     async def _fits(self, candidate: Candidate) -> bool:
@@ -351,14 +351,14 @@ class Claims:
             live.set_ended()
 
 
-def _why(waiting: WaitingRun) -> str:
+def _why(waiting: WaitingRun) -> tuple[Literal["machine", "resume"], str]:
     asked = f" with the labels {', '.join(waiting.labels)}" if waiting.labels else ""
     if waiting.portable:
-        return f"it waits for a machine{asked} that has room and knows its agent"
+        return "machine", f"it waits for a machine{asked} that has room and knows its agent"
     needs = "it has an agent or a context that only the process has which queued it"
     if waiting.home_there:
-        return f"it waits for machine {waiting.home}{asked} alone, as {needs}"
-    return f"no machine can begin it, as {needs}, and that has ended; resume it with these"
+        return "machine", f"it waits for machine {waiting.home}{asked} alone, as {needs}"
+    return "resume", f"no machine can begin it, as {needs}, and that has ended; resume it with these"
 
 
 class _Unknown(RepertoryError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -25,13 +25,20 @@ _RETRY_AFTER: Final = 10.0
 _REFRESH: Final = 60.0  # seconds; a run waiting for the next day begins at most a minute late, even if the clock is set
 
 
+WaitsFor: TypeAlias = Literal["room", "quota", "turn", "machine", "resume"]
+"""What a queued run waits for; see ``QueuedRun``."""
+
+
 class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that waits in the queue.
 
     Attributes:
         position: Its place in the queue, from 1.
         at: When it began to wait, in seconds since 1970.
-        reason: What it waits for.
+        waits_for: ``room``, as ``max_runs`` are under way; ``quota``, as its agent or client has used up one; its
+            ``turn``, as others are before it; a ``machine`` that may begin it, of those that share the journal; or
+            ``resume``, as nobody will begin it otherwise.
+        reason: The same for people, with the figures.
     """
 
     run_id: str
@@ -40,6 +47,7 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     at: float
     position: int
+    waits_for: WaitsFor
     reason: str
 
 
@@ -234,22 +242,27 @@ class Queue:
     async def list(self) -> list[QueuedRun]:
         """The waiting runs, in the order in which they will begin, each with the reason why it waits."""
         await self.refresh()
-        rows, reasons = await self._journal.read_queue(), {} if self.shared is None else await self.shared.reasons()
+        rows = await self._journal.read_queue()
+        reasons: Mapping[str, tuple[WaitsFor, str]] = {} if self.shared is None else await self.shared.reasons()
         if self.shared is None:  # some may have left the queue while it was read
             rows = [row for row in rows if row.run_id in self._waiting or not self._is_here(row.run_id)]
-        return [
-            QueuedRun(**msgspec.structs.asdict(row), position=position, reason=self._reason(row, reasons))
-            for position, row in enumerate(rows, 1)
-        ]
+        return [self._queued(row, position, reasons.get(row.run_id)) for position, row in enumerate(rows, 1)]
 
-    def _reason(self, row: QueuedRow, reasons: Mapping[str, str]) -> str:
+    def _queued(self, row: QueuedRow, position: int, where: tuple[WaitsFor, str] | None) -> QueuedRun:
+        waits_for: WaitsFor
+        quota = self._over_agent(row.agent) or self._over_client(row.client)
         if self.shared is not None:
-            no_quota = self._over_agent(row.agent) or self._over_client(row.client)
-            where = reasons.get(row.run_id, "it is about to begin")
-            return f"{no_quota}; {where}" if no_quota else where
-        if row.run_id not in self._waiting:
-            return "nobody has taken it up since the process that queued it ended; resume it"
-        return self._no_room(row.agent, row.client) or "others begin before it"
+            waits_for, reason = where or ("turn", "it is about to begin")
+            if quota:
+                waits_for, reason = waits_for if waits_for == "resume" else "quota", f"{quota}; {reason}"
+        elif row.run_id not in self._waiting:
+            waits_for = "resume"
+            reason = "nobody has taken it up since the process that queued it ended; resume it"
+        elif full := self._is_full():
+            waits_for, reason = "room", full
+        else:
+            waits_for, reason = ("quota", quota) if quota else ("turn", "others begin before it")
+        return QueuedRun(**msgspec.structs.asdict(row), position=position, waits_for=waits_for, reason=reason)
 
     # --- what there is room for ---------------------------------------------------------------------------
 
