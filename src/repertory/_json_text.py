@@ -62,7 +62,7 @@ def encode_other(value: Any) -> Any:
         return str(value)
     if is_pydantic_model(type(value)):
         return value.model_dump(mode="json", by_alias=True)
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 
 def json_text(value: object) -> str:

@@ -58,12 +58,15 @@ def answer(**fields: Any) -> ModelResponse:
 @pytest.mark.parametrize(
     ("give", "told"),
     [
-        (lambda: None, "must give a ModelResponse, got a NoneType"),
-        (lambda: {"content": [{"type": "text", "text": "Done."}]}, "must give a ModelResponse, got a dict"),
-        (lambda: answer(content=None), "content of a ModelResponse must be a tuple, got a NoneType"),
-        (lambda: answer(content="Done."), "content of a ModelResponse must be a tuple, got a str"),
-        (lambda: answer(usage=None), "usage of a ModelResponse must be a Usage, got a NoneType"),
-        (lambda: answer(extra=None), "extra of a ModelResponse must be a dict, got a NoneType"),
+        (lambda: None, "must give a ModelResponse, got a value of type NoneType"),
+        (
+            lambda: {"content": [{"type": "text", "text": "Done."}]},
+            "must give a ModelResponse, got a value of type dict",
+        ),
+        (lambda: answer(content=None), "content of a ModelResponse must be a tuple, got a value of type NoneType"),
+        (lambda: answer(content="Done."), "content of a ModelResponse must be a tuple, got a value of type str"),
+        (lambda: answer(usage=None), "usage of a ModelResponse must be a Usage, got a value of type NoneType"),
+        (lambda: answer(extra=None), "extra of a ModelResponse must be a dict, got a value of type NoneType"),
         (lambda: answer(content=[ToolUse("t1", "look", nested(5_000))]), "nested too deep"),
         (lambda: answer(content=[ToolUse("t1", "look", endless())]), "contains itself"),
     ],

@@ -150,7 +150,7 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
             value: object = getattr(self, name)
             if not isinstance(value, kind):
                 raise ModelResponseInvalid(
-                    f"{name} of a ModelResponse must be a {kind.__name__}, got a {type(value).__name__}"
+                    f"{name} of a ModelResponse must be a {kind.__name__}, got a value of type {type(value).__name__}"
                 )
 
 

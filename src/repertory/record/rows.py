@@ -449,7 +449,7 @@ def encode_records(records: Sequence[Record]) -> list[EncodedRecord]:
         try:
             out.append(TABLES[type(record)].encode(record))
         except KeyError:
-            raise RecordRefused(f"cannot keep a {type(record).__name__}: it is not a record") from None
+            raise RecordRefused(f"cannot keep a value of type {type(record).__name__}: it is not a record") from None
         except NOT_KEPT as error:
             raise RecordRefused(f"cannot keep this {type(record).__name__}: {error}; nothing was written") from error
     return out

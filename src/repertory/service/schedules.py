@@ -151,7 +151,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         next: When it is due next, in seconds since 1970.
-        last: The last outcome; None if there is none yet.
+        last: What happened at its last due time: ``started`` or ``skipped``; None if none has come since it began.
     """
 
     name: str
@@ -220,7 +220,7 @@ class Scheduler:
                     cron=schedule.cron,
                     timezone=schedule.timezone,
                     next=next(schedule.due_after(now)),
-                    last=last,
+                    last=last if last is not None and last.outcome in ("started", "skipped") else None,
                 )
             )
         return views

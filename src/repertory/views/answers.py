@@ -93,7 +93,9 @@ def check_response(response: object) -> ModelResponse:
         ModelResponseInvalid: It is not an answer.
     """
     if not isinstance(response, ModelResponse):
-        raise ModelResponseInvalid(f"the model must give a ModelResponse, got a {type(response).__name__}")
+        raise ModelResponseInvalid(
+            f"the model must give a ModelResponse, got a value of type {type(response).__name__}"
+        )
     return response
 
 
@@ -297,7 +299,7 @@ def _json_problem(value: Any, max_chars: int) -> tuple[str, int]:
                         size += len(name) + 2
                 open_values += [(each, depth + 1) for each in (inner.values() if isinstance(inner, dict) else inner)]
             case _:
-                return f"a {type(inner).__name__}, which JSON does not have", size
+                return f"a value of type {type(inner).__name__}, which JSON does not have", size
         if size > max_chars:
             return "more than an answer may have", size
     return "", size
