@@ -162,7 +162,8 @@ class Supervisor:
         """A run that is under way in this process, including a sub-agent's, by its full id.
 
         Raises:
-            RunNotFound: There is none; use ``resume`` for a run that is only in the journal.
+            RunNotFound: There is none, or it has just ended. Use ``resume`` for a run that is only in the journal, and
+                ``spawn`` with the same ``run_id`` for one that may have ended.
         """
         check_text("a run_id", run_id)
         live = self._runtime.runs.find(run_id)
