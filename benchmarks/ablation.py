@@ -51,7 +51,7 @@ COLUMNS = ("", "cost", "worst run", "facts", "lines", "own lines", "facts left",
 # --- the mechanisms ---------------------------------------------------------------------------------------
 
 
-def head_and_tail(new: Sequence[str], room: int, *_: object) -> list[str]:
+def head_and_tail(new: Sequence[str], room: int, *_: object, **__: object) -> list[str]:
     """Choose the first and the last lines that there is room for."""
     if sum(len(line) + 1 for line in new) <= room:
         return list(new)
@@ -64,14 +64,14 @@ def head_and_tail(new: Sequence[str], room: int, *_: object) -> list[str]:
     return [new[at] for at in sorted(kept)]
 
 
-def no_lines(new: Sequence[str], room: int, *_: object) -> list[str]:
+def no_lines(new: Sequence[str], room: int, *_: object, **__: object) -> list[str]:
     """Choose no line of a text that does not fit whole."""
     return list(new) if sum(len(line) + 1 for line in new) <= room else []
 
 
-def repeating(self: Trail, lines: Sequence[str], room: int) -> list[str]:
+def repeating(self: Trail, lines: Sequence[str], room: int, *, outcome: bool = False) -> list[str]:
     """Choose lines as if none were in view already."""
-    return choose_lines(lines, room, self._vocabulary)
+    return choose_lines(lines, room, self._vocabulary, outcome=outcome)
 
 
 _BREAKPOINTS = Projector._breakpoints
@@ -106,9 +106,10 @@ VARIANTS = (
     Variant("a quarter of long results", {}, ((trail, "SHARE", 0.25),)),
     Variant("head and tail of long results", {}, ((trail, "choose_lines", head_and_tail),)),
     Variant("results by up to 9,600 characters", {}, ((trail, "_MAX_CHARS", 9_600),)),
+    Variant("half of a text may be lines of trouble", {}, ((lines, "_VERDICTS", sys.maxsize - 1),)),
     Variant("no lines around the chosen ones", {}, ((lines, "_nearest", lambda *_: ()),)),
     Variant("nothing of long results", {}, ((trail, "choose_lines", no_lines),)),
-    Variant("lines that report trouble count no more", {}, ((lines, "reports_trouble", lambda _: False),)),
+    Variant("how something ended counts no more", {}, ((lines, "_verdicts", lambda _: []),)),
     Variant("140 characters of the agent's words", {}, ((trail, "_TEXT_CHARS", 140),)),
     Variant("120 characters of a long argument", {}, ((trail, "argument_room", lambda _: trail._ARGUMENT_CHARS),)),
     Variant("standing lines said again", {}, ((Trail, "_choose", repeating),)),
