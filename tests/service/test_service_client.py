@@ -13,14 +13,15 @@ import msgspec
 import pytest
 from service_parts import open_client
 
-from repertory.errors import ServiceUnavailable
+from repertory.cli.databases import find_in_service
+from repertory.errors import ModelUnavailable, RunNotFound, ServiceUnavailable
 from repertory.runs.streaming import TextStreamed
 from repertory.service import client as client_module
 from repertory.service.client import ServiceClient
 from repertory.service.client import open_client as ask
 from repertory.service.places import Place
 from repertory.service.views import ServiceView
-from repertory.testing import ScriptedModel
+from repertory.testing import FunctionModel, ScriptedModel
 
 WORDS = "one\u2028two\u2029three\x85four\x0bfive\x1csix\r\nseven\n\neight"
 VIEW = ServiceView(version="1", database="a.db", pid=1, started_at=1.0, seq=1, resuming=False, going=0)
@@ -96,5 +97,35 @@ def test_a_refusal_that_never_ends_is_not_waited_for(
             with pytest.raises(ServiceUnavailable, match="did not answer"):
                 async with aclosing(client.follow(None)) as events:
                     await anext(events)
+
+    run_async(main)
+
+
+def test_runs_are_found_however_many_came_after_them(
+    short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the page of trees that one request has: by any part of an id, and as the newest to continue."""
+
+    def fail_once(request: object) -> str:
+        if "fail" in str(request):
+            raise ModelUnavailable("the server failed")
+        return "Done."
+
+    async def main() -> None:
+        monkeypatch.setattr(client_module, "MAX_TREES", 2)
+        async with (
+            open_client(short, FunctionModel(fail_once)) as service,
+            ask(Place(socket=str(service.address))) as client,
+        ):
+            assert await find_in_service(client, None) is None
+            for run_id, task in (("first-1", "fail"), *((f"later-{number}", "x") for number in range(5))):
+                await service.post("/runs", {"agent": "clerk", "task": task, "run_id": run_id}, 201)
+                await service.get(f"/runs/{run_id}/result?wait=20")
+            assert await client.newest_resumable() == "first-1"
+            assert await find_in_service(client, "rst-") == "first-1"
+            assert await find_in_service(client, None) == "later-4"
+            assert await find_in_service(client, "none") is None
+            with pytest.raises(RunNotFound, match="fits more than one run"):
+                await find_in_service(client, "-1")
 
     run_async(main)

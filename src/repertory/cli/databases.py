@@ -386,11 +386,7 @@ async def find_served(client: ServiceClient, run_id: str) -> str:
 
 async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:
     """The whole id of a run of a service; None if there is none. Raises ``RunNotFound`` if several fit."""
-    found = find_id(await client.list_ids(), run_id)
-    if found is None and run_id is not None:
-        with suppress(RunNotFound):  # an older tree, which the list leaves out, by the beginning of its id
-            found = (await client.read_run(run_id)).run.id
-    return found
+    return await client.newest_root() if run_id is None else find_id(await client.list_ids(), run_id)
 
 
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:

@@ -103,12 +103,11 @@ async def resume_in_service(run_id: str | None, at: At) -> Answer:
     """Let the service continue a run; None for the newest that did not finish."""
     if run_id is None:
         async with ask_service(at) as client:
-            waiting = [run.id for run in (await client.list_runs()).runs if run.resumable or run.state == "paused"]
-            if not waiting:
+            run_id = await client.newest_resumable()
+            if run_id is None:
                 raise output.NothingThere(
                     f"every run in {client.database} has finished or is in progress; repertory ps -a lists them"
                 )
-            run_id = waiting[-1]
     found = await _steer(run_id, at, "resume")
     words = f"{found} continues in the service; follow it with: repertory attach {found}"
     return Answer({"id": found}, lambda _: output.say(words))

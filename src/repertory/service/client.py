@@ -28,6 +28,7 @@ from repertory.llm.messages import Json
 from repertory.runs.streaming import Piece
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.places import Place
+from repertory.service.requests import MAX_TREES
 from repertory.service.tokens import default_token_file, read_token
 from repertory.service.views import (
     Accepted,
@@ -36,6 +37,7 @@ from repertory.service.views import (
     Reloaded,
     RunDetail,
     RunList,
+    RunView,
     ServiceView,
     Space,
     Started,
@@ -89,10 +91,36 @@ class ServiceClient:
     # --- reading ------------------------------------------------------------------------------------------
 
     async def list_ids(self) -> list[tuple[str, str | None]]:
-        """The ids of the runs of the newest 1,000 trees, each with its parent's, oldest first."""
-        return [(run.id, run.parent_id) for run in (await self._ask("GET", "/runs?limit=1000", RunList)).runs]
+        """The ids of all runs, each with its parent's, oldest first."""
+        async with aclosing(self._pages()) as pages:
+            newest_first = [page async for page in pages]
+        return [(run.id, run.parent_id) for page in reversed(newest_first) for run in page]
 
-    async def list_runs(self, limit: int = 1000) -> RunList:
+    async def newest_root(self) -> str | None:
+        """The id of the newest root; None if there are no runs."""
+        runs = (await self._ask("GET", "/runs?limit=1", RunList)).runs
+        return runs[0].id if runs else None
+
+    async def newest_resumable(self) -> str | None:
+        """The id of the newest run that ``resume`` continues, or a paused one below it; None if there is none."""
+        async with aclosing(self._pages(f"&state={_UNFINISHED},failed,stopped")) as pages:
+            async for page in pages:
+                for run in reversed(page):
+                    if run.resumable or run.state == "paused":
+                        return run.id
+        return None
+
+    async def _pages(self, which: str = "") -> AsyncGenerator[list[RunView]]:
+        """The trees that fit, page by page: the newest page first, each oldest first."""
+        before = ""
+        while True:
+            found = await self._ask("GET", f"/runs?limit={MAX_TREES}{which}{before}", RunList)
+            yield found.runs
+            if found.next is None:
+                return
+            before = f"&before={_part(found.next)}"
+
+    async def list_runs(self, limit: int = MAX_TREES) -> RunList:
         """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures."""
         path = f"/runs?figures=yes&limit={limit}"
         found = await self._ask("GET", path, RunList)
