@@ -11,8 +11,10 @@ import pytest
 from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, Result, in_a_process, invoke
 
 import repertory as rp
+from repertory.cli import reading
 from repertory.record import open_journal
-from repertory.testing import ScriptedModel, call
+from repertory.service.sources import RecordSource
+from repertory.testing import FunctionModel, ScriptedModel, call
 
 
 def test_ps_shows_what_is_not_finished(made: Path, home: Path) -> None:
@@ -262,3 +264,58 @@ def test_ledger_shows_where_a_tool_went_wrong(tmp_path: Path, home: Path) -> Non
     assert "in divide\n    return number // 0" in whole
     entries = invoke("ledger", "--json", "--db", path, home=home).json["entries"]
     assert [bool(entry["traceback"]) for entry in entries] == [False, False, True, False]
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Path:
+    """A database with one run of 60 iterations, whose view left most of its record."""
+
+    @rp.tool(effect="pure", repeatable=False)
+    def read(number: int) -> str:
+        """Read."""
+        return f"page {number}: " + f"words of page {number} " * 30
+
+    calls = iter(range(59))
+    model = FunctionModel(lambda _: "Done." if (number := next(calls, None)) is None else call("read", number=number))
+    reader = rp.Agent("reader", tools=[read], limits=rp.Limits(iterations=60))
+    rp.run_sync(reader, "Read all.", path=tmp_path / "long.db", model=model)
+    return tmp_path / "long.db"
+
+
+@pytest.mark.parametrize("newest", [1, 30, 1000])
+def test_the_newest_part_of_a_record_tells_the_same_of_what_was_seen(long_run: Path, newest: int) -> None:
+    """It has the newest entries and those that the model saw; nothing else of the inspection differs."""
+
+    async def look() -> None:
+        async with open_journal(long_run, readonly=True) as journal:
+            source = RecordSource(journal, long_run, owned=False)
+            run_id = (await source.list_runs()).runs[0].id
+            for iteration in (1, 7, 60):
+                whole = await source.read_inspection(run_id, iteration, newest=0)
+                part = await source.read_inspection(run_id, iteration, newest=newest)
+                seen = {at for line in whole["places"] for at in line}
+                wanted = [
+                    entry
+                    for entry in whole["record"]
+                    if entry["position"] in seen or entry["position"] >= whole["length"] - newest
+                ]
+                assert part == {**whole, "record": wanted}
+            assert len(wanted) < len(whole["record"]) or newest == 1000
+
+    anyio.run(look)
+
+
+def test_of_a_long_run_a_person_sees_the_newest_part(
+    long_run: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out is said; --full and --json have the whole. A ledger is read page by page."""
+    monkeypatch.setattr(reading, "_NEWEST", 2)
+    monkeypatch.setattr(reading, "_PAGE", 7)
+    short, full = (invoke("inspect", *more, "--db", long_run, home=home).out for more in ((), ("--full",)))
+    assert "older ones are left out; --full shows them" in short
+    assert "left out" not in full
+    assert len(invoke("inspect", "--json", "--db", long_run, home=home).json["record"]) == 119
+    entries = invoke("ledger", "--json", "--db", long_run, home=home).json["entries"]
+    assert [entry["position"] for entry in entries] == list(range(120))
+    lines = invoke("ledger", "-n", "9", "--db", long_run, home=home).out.split("\n")
+    assert [int(line[1:5]) for line in lines if line.startswith("#")] == list(range(111, 120))

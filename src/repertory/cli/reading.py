@@ -13,7 +13,7 @@ from rich.text import Text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import open_source_of
-from repertory.cli.options import FULL, RUN, At, option
+from repertory.cli.options import AS_JSON, FULL, RUN, At, option
 from repertory.cli.output import clean, one_line, tokens
 from repertory.cli.runs import coloured_state, nodes_of
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _WIDE = 120  # columns from which the record and the view are shown side by side
 _PREVIEW = (8, 800)  # lines and characters shown of a text without --full
 _ASKED = 2000  # characters shown of a call that a person is asked about
+_NEWEST = 200  # entries and decisions shown of a long run without --full
+_PAGE = 500  # entries of a record that are read at once
 _COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
 
 
@@ -35,13 +37,16 @@ async def inspect(
     iteration: int | None = option("-i, --iteration N", "Which one. Default: the newest.", min=1),
     full: bool = FULL,
     at: At,
+    as_json: bool = AS_JSON,
 ) -> Answer:
     """Show the state of a run, and what its model saw at an iteration.
 
-    Beside it is the record: how each entry was shown, and which decisions made it so.
+    Beside it is the record: how each entry was shown, and which decisions made it so. Of a long record these are the
+    newest entries and those that the model saw.
     """
     async with open_source_of(run_id, at) as (source, found):
-        detail, shown = await source.read_run(found), await source.read_inspection(found, iteration)
+        detail = await source.read_run(found)
+        shown = await source.read_inspection(found, iteration, newest=0 if full or as_json else _NEWEST)
 
     def show(screen: Console) -> None:
         output.show(screen, _standing(detail))
@@ -78,7 +83,7 @@ def _spent(figures: RunStatistics) -> str:
 def _print(screen: Console, shown: Json, *, full: bool) -> None:
     output.show(screen, _heading(shown))
     two_columns = screen.is_terminal and screen.width >= _WIDE
-    record = list(_record_part(shown, screen.width * 2 // 5 - 4 if two_columns else screen.width))
+    record = list(_record_part(shown, screen.width * 2 // 5 - 4 if two_columns else screen.width, full=full))
     view = list(_view_part(shown["request"], full=full))
     if two_columns:
         side_by_side = Table(box=None, expand=True, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
@@ -109,8 +114,9 @@ def _heading(shown: Json) -> RenderableType:
     return heading
 
 
-def _record_part(shown: Json, width: int) -> Iterator[RenderableType]:
-    yield Text("THE RECORD, and how each entry was shown", style="bold")
+def _record_part(shown: Json, width: int, *, full: bool) -> Iterator[RenderableType]:
+    left_out = _left_out(shown["length"] - len(shown["record"]))
+    yield Text(f"THE RECORD, and how each entry was shown{left_out}", style="bold")
     rows = [
         (
             str(entry["position"]),
@@ -122,10 +128,15 @@ def _record_part(shown: Json, width: int) -> Iterator[RenderableType]:
         for entry in shown["record"]
     ]
     yield output.table(("#", "IT", "SHOWN", "TOKENS", "WHAT"), rows, width=width, right="#|IT|TOKENS")
-    decided = "DECISIONS so far" if shown["decisions"] else "No decision has changed the view so far."
-    yield Text(f"\n{decided}", style="bold")
-    for decision in shown["decisions"]:
+    decisions = shown["decisions"] if full else shown["decisions"][-_NEWEST:]
+    decided = "DECISIONS so far" if decisions else "No decision has changed the view so far."
+    yield Text(f"\n{decided}{_left_out(len(shown['decisions']) - len(decisions))}", style="bold")
+    for decision in decisions:
         yield Text(f"it {decision['iteration']:<3} {decision['kind']}: {one_line(decision['sentence'])}")
+
+
+def _left_out(number: int) -> str:
+    return f" ({number:,} older ones are left out; --full shows them)" if number else ""
 
 
 def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
@@ -153,23 +164,32 @@ def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
 async def ledger(
     run_id: str | None = RUN,
     *,
+    lines: int = option("-n, --lines N", "Only the last N entries; 0 for all.", 0, min=0),
     full: bool = FULL,
     at: At,
-) -> Answer:
+    as_json: bool = AS_JSON,
+) -> None:
     """Show the full record of a run."""
     async with open_source_of(run_id, at) as (source, found):
         run = (await source.read_run(found)).run  # before the entries, so that an ended run has all of them
-        record: Json = {"database": source.database, **await source.read_record(found)}
-
-    def show(screen: Console) -> None:
-        facts = f" {one_line(found)}, {one_line(run.model)}\n"
-        screen.print(Text.assemble((one_line(run.agent), "bold"), facts))
-        for entry in record["entries"]:
-            _print_entry(screen, entry, full=full)
-        if run.error is not None:
-            output.say(f"the run failed: {run.error}")
-
-    return Answer(record, show)
+        page = await source.read_record(found, 0, 0)
+        at_entry = max(0, page["length"] - lines) if lines else 0
+        record: Json = {"database": source.database, **page}
+        screen = output.console()
+        if not as_json:
+            facts = f" {one_line(found)}, {one_line(run.model)}\n"
+            screen.print(Text.assemble((one_line(run.agent), "bold"), facts))
+        while entries := (await source.read_record(found, at_entry, at_entry + _PAGE))["entries"]:
+            at_entry += len(entries)
+            if as_json:
+                record["entries"] += entries
+                continue
+            for entry in entries:
+                _print_entry(screen, entry, full=full)
+    if as_json:
+        output.print_json(record)
+    elif run.error is not None:
+        output.say(f"the run failed: {run.error}")
 
 
 def _print_entry(screen: Console, entry: Json, *, full: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
@@ -212,6 +212,11 @@ class RunReads(Reads):
         """The outcomes of all tool calls of the run, in order, including calls that never began and have no intent."""
         return await self._of_run(ToolFinished, run_id)
 
+    async def read_outcomes_of(self, run_id: str, calls: Iterable[str]) -> list[ToolFinished]:
+        """The outcomes of some tool calls of the run, by their ids, in order."""
+        rest = "WHERE t.run_id = ? AND t.call_id IN (SELECT value FROM json_each(?)) ORDER BY t.seq"
+        return await self._records(ToolFinished, rest, run_id, json_list(calls))
+
     async def read_model_calls(self, run_id: str, *, contents: bool = True) -> list[ModelCallRow]:
         """All model calls of the run, in order. If the ledger holds the content of a reply, it is read from there.
 
@@ -297,6 +302,10 @@ class RunReads(Reads):
         Raises:
             JournalUnreadable: There is no such call, or its parts do not match the recorded digest.
         """
+        return (await self.read_request_from(run_id, call))[0]
+
+    async def read_request_from(self, run_id: str, call: int) -> tuple[Json, list[Entry]]:
+        """The same, and the entries of the ledger of which it has blocks."""
         newest = " FROM model_calls c WHERE c.seq = (SELECT max(seq) FROM model_calls WHERE run_id = ? AND call = ?)"
         held = f"WITH RECURSIVE {request_parts('?', newest)} SELECT seq FROM parts WHERE start < bound"
         rest = f"WHERE t.seq IN ({held}) ORDER BY t.call DESC"
@@ -304,7 +313,8 @@ class RunReads(Reads):
         if not chain:
             raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
         request = RecordedRequest(chain)
-        return request.whole(await self._read_positions(run_id, request.positions))
+        entries = await self._read_positions(run_id, request.positions)
+        return request.whole(entries), entries
 
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:
         """All summaries of the run, in the order in which they were stored."""

@@ -47,9 +47,9 @@ from repertory.service.views import (
 
 T = TypeVar("T")
 
+WHOLE: Final = 60.0  # seconds for what is put together from the whole record of a run
 GREETING: Final = 4.0  # seconds until a service must say who it is: that needs only its event loop
 ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for a service that hangs
-_PAGE: Final = 500  # entries per request
 _UNFINISHED: Final = "queued,running,waiting,paused,interrupted"
 REDELIVERY: Final = 25.0  # seconds; the webhook has fifteen to answer
 SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which sends one every 15
@@ -146,21 +146,17 @@ class ServiceClient:
         """What a run saw and cost; with ``tree`` also each run below it."""
         return await self._ask("GET", f"/stats?run={_part(run_id)}&tree={int(tree)}", Json)
 
-    async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
-        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``."""
-        which = "" if iteration is None else f"?iteration={iteration}"
-        return await self._ask("GET", f"/runs/{_part(run_id)}/requests/newest{which}", Json)
+    async def read_inspection(self, run_id: str, iteration: int | None, *, newest: int) -> Json:
+        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``.
 
-    async def read_record(self, run_id: str) -> Json:
-        """A run's record, the contents of its entries in the format of the Messages API."""
-        path = f"/runs/{_part(run_id)}/record?limit={_PAGE}"
-        whole: Json = await self._ask("GET", path, Json)
-        read = len(whole["entries"])
-        while read == _PAGE:
-            page = await self._ask("GET", f"{path}&start={len(whole['entries'])}", Json)
-            whole["entries"] += page["entries"]
-            read = len(page["entries"])
-        return whole
+        Of the record only so many of the newest entries, and older ones that the model saw; 0 for all.
+        """
+        which = f"iteration={iteration or 0}&entries={newest}"
+        return await self._ask("GET", f"/runs/{_part(run_id)}/requests/newest?{which}", Json, within=WHOLE)
+
+    async def read_record(self, run_id: str, start: int, stop: int) -> Json:
+        """Some entries of a run's record, at most 500, their contents in the format of the Messages API."""
+        return await self._ask("GET", f"/runs/{_part(run_id)}/record?start={start}&limit={stop - start}", Json)
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait for an approval or for their result, oldest first."""
@@ -237,7 +233,7 @@ class ServiceClient:
         sent = None if body is None else json_bytes(body)
         try:
             with anyio.fail_after(within):
-                answer = await self._http.request(method, path, content=sent)
+                answer = await self._http.request(method, path, content=sent, timeout=within)
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error, within) from error
         if answer.status_code >= 400 and answer.status_code != also:

@@ -174,7 +174,7 @@ class ReadOperations:
         """What the model saw at one call, or at the ``newest``, with the record and the decisions behind it."""
         number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
         row, iteration = await self._journal.find_run(run_id), query.iteration or None
-        return await read_inspection(self._journal, row, iteration, call=number)
+        return await read_inspection(self._journal, row, iteration, call=number, newest=query.entries)
 
     async def approvals(self) -> Waiting:
         """The tool calls of all runs under way that wait for an approval or for their result."""

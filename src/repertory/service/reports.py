@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from operator import add
+from operator import add, attrgetter
 
 import anyio.to_thread
 import msgspec
@@ -44,19 +44,15 @@ async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: in
     """Read the entries of a run from ``start`` up to ``stop``, their contents in the format of the Messages API."""
     run_id = row.started.run_id
     found = await journal.read_entries(run_id, start=start, stop=stop)
-    crashes = await read_crashes(journal, run_id) if any(entry.tool_call_id is not None for entry in found) else {}
+    calls = [entry.tool_call_id for entry in found if entry.tool_call_id is not None]
+    crashes = {ended.call_id: ended.error for ended in await journal.read_outcomes_of(run_id, calls) if ended.error}
     entries = []
     for entry in found:
         fields = _fields(entry, (name for name in entry.__struct_fields__ if name != "content"))
-        fields["traceback"] = crashes.get(entry.tool_call_id, "")
+        fields["traceback"] = crashes.get(entry.tool_call_id or "", "")
         entries.append({**fields, "content": [encode_block(block) for block in entry.content]})
     said = {**_fields(row.started, ("run_id", "agent", "model", "task")), "state": row.state}
     return {**said, "length": await journal.count_entries(run_id), "entries": entries}
-
-
-async def read_crashes(journal: Journal, run_id: str) -> dict[str | None, str]:
-    """The tracebacks of unexpected exceptions in the run's tools, by call."""
-    return {ended.call_id: ended.error for ended in await journal.read_outcomes(run_id) if ended.error}
 
 
 async def read_payload(journal: Journal, row: RunRow, version: int | None = None) -> Json:
@@ -111,7 +107,7 @@ def _change(change: PayloadChange) -> Json:
 
 
 async def read_inspection(
-    journal: Journal, row: RunRow, iteration: int | None = None, *, call: int | None = None
+    journal: Journal, row: RunRow, iteration: int | None = None, *, call: int | None = None, newest: int = 0
 ) -> Json:
     """Read back one iteration of a run: what the model saw, with the record and the decisions behind it.
 
@@ -120,6 +116,7 @@ async def read_inspection(
         row: The run.
         iteration: The iteration, of which the last call is read; None for the newest.
         call: The model call instead, of any iteration.
+        newest: ``record`` has only so many of the newest entries, and older ones that the request shows; 0 for all.
 
     Raises:
         RunNotFound: The run made no such iteration or call.
@@ -131,12 +128,17 @@ async def read_inspection(
     inspected = _wanted_call(calls, run_id, iteration, call)
     called = inspected.called
     bodies = [made.body for made in await journal.read_decisions(run_id) if made.iteration <= called.iteration]
-    entries = await journal.read_entries(run_id, stop=called.position)
-    request = sent_body(await journal.read_request(run_id, called.call))
+    recorded, shown = await journal.read_request_from(run_id, called.call)
+    start = max(0, called.position - newest) if newest else 0
+    entries = sorted((entry for entry in shown if entry.position < start), key=attrgetter("position"))
+    entries += await journal.read_entries(run_id, start=start, stop=called.position)
+    answered = (each.replied.plain_tokens for each in calls if each.replied and each.called.call <= called.call)
+    # Until there is an answer, that of the one before; before the first, without the system prompt and the tools.
+    plain = max(answered, default=0) or sum(entry.tokens for entry in entries)
     # Putting a long run together takes a moment, so it must not block the event loop.
-    found = await anyio.to_thread.run_sync(_inspected, inspected, bodies, entries, request)
-    iterations = calls[-1].called.iteration
-    return {"run_id": run_id, "agent": row.started.agent, "iterations": iterations, **found}
+    found = await anyio.to_thread.run_sync(_inspected, inspected, bodies, entries, sent_body(recorded))
+    said = {"run_id": run_id, "agent": row.started.agent, "iterations": calls[-1].called.iteration}
+    return {**said, "length": called.position, "record_tokens": plain, **found}
 
 
 def _inspected(inspected: ModelCallRow, bodies: Sequence[Json], entries: Sequence[Entry], request: Json) -> Json:
@@ -145,8 +147,6 @@ def _inspected(inspected: ModelCallRow, bodies: Sequence[Json], entries: Sequenc
     marks = Marks(replay(bodies), decisions)
     return {
         **_fields(inspected.called, _OF_CALL),
-        # Until there is an answer, without the system prompt and the tools, whose size is not on record.
-        "record_tokens": getattr(replied, "plain_tokens", 0) or sum(entry.tokens for entry in entries),
         "request": request,
         "places": places(request["messages"], entries),
         "record": [{**_fields(entry, _OF_ENTRY), **marks.of(entry), "what": _line(entry)} for entry in entries],

@@ -208,9 +208,16 @@ class StatsQuery(msgspec.Struct, frozen=True):
 
 
 class InspectQuery(msgspec.Struct, frozen=True):
-    """For ``newest``: the iteration whose newest call is wanted; 0 for the newest. It is ignored if a call is named."""
+    """What is wanted.
+
+    Attributes:
+        iteration: For ``newest``: the iteration whose newest call is wanted; 0 for the newest. It is ignored if a call
+            is named.
+        entries: How many of the newest entries ``record`` has, beside older ones that the request shows; 0 for all.
+    """
 
     iteration: Count = 0
+    entries: Count = 0
 
 
 class RecordQuery(msgspec.Struct, frozen=True):

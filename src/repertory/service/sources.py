@@ -64,13 +64,16 @@ class RecordSource:
         """What a run saw and cost; with ``tree`` also each run below it."""
         return await read_stats(self.journal, await self.journal.read_run(run_id), tree=tree)
 
-    async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
-        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``."""
-        return await read_inspection(self.journal, await self.journal.read_run(run_id), iteration)
+    async def read_inspection(self, run_id: str, iteration: int | None, *, newest: int) -> Json:
+        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``.
 
-    async def read_record(self, run_id: str) -> Json:
-        """A run's record, the contents of its entries in the format of the Messages API."""
-        return await read_record(self.journal, await self.journal.read_run(run_id))
+        Of the record only so many of the newest entries, and older ones that the model saw; 0 for all.
+        """
+        return await read_inspection(self.journal, await self.journal.read_run(run_id), iteration, newest=newest)
+
+    async def read_record(self, run_id: str, start: int, stop: int) -> Json:
+        """Some entries of a run's record, their contents in the format of the Messages API."""
+        return await read_record(self.journal, await self.journal.read_run(run_id), start=start, stop=stop)
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait according to the journal, of unfinished runs, also of those to be resumed."""

@@ -29,6 +29,8 @@ let rows = null;
 /** @type {number | null} */
 let marked = null;
 
+const NEWEST = 2000; // entries of a long record that are listed, beside older ones that the model saw
+
 /** @param {string} id @param {(call: string) => void} go */
 export async function openSaw(id, go) {
   const mine = ++asked;
@@ -37,7 +39,7 @@ export async function openSaw(id, go) {
   if (!seen) write($("saw-none"), "reading…");
   const [stats, found] = await Promise.all([
     steps.length && !stale ? null : ask("/stats?run=" + encodeURIComponent(id)),
-    seen && call === String(seen.call) && seen.usage ? seen : ask(runPath(id, "/requests/" + call)).catch((/** @type {Error} */ error) => error),
+    seen && call === String(seen.call) && seen.usage ? seen : ask(runPath(id, "/requests/" + call + "?entries=" + NEWEST)).catch((/** @type {Error} */ error) => error),
   ]);
   if (mine !== asked || id !== run) return;
   if (stats) steps = stats.runs[0].iterations;
@@ -99,7 +101,7 @@ function draw(go) {
 function drawRecord() {
   const shares = new Map();
   for (const entry of seen.record) shares.set(entry.mark || (entry.pinned ? "pinned" : "whole"), (shares.get(entry.mark || (entry.pinned ? "pinned" : "whole")) || 0) + 1);
-  write($("record-facts"), seen.record.length + " entries: " + [...shares].map(([mark, number]) => number + " " + mark).join(", "));
+  write($("record-facts"), (seen.record.length < seen.length ? seen.record.length + " of " : "") + seen.length + " entries: " + [...shares].map(([mark, number]) => number + " " + mark).join(", "));
   rows = rows || new Rows($("record"), { key: (entry) => String(entry.position), height: () => 28, fresh: freshRow, update: updateRow });
   rows.set(seen.record, true);
   choose(null);
@@ -136,12 +138,15 @@ function why(entry) {
   return lines;
 }
 
+/** @param {number} position */
+const entryAt = (position) => seen.record.find((/** @type {any} */ entry) => entry.position === position);
+
 /** Mark an entry on both sides. @param {number | null} position */
 function choose(position) {
   if (position !== null && !state.call) pin(); // else the next iteration would take it away
   marked = marked === position ? null : position;
   for (const block of $("view").querySelectorAll(".marked")) block.classList.remove("marked");
-  const entry = marked === null ? undefined : seen.record[marked], box = $("why");
+  const entry = marked === null ? undefined : entryAt(marked), box = $("why");
   show(box, !!entry);
   if (entry) {
     box.replaceChildren(...why(entry).map((line) => make("p", "", line)));
@@ -190,7 +195,7 @@ function drawMessage(message, places) {
   item.append(head);
   const content = typeof message.content === "string" ? [{ type: "text", text: message.content }] : message.content;
   content.forEach((/** @type {any} */ block, /** @type {number} */ index) => {
-    const at = places[index], shown = make("div", "sent"), entry = at === null ? undefined : seen.record[at];
+    const at = places[index], shown = make("div", "sent"), entry = at === null ? undefined : entryAt(at);
     const label = at === null ? "replaces several entries" : "#" + at + (entry && entry.mark ? " " + entry.mark : "") + (entry && entry.pinned ? " pinned" : "");
     const badge = at === null ? make("span", "badge", label) : button(label, () => choose(at), "badge");
     if (entry) { hint(badge, why(entry).join("\n")); shown.dataset.shows = at; }
