@@ -42,6 +42,17 @@ def decode_received(text: str | bytes) -> Any:
         return msgspec.json.decode(_whole(decode_text(text)))
 
 
+def is_half_a_pair(text: str | bytes) -> bool:
+    """Whether a text that is no JSON for others is one but for half a surrogate pair, which no text can have."""
+    try:
+        json.dumps(decode_text(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except ValueError:
+        pass
+    return False
+
+
 def json_bytes(value: object) -> bytes:
     """Write JSON in UTF-8. Half a surrogate pair, as a cut in JavaScript leaves it, becomes U+FFFD.
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
+import sys
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -19,6 +22,15 @@ from repertory.cli.status import status_line
 def test_escape_sequences_become_visible_and_harmless() -> None:
     """Golden: the clipboard, the screen, a C1 colour, bidi marks and a null are all spelled out."""
     assert output.clean(EVIL) == EVIL_SHOWN
+
+
+def test_the_page_names_the_same_characters() -> None:
+    """All but control characters and halves of pairs, which do nothing in a browser."""
+    script = files("repertory.service").joinpath("page/dom.js").read_text(encoding="utf-8")
+    (named,) = re.findall(r"replace\((\[.*\])/gu", script.replace("(/[", "(["))
+    pattern = re.compile(re.sub(r"\\u\{(\w+)\}", lambda found: f"\\U{found[1]:0>8}", named))
+    characters = [chr(code) for code in range(0xA0, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    assert [c for c in characters if pattern.match(c)] == [c for c in characters if output.clean(c) != c]
 
 
 def test_line_breaks_and_tabs_stay() -> None:

@@ -225,6 +225,10 @@ MISTAKES: list[tuple[str, str, bytes, int, str]] = [
     ("OPTIONS", "/runs", b"", 405, "does not take this method"),
     ("POST", "/runs", b"", 400, "missing required field `agent`"),
     ("POST", "/runs", b"{", 400, "truncated"),
+    *(
+        ("POST", "/runs", b'{"agent": "clerk", "task": "%b"}' % half, 400, "half of a surrogate pair")
+        for half in (rb"\ud83d", rb"\ud83d and more", rb"\udc00", b"\xed\xa0\xbd")
+    ),
     ("POST", "/runs", b'{"agent": "clerk"}', 400, "missing required field `task`"),
     ("POST", "/runs", b'{"agent": "clerk", "task": 7}', 400, "$.task"),
     ("POST", "/runs", b'{"agent": "clerk", "task": " "}', 400, "an empty one"),

@@ -14,7 +14,7 @@ import pytest
 from service_parts import open_client
 
 from repertory.cli.databases import find_in_service
-from repertory.errors import ModelUnavailable, RunNotFound, ServiceUnavailable
+from repertory.errors import ModelUnavailable, QueueFull, RunNotFound, ServiceUnavailable
 from repertory.runs.streaming import TextStreamed
 from repertory.service import client as client_module
 from repertory.service.client import ServiceClient
@@ -127,5 +127,22 @@ def test_runs_are_found_however_many_came_after_them(
             assert await find_in_service(client, "none") is None
             with pytest.raises(RunNotFound, match="fits more than one run"):
                 await find_in_service(client, "-1")
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [("7", 7.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("nan", 0.0), ("later", 0.0), ("-1", 0.0)],
+)
+def test_a_full_queue_asks_to_wait_in_any_form(short: Path, run_async: Any, asked: str, seconds: float) -> None:
+    """A proxy before the service may name a date; what cannot be read asks for nothing."""
+    refusal = f"HTTP/1.1 429 Busy\r\nretry-after: {asked}\r\ncontent-length: 4\r\n\r\nbusy".encode()
+
+    async def main() -> None:
+        async with odd_service(short, refusal) as client:
+            with pytest.raises(QueueFull, match="busy") as caught:
+                await client.start("clerk", "x")
+            assert caught.value.retry_after == seconds
 
     run_async(main)

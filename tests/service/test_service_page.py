@@ -30,7 +30,7 @@ NO_MARKUP = (
     "document.querySelectorAll('img:not(.picture), svg:not(.chart), iframe, base, object, style, main script').length"
 )
 
-UNSEEN = "[\\u202a-\\u202e\\u2066-\\u2069\\u{e0000}-\\u{e007f}]"
+UNSEEN = "[\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from repertory.errors import (
     ServiceUnavailable,
 )
 from repertory.llm.messages import Json
+from repertory.llm.retry import asked_delay
 from repertory.runs.streaming import Piece
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.places import Place
@@ -237,7 +239,7 @@ class ServiceClient:
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error, within) from error
         if answer.status_code >= 400 and answer.status_code != also:
-            _raise_refusal(answer.status_code, answer.content, answer.headers.get("retry-after", ""))
+            _raise_refusal(answer.status_code, answer.content, answer.headers)
         found: T = self._decode(answer.content or b"null", kind)
         return found
 
@@ -258,7 +260,7 @@ class ServiceClient:
             async with aclosing(response):
                 if response.status_code >= 400:
                     with anyio.fail_after(ANSWER):
-                        _raise_refusal(response.status_code, await response.aread())
+                        _raise_refusal(response.status_code, await response.aread(), response.headers)
                 kind = rest = b""
                 async for piece in response.aiter_bytes():
                     # Not splitlines(), which also splits at U+2028: a text may contain it.
@@ -320,12 +322,12 @@ def _whole(path: Path | PostgresAddress) -> str:
     return str(path.resolve()) if isinstance(path, Path) else str(path)
 
 
-def _raise_refusal(status: int, body: bytes, retry_after: str = "") -> None:
+def _raise_refusal(status: int, body: bytes, headers: Mapping[str, str]) -> None:
     words = body.decode(errors="replace")[:500]
     with suppress(msgspec.DecodeError):
         words = msgspec.json.decode(body, type=_Refused).error
     if status == 429:
-        raise QueueFull(words, retry_after=float(retry_after or 0))
+        raise QueueFull(words, retry_after=asked_delay(headers, now=time.time()) or 0.0)
     raise _ERRORS.get(status, RepertoryError)(words)
 
 

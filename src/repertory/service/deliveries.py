@@ -22,6 +22,7 @@ import msgspec
 
 from repertory._json_text import json_bytes
 from repertory.errors import ConfigurationError, RunNotFound
+from repertory.llm.retry import asked_delay
 from repertory.record.journal import Journal
 from repertory.record.records import RunState, RunStateChanged, WebhookTried
 from repertory.runs.log import log
@@ -331,8 +332,7 @@ class WebhookSender:
         try:
             with anyio.fail_after(TIMEOUT):  # httpx2's own timeout limits each read, and a slow answer has many
                 async with http.stream("POST", self.hook.url, content=body, headers=headers) as answer:
-                    asked = answer.headers.get("retry-after", "")
-                    wait = float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 7 else 0.0
+                    wait = asked_delay(answer.headers, now=self._all.clock()) or 0.0
                     # Its body is not read: it may be long.
                     return answer.status_code, "", min(wait, self._all.backoff.most)
         except TimeoutError:

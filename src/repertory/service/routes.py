@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from repertory._choices import expected, show
 from repertory._cutting import clip
-from repertory._json_text import json_bytes
+from repertory._json_text import is_half_a_pair, json_bytes
 from repertory.errors import (
     ConfigurationError,
     ContentNotFound,
@@ -316,4 +316,5 @@ async def _read_body(request: Request, kind: type[T], *, max_body: int) -> T:
     try:
         return msgspec.convert(_DECODER.decode(body or b"{}"), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not what was expected: {_message_of(error)}") from error
+        why = r"it has half of a surrogate pair, such as \ud83d" if is_half_a_pair(body) else _message_of(error)
+        raise HTTPException(400, f"the body is not what was expected: {why}") from error
