@@ -196,8 +196,19 @@ def test_an_error_after_the_status_of_a_success_means_the_same_as_with_its_own()
     assert _failures.from_body(PLACE, said("Overloaded", "overloaded_error")).passing
     assert isinstance(_failures.from_body(PLACE, said("no", "permission_error")).error, ModelAuthenticationError)
     assert "answered 409" in str(_failures.from_body(PLACE, said("changed meanwhile", "conflict_error")).error)
-    assert _failures.from_body(PLACE, {"type": "error"}).passing
-    assert _failures.from_body(PLACE, said("new", "moon_phase_error")).passing
+    assert isinstance(_failures.from_body(PLACE, {"error": {"message": "x", "code": 400}}).error, ModelRequestRejected)
+    for unknown in ({"type": "error"}, said("new", "moon_phase_error"), {"error": {"message": "x", "code": 7}}):
+        failure = _failures.from_body(PLACE, unknown)
+        assert failure.passing
+        assert "answered with an error: " in str(failure.error)
+
+
+def test_a_wrong_path_is_one_also_with_the_status_of_a_success() -> None:
+    """LM Studio answers so; asking again would not help."""
+    failure = _failures.from_body(PLACE, {"error": "Unexpected endpoint or method. (POST /v1/v1/messages)"})
+    assert isinstance(failure.error, UnknownModel)
+    assert "without /v1" in str(failure.error)
+    assert not failure.passing
 
 
 def test_a_broken_connection_tells_its_root_cause() -> None:

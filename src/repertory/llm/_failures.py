@@ -55,6 +55,7 @@ _STATUS_OF_TYPE = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+_NO_ENDPOINT = "Unexpected endpoint"  # LM Studio, with status 200
 _PASSING = frozenset({408, 409, 425, 429})
 _SECRET = re.compile(r"sk-ant-[\w-]{8,}")
 
@@ -94,10 +95,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]) -> Failure:
-    """Translate an HTTP status and an error body."""
+    """Translate an HTTP status, 0 for an unknown one, and an error body."""
     message = place.scrub(_message_in(body)) or "no explanation"
     request_id = place.scrub(headers.get("request-id", ""))[:100]
-    fact = f"{place.url} answered {status}: {message}" + (f" (request {request_id})" if request_id else "")
+    answered = f"answered {status}" if status else "answered with an error"
+    fact = f"{place.url} {answered}: {message}" + (f" (request {request_id})" if request_id else "")
     wants = headers.get("x-should-retry")
     error, passing = _classify(place, status, message, fact)
     if wants in ("true", "false") and status >= 400:
@@ -119,11 +121,11 @@ def _classify(place: Place, status: int, message: str, fact: str) -> tuple[Model
             403: f"the key may not use model {place.model!r} or this endpoint",
         }[status]
         return ModelAuthenticationError(f"{fact}; {todo}"), False
-    if status == 404:
+    if status == 404 or _NO_ENDPOINT in message:
         local = ", that the server has loaded it, and that its base_url ends without /v1" if place.local else ""
         what = f"no model {place.model!r}, or no Messages API, at {place.url}: {fact}; check the model's name{local}"
         return UnknownModel(what), False
-    if status in _PASSING or status >= 500:
+    if status in _PASSING or status >= 500 or not status:
         known = {429: "the rate limit of the key is used up", 529: "the service is overloaded"}
         return ModelUnavailable(f"{fact}; {known.get(status, 'the server failed')}, try again later"), status != 501
     return ModelRequestRejected(fact), False
@@ -144,8 +146,11 @@ def redirected(place: Place, status: int, location: str) -> Failure:
 def from_body(place: Place, body: Any) -> Failure:
     """Translate an error that came after the status of a success: as an event of a stream, or instead of an answer."""
     error = body.get("error") if isinstance(body, dict) else None
-    kind = error.get("type") if isinstance(error, dict) else None
-    return from_status(place, _STATUS_OF_TYPE.get(kind, 500) if isinstance(kind, str) else 500, body, {})
+    kind, code = (error.get("type"), error.get("code")) if isinstance(error, dict) else (None, None)
+    status = _STATUS_OF_TYPE.get(kind, 0) if isinstance(kind, str) else 0
+    if isinstance(code, int) and 400 <= code < 600:  # as vLLM says it
+        status = status or code
+    return from_status(place, status, body, {})
 
 
 def unreadable(place: Place, error: Exception | str) -> Failure:
