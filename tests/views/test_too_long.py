@@ -92,6 +92,21 @@ async def test_refusals_without_end_end_in_a_typed_error() -> None:
     check_that_nothing_was_sent_twice(server)
 
 
+async def test_what_does_not_fit_after_a_refusal_comes_from_it() -> None:
+    """The error that ends the run leads to what the server said."""
+
+    def refuse(request: ModelRequest) -> str:
+        raise PromptTooLong("the prompt is too long: 300 tokens > 10 maximum")
+
+    async with rp.open_supervisor(model=FunctionModel(refuse)) as supervisor:
+        run = await supervisor.spawn(clerk(rp.ContextPolicy()), "Read.")
+        with pytest.raises(RunFailed) as caught:
+            await run.wait_result()
+    overflow = caught.value.__cause__
+    assert isinstance(overflow, ContextOverflow)
+    assert isinstance(overflow.__cause__, PromptTooLong)
+
+
 async def test_a_plain_loop_is_refused_once() -> None:
     """It has nothing to make smaller, so it does not try again."""
     async with (

@@ -107,6 +107,7 @@ class ContextView:
         self._record_tokens = 0  # of a plain loop's prompt: the whole record, with results as they arrived
         self._calls = 0
         self._refusals = 0  # in a row
+        self._refusal: PromptTooLong | None = None  # the last one
         self._targets: tuple[int | None, ...] = (None,)  # most tokens of a prompt, tried in this order
         self._has_thinking = False
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
@@ -219,7 +220,10 @@ class ContextView:
             with suppress(ContextOverflow):
                 return self._decide(planner, iteration, target)
         self._edits.end_temporary_pins(iteration)
-        return self._decide(planner, iteration, self._targets[-1])
+        try:
+            return self._decide(planner, iteration, self._targets[-1])
+        except ContextOverflow as error:
+            raise error from self._refusal
 
     def _decide(self, planner: Planner, iteration: int, target: int | None) -> int:
         outcome = planner.next(
@@ -376,7 +380,7 @@ class ContextView:
         """
         policy, limit, counted, again = self._policy, 0, 0, False
         if isinstance(error, PromptTooLong):
-            self._refusals += 1
+            self._refusals, self._refusal = self._refusals + 1, error
             if policy is not None:
                 again, size = self._refusals <= _MAX_REFUSALS, self._calibration.real_tokens(shown.estimate)
                 limit, counted = self._limits.refused(size, str(error))
