@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -279,8 +280,10 @@ def test_a_limit_is_read_from_what_servers_say(words: str, limit: int, size: int
         "input length and `max_tokens` exceed context limit: 500 + 8192 > 6000, decrease input length or `max_tokens`",
     ],
 )
-async def test_room_for_an_answer_that_the_window_does_not_have_is_not_asked_for_again(words: str) -> None:
-    """It is not the prompt that is too long, so half of the window is left for the answer from then on."""
+async def test_room_for_an_answer_that_the_window_does_not_have_is_not_asked_for_again(
+    tmp_path: Path, words: str
+) -> None:
+    """It is not the prompt that is too long, so half of the window is left for the answer from then on, also later."""
     asked: list[int] = []
 
     def answer(request: ModelRequest) -> ModelResponse | str | Exception:
@@ -289,11 +292,15 @@ async def test_room_for_an_answer_that_the_window_does_not_have_is_not_asked_for
             return PromptTooLong(words)
         return call("read_log", day=len(asked)) if len(asked) < 4 else "Done."
 
-    async with rp.open_supervisor(model=FunctionModel(answer, name="qwen3")) as supervisor:
-        run = await supervisor.spawn(clerk(rp.ContextPolicy()), "Read.")
+    journal, agent = tmp_path / "runs.db", clerk(rp.ContextPolicy())
+    async with rp.open_supervisor(journal, model=FunctionModel(answer, name="qwen3")) as supervisor:
+        run = await supervisor.spawn(agent, "Read.")
         assert await run.wait_result() == "Done."
         assert not await supervisor.journal.read_decisions(run.id)
-    assert asked == [8_192, 3_000, 3_000, 3_000]
+    async with rp.open_supervisor(journal, model=FunctionModel(answer, name="qwen3")) as supervisor:
+        again = await supervisor.resume(run.id, agent=agent)
+        assert await again.ask("And now?") == "Done."
+    assert asked == [8_192, 3_000, 3_000, 3_000, 3_000]
 
 
 def test_an_unnamed_limit_is_not_below_what_was_accepted() -> None:

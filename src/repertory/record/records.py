@@ -264,6 +264,7 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
         error: Why there is no answer; None if there is one.
         prompt_limit: Tokens that a prompt of this run may have, learnt from the server's refusal; 0 if it refused none.
         prompt_counted: Tokens of the refused prompt by the server's count; 0 if it did not say.
+        answer_limit: Tokens that an answer of this run may have, learnt from the same; 0 if it asked for no more.
         duration: Seconds that the call took.
         purpose: As in its ``ModelCalled``.
         plain_tokens: Prompt tokens that a plain loop would have sent instead; 0 for other purposes than ``agent``.
@@ -288,6 +289,7 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
     prompt_limit: int = 0
     prompt_counted: int = 0
     position: int | None = None
+    answer_limit: int = 0
 
     def __post_init__(self) -> None:
         freeze_fields(self, sequences=("content",))

@@ -165,6 +165,7 @@ class ContextView:
                 self._count(replied.usage, at=replied.at, estimate=called.prompt_estimate, same_server=same_server)
                 answered_in = called.iteration
             elif same_server and replied.prompt_limit:
+                self._limits.max_tokens = min(self._limits.max_tokens, replied.answer_limit or self._limits.max_tokens)
                 self._shorten(replied.prompt_limit, replied.prompt_counted, estimate=called.prompt_estimate)
         return answered_in
 
@@ -378,15 +379,15 @@ class ContextView:
             Whether another request may be answered: a smaller one, if a policy can make one and not too many were
             refused in a row; or, once, one for which the server drops the thinking that no longer fits.
         """
-        policy, limit, counted, again = self._policy, 0, 0, False
+        policy, limit, counted, answer_limit, again = self._policy, 0, 0, 0, False
         if isinstance(error, PromptTooLong):
             self._refusals, self._refusal = self._refusals + 1, error
             if policy is not None:
                 again, size = self._refusals <= _MAX_REFUSALS, self._calibration.real_tokens(shown.estimate)
                 limit, counted = self._limits.refused(size, str(error))
-                self._shorten(limit, counted, estimate=shown.estimate)
                 if self._limits.max_tokens < shown.request.max_tokens:
-                    self._make_projector()
+                    answer_limit = self._limits.max_tokens
+                self._shorten(limit, counted, estimate=shown.estimate)
                 if limit < (counted or size):
                     most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
                     self._targets = (min(most, _STRICT_TARGET), most) if policy.rhythm == "strict" else (most,)
@@ -402,6 +403,7 @@ class ContextView:
             duration=duration,
             prompt_limit=limit,
             prompt_counted=counted,
+            answer_limit=answer_limit,
         )
         await self._journal.write([replied, *self._edits.records()])
         return again
@@ -411,6 +413,7 @@ class ContextView:
         self._limits.learn(limit)
         self._calibration = self._calibration.observe(estimate=estimate, real=counted)
         self._make_planner()
+        self._make_projector()
 
     def _drop_mismatched(self, error: ThinkingMismatch) -> bool:
         """From now on have the server drop the thinking that it refused; recorded, so it also holds after a restart."""
