@@ -49,9 +49,9 @@ from repertory.service.views import (
 
 T = TypeVar("T")
 
-WHOLE: Final = 60.0  # seconds for what is put together from the whole record of a run
 GREETING: Final = 4.0  # seconds until a service must say who it is: that needs only its event loop
 ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for a service that hangs
+WHOLE: Final = 60.0  # seconds for what is put together from a whole record, once the service has shown that it answers
 _UNFINISHED: Final = "queued,running,waiting,paused,interrupted"
 REDELIVERY: Final = 25.0  # seconds; the webhook has fifteen to answer
 SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which sends one every 15
