@@ -106,7 +106,6 @@ VARIANTS = (
     Variant("a quarter of long results", {}, ((trail, "SHARE", 0.25),)),
     Variant("head and tail of long results", {}, ((trail, "choose_lines", head_and_tail),)),
     Variant("results by up to 9,600 characters", {}, ((trail, "_MAX_CHARS", 9_600),)),
-    Variant("half of a text may be lines of trouble", {}, ((lines, "_VERDICTS", sys.maxsize - 1),)),
     Variant("no lines around the chosen ones", {}, ((lines, "_nearest", lambda *_: ()),)),
     Variant("nothing of long results", {}, ((trail, "choose_lines", no_lines),)),
     Variant("how something ended counts no more", {}, ((lines, "_verdicts", lambda _: []),)),

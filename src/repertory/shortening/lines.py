@@ -50,7 +50,7 @@ _FORM = {ord(char): "0" if char in string.hexdigits else "a" for char in string.
 _LOWER = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
 _LINES_PER_END = 50  # lines with a trouble word that are checked from each end: a few with 'fail' may say 'fail-over'
 _LONGEST_NAME = 255  # characters, as for file names: what is longer is data
-_VERDICTS = 3  # lines that are chosen first: more tell less than rare names do (`docs/context.md` has the table)
+_VERDICTS = 3  # lines that are chosen first; of more, those with rare names are chosen anyway
 _PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
