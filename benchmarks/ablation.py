@@ -41,7 +41,7 @@ from repertory.replay.meaning import OLD, Meter
 from repertory.replay.model import output_tokens, times_of
 from repertory.replay.needs import needs_of
 from repertory.shortening import ResultPolicy, lines, trail
-from repertory.shortening.lines import choose_lines
+from repertory.shortening.lines import choose_lines, looks_like_file
 from repertory.shortening.shaping import shape_result
 from repertory.shortening.trail import Trail
 
@@ -69,9 +69,9 @@ def no_lines(new: Sequence[str], room: int, *_: object, **__: object) -> list[st
     return list(new) if sum(len(line) + 1 for line in new) <= room else []
 
 
-def repeating(self: Trail, lines: Sequence[str], room: int, *, outcome: bool = False) -> list[str]:
+def repeating(self: Trail, lines: Sequence[str], room: int, *, result: str = "") -> list[str]:
     """Choose lines as if none were in view already."""
-    return choose_lines(lines, room, self._vocabulary, outcome=outcome)
+    return choose_lines(lines, room, self._vocabulary, outcome=bool(result) and not looks_like_file(result))
 
 
 _BREAKPOINTS = Projector._breakpoints

@@ -300,12 +300,12 @@ class Trail:
             room = room_of(entry.original_length or len(text), rules.importance)
             if rules.expiration_mode == "compact":
                 room = min(room, rules.compact_length)
-            chosen = self._choose(lines, room, outcome=not looks_like_file(text))
+            chosen = self._choose(lines, room, result=text)
             if lines and not chosen:
                 marks.append(f"{_size(lines, text, entry.original_length)}, known")
             elif len(chosen) < len(lines):
-                new = all(map(self._is_known, lines))
-                marks.append(_size(lines, text, entry.original_length, of=len(chosen), new=new))
+                size = _size(lines, text, entry.original_length, of=len(chosen), new=not self._new(lines))
+                marks.append(size)
             elif lines and separate and not marks:
                 marks.append(_size(lines, text, entry.original_length))
         if not (marks or chosen):
@@ -313,20 +313,24 @@ class Trail:
         head = f"\n→ {', '.join(marks)}" if marks else ""
         return head + "".join([f"\n{_INDENT}{line}" for line in chosen])
 
-    def _choose(self, lines: Sequence[str], room: int, *, outcome: bool = False) -> list[str]:
+    def _choose(self, lines: Sequence[str], room: int, *, result: str = "") -> list[str]:
         """Choose lines that are not in the trail yet, and note that they are now. What says how something ended this
-        time is told each time.
+        time is told each time: of a ``result``, unless it is a file's text.
         """
-        told = last_verdict(lines) if outcome else ""
-        new = [line for line in lines if line == told or not self._is_known(line)]
+        new = self._new(lines)
+        is_part = len(new) < len(lines) or sum(map(len, new)) > room
+        outcome = bool(result) and is_part and not looks_like_file(result)
+        if outcome:
+            told = {*new, last_verdict(lines)}
+            new = [line for line in lines if line in told]
         chosen = choose_lines(new, room, self._vocabulary, outcome=outcome)
         self._written.update(map(str.strip, chosen))
         return chosen
 
-    def _is_known(self, line: str) -> bool:
-        """Whether a line is in the trail."""
-        bare = line.strip()
-        return bare in self._written or bare in self._cover_lines
+    def _new(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines that are not in the trail yet."""
+        written, covers = self._written, self._cover_lines
+        return [line for line in lines if (bare := line.strip()) not in written and bare not in covers]
 
     def _rules_of(self, tool: str | None) -> ResultRules:
         if tool not in self._rules:
