@@ -344,8 +344,10 @@ def test_a_row_that_is_pressed_stays(short: Path, browser: Browser) -> None:
         go(browser, LEAD, "memory")
         browser.wait_for("document.querySelectorAll('#items li').length === 5")
         place = (
-            "(() => { const at = window.pressed; at.scrollIntoView({ block: 'center' });"
-            " const box = at.getBoundingClientRect(); return [box.x + 20, box.y + 5] })()"
+            "(async () => { const at = window.pressed; at.scrollIntoView({ block: 'center' });"
+            # A row that comes into sight is drawn in the next frame, and nothing in it is hit before.
+            " for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);"
+            " const box = at.getBoundingClientRect(); return [box.x + 20, box.y + box.height / 2] })()"
         )
         browser.run("window.pressed = document.querySelector('#items li:nth-child(3) summary')")
         x, y = browser.run(place)
