@@ -136,7 +136,14 @@ def test_rare_names_come_first_and_count_once() -> None:
 
 @pytest.mark.parametrize(
     "told",
-    ["the crane cannot find a berth", "BerthError: none is free", "port.crane.BerthException", "3 issues are left"],
+    [
+        "the crane cannot find a berth",
+        "BerthError: none is free",
+        "port.crane.BerthException",
+        "port.exceptions.BerthTaken: wait",
+        "berth 7: No such file or directory",
+        "3 issues are left",
+    ],
 )
 def test_how_something_ended_comes_first(told: str) -> None:
     """Of lines with names as rare as one another, or with none; unless they are a file's, which ends nothing."""
@@ -158,6 +165,7 @@ def test_the_lines_around_a_telling_one_take_what_room_is_left() -> None:
     lines = ["try:", "    begin()", "    retries = max_attempts", "    finish()", "    return 0"]
     vocabulary = known("\n".join(lines))
     assert choose_lines(lines, 40, vocabulary) == lines[1:3]
+    assert choose_lines([*lines[1:3], "    )", *lines[3:]], 46, vocabulary) == lines[1:3]
     assert choose_lines(lines, 53, vocabulary) == lines[1:4]
 
 

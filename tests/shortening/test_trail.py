@@ -209,9 +209,9 @@ def test_the_agent_s_long_text_keeps_its_opening() -> None:
         first, second, *_ = log(story)
         assert first.startswith("1. [of ")
         assert second == f" {opening}"
-        assert sum(map(len, log(story)[1:])) < 1_300
-    story.turn("ok", text="\x1b[0m" * 300)
-    assert log(story)[-3].startswith("2. [of 1,200 characters]")
+        assert sum(map(len, log(story)[1:])) < 2_300
+    story.turn("ok", text="\x1b[0m" * 600)
+    assert log(story)[-3].startswith("2. [of 2,400 characters]")
 
 
 def test_a_short_result_stands_whole_with_or_without_names() -> None:

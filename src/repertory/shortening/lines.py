@@ -41,6 +41,7 @@ _LONG_WORDS = re.compile(
 )
 _CHARACTER_KINDS = re.compile(r"[a-z]+|[A-Z]+|\d+")
 _LETTER = re.compile(r"[^\W\d]")
+_SAYS = re.compile(r"[^\W_]")  # a letter or digit: a line without one is a bracket or a ruler
 _NAME_MARK = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # distinguishes a name from a word
 _VERDICT = re.compile(
     r"\b\d+ (?:passed|failed|errors?|warnings?|issues?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
@@ -54,14 +55,15 @@ _VERDICTS = 3  # lines that are chosen first; of more, those with rare names are
 _PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
-    r"\b(?:errors?|fail(?:ed|ure|s)?|exception|traceback|panic|denied|not found|undefined|cannot|invalid|fatal)\b"
+    r"\b(?:errors?|fail(?:ed|ure|s)?|exceptions?|traceback|panic(?:ked)?|denied|refused|timed out|aborted"
+    r"|not found|no such|undefined|cannot|could not|unable to|invalid|fatal)\b"
     r"|[a-z](?:error|exception)(?::|$)",  # a class of exceptions, and its message
     re.I,
 )
 # Every match of the pattern has one of these in it.
 _TROUBLE_WORDS = (
-    *("error", "fail", "exception", "traceback", "panic", "denied"),
-    *("not found", "undefined", "cannot", "invalid", "fatal"),
+    *("error", "fail", "exception", "traceback", "panic", "denied", "refused", "timed out", "aborted"),
+    *("not found", "no such", "undefined", "cannot", "could not", "unable to", "invalid", "fatal"),
 )
 _VERDICT_WORDS = (" passed", " warning", " issue", " test", " matches", " rows", "exit code ", "status ")
 
@@ -365,7 +367,7 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary, *, out
     for at in _nearest(sorted(chosen), len(lines)):
         if room <= shortest:
             break
-        if len(lines[at]) < room:
+        if len(lines[at]) < room and _SAYS.search(lines[at]):
             room -= len(lines[at]) + 1
             chosen.append(at)
     return [lines[at] for at in sorted(chosen)]

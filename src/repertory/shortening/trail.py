@@ -37,7 +37,7 @@ SHARE = 0.2
 """The share of a long result's or argument's characters that the trail keeps (`docs/context.md` has the table)."""
 _WHOLE_CHARS = 300  # characters up to which a result, or an argument of one line, is kept whole
 _MAX_CHARS = 7_200  # characters of one result: beyond that, lines cost more than they are needed
-_TEXT_CHARS = 1_000  # characters up to which the agent's text in one turn is kept word for word
+_TEXT_CHARS = 2_000  # characters up to which the agent's text in one turn is kept word for word
 _ARGUMENT_CHARS = 120  # characters that are kept at least of a longer argument
 _ONE_LINE_CHARS = 100  # characters up to which a result of one line is put after "→" without indentation
 TALKERS = ("user", "assistant")
