@@ -68,11 +68,12 @@ def test_the_lines_of_a_source_are_its_own(text: str) -> None:
         "2026-02-05 latest\n2026-02-06 newest",
         "20260116-hook.md\n20260119-pin.md",
         "404: not found",
+        "3:import os\n17:    os.exit()\n94:\tos",
         f"{'7' * 50}: the first\n{'8' * 50}: the second",
     ],
 )
 def test_a_number_that_counts_no_lines_stays(text: str) -> None:
-    """Hours, keys of a table, names of files: without them the line would say something else, or nothing."""
+    """Hours, keys of a table, where a search found something: without them the line would say less, or nothing."""
     assert "".join(source_lines(text)) == text.replace("\n", "")
 
 
@@ -86,12 +87,11 @@ def test_a_number_that_counts_no_lines_stays(text: str) -> None:
             "40-def f():\n41:    g()\n42-\n--\n90-def h():\n91:    i()",
             ["def f():", "    g()", "--", "def h():", "    i()"],
         ),
-        ("3:import os\n17:    os.exit()\n94:\tos", ["import os", "    os.exit()", "\tos"]),
         ("The file a.py:\n1: import os\n2: os.exit()", ["The file a.py:", " import os", " os.exit()"]),
     ],
 )
 def test_the_numbers_of_lines_are_no_part_of_them(text: str, lines: list[str]) -> None:
-    """Of viewers and of searches, also in the lines around a match: they only cost room."""
+    """Of viewers, and of the lines around a match: they only cost room."""
     assert source_lines(text) == lines
 
 

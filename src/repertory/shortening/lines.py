@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import operator
 import re
 import string
 from bisect import bisect_right
@@ -25,9 +24,8 @@ _LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) 
 _PIECE = 240  # approximate characters of the pieces of such a line
 # Colours, movements of the cursor and links, in ECMA-48's words CSI and OSC.
 _CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\))")
-# Numbers that a viewer puts before the lines of a file, or a search before matches and the lines around them.
+# Numbers that a viewer puts before the lines of a file, or a search before the lines around a match.
 _NUMBERED = re.compile(r"\n[ \t]*(\d{1,7})(?:[ \t]*(?:[→|\t]|:(?![0-5]\d\b))|-(?![\d-]))")  # no hours, no dates
-_MATCHED = re.compile(r"\n(\d{1,7}):(?!\d| \S)")  # of matches alone; not keys in front of values
 _NUMBERS_READ = 200  # of a text, to see whether they count lines
 _WORD = re.compile(r"[A-Za-z\d_~./@][\w./:@~\-]+")
 # For ``bytes.translate``: bytes that no word contains become spaces. Splitting there takes a third of a pattern's time.
@@ -218,15 +216,12 @@ def looks_like_file(text: str) -> bool:
 def _without_gutters(text: str) -> str:
     """Remove the numbers of lines. Numbers that count no lines stay: times, keys of a table, sizes."""
     text = f"\n{text}"
-    for pattern, follows, share in ((_NUMBERED, _is_next, 0.5), (_MATCHED, operator.lt, 0.9)):
-        found = [*islice(pattern.finditer(text), _NUMBERS_READ)]
-        pairs = [*pairwise(int(each[1]) for each in found)]
-        if not pairs or sum(starmap(follows, pairs)) < share * len(pairs):
-            continue
+    found = [*islice(_NUMBERED.finditer(text), _NUMBERS_READ)]
+    pairs = [*pairwise(int(each[1]) for each in found)]
+    if pairs and 2 * sum(starmap(_is_next, pairs)) >= len(pairs):
         mark = found[0][0][-1]
         if mark not in "|\t" or mark not in text[: found[0].start()]:  # else a table with a heading
-            text = pattern.sub("\n", text)
-            break
+            text = _NUMBERED.sub("\n", text)
     return text[1:]
 
 
