@@ -43,7 +43,7 @@ def test_the_reference_is_what_the_help_texts_say() -> None:
 def test_every_json_field_is_documented(command: str, made: Path, tmp_path: Path) -> None:
     """Neither more nor less than what comes out."""
     words = command.split()
-    if command in ("tree", "inspect", "ledger", "content ls"):
+    if command in ("inspect", "ledger", "content ls"):
         words.append(RUN)
     if command == "content show":
         words.append("cite-1")

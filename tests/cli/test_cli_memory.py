@@ -46,7 +46,7 @@ def look(team: Path, *words: str, home: Path) -> Result:
 
 def below(team: Path, agent: str, home: Path) -> str:
     """The id of a sub-agent's run."""
-    tree = invoke("tree", LEAD, "--json", "--db", team, home=home).json["tree"]
+    tree = invoke("inspect", LEAD, "--json", "--db", team, home=home).json["tree"]
     return next(str(node["run"]["id"]) for node in tree["children"] if node["run"]["agent"] == agent)
 
 

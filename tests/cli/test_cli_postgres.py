@@ -30,7 +30,7 @@ def database(postgres: PostgresServer) -> str:
 
 
 @pytest.mark.parametrize(
-    "words", [("ps", "-a"), ("stats", "run-1"), ("tree", "run-1"), ("ledger", "run-1"), ("doctor", "--deep")]
+    "words", [("ps", "-a"), ("stats", "run-1"), ("inspect", "run-1"), ("ledger", "run-1"), ("doctor", "--deep")]
 )
 def test_what_reads_a_file_reads_a_server(words: tuple[str, ...], database: str, tmp_path: Path) -> None:
     """Named on the command line or in the environment; the password is never shown."""

@@ -73,24 +73,14 @@ def test_ps_without_any_database_says_how_to_begin(tmp_path: Path) -> None:
     assert invoke("ps", "--json", home=tmp_path).json == {"database": None, "service": None, "runs": [], "more": 0}
 
 
-def test_tree_shows_what_each_run_below_one_has_spent(made: Path, home: Path) -> None:
-    """With the sum; a sub-agent's own branch has its own."""
-    lines = invoke("tree", RUN, "--db", made, home=home).out.split("\n")
-    assert lines[0].split() == ["RUN", "AGENT", "STATE", "ITER", "TOKENS", "COST", "MEMORY", "TASK"]
-    assert lines[1].split()[:6] == [RUN, "lead", "failed", "3", "750", "$0.0030"]
-    assert lines[2].startswith("└ .0badc0de")
-    assert lines[3].split() == ["2", "runs", "3", "750", "$0.0030"]
-    only = invoke("tree", CHILD, "--json", "--db", made, home=home).json["tree"]
-    assert (only["run"]["id"], only["run"]["state"], only["children"]) == (CHILD, "done", [])
-
-
-def test_tree_says_whose_memory_each_run_uses(demo: Result) -> None:
-    """That of the root is its own; the demo's researchers share it."""
-    shown = invoke("tree", "--json", "--db", demo.json["database"], home=Path(demo.json["database"]).parent).json
+def test_inspect_json_says_whose_memory_each_run_uses_and_what_it_spent(demo: Result) -> None:
+    """The memory of the root is its own; the demo's researchers share it."""
+    shown = invoke("inspect", "--json", "--db", demo.json["database"], home=Path(demo.json["database"]).parent).json
     root, below = shown["tree"], shown["tree"]["children"]
     assert [root["memory"], *(node["memory"] for node in below)] == ["root", *["shared"] * len(below)]
     total = sum(node["statistics"]["cost_seen"] for node in (root, *below))
     assert shown["tree_statistics"]["cost_seen"] == pytest.approx(total)
+    assert (shown["run"]["state"], shown["result"]) == ("done", demo.json["answer"])
 
 
 def test_inspect_shows_how_each_entry_was_shown(made: Path, home: Path) -> None:

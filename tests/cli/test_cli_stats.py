@@ -209,3 +209,4 @@ def test_a_tree_can_be_read_on_a_terminal_of_80_columns(demo: Result, demo_home:
     below = demo.json["agents"] - 1
     assert [row.split()[0] for row in rows[1:]] == [demo.json["run_id"], *"├" * (below - 1), "└"]
     assert all(row.split()[1].startswith(".") for row in rows[2:])
+    assert all("done" in row.split() for row in rows[1:])

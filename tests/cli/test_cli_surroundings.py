@@ -279,7 +279,7 @@ for extra in "starlette h11 prometheus_client yaml mcp genai_prices opentelemetr
     sys.modules[extra] = None
 from typer.testing import CliRunner
 from repertory.cli.app import app
-for words in "run Look.||ps -a|tree|approvals|stats --tree|inspect|ledger|doctor|memory ls".split("|"):
+for words in "run Look.||ps -a|approvals|stats --tree|inspect|ledger|doctor|memory ls".split("|"):
     done = CliRunner().invoke(app, words.split())
     print(words, done.exit_code, repr(done.exception) if done.exit_code else "")
 """
@@ -292,4 +292,4 @@ def test_commands_need_no_extra(home: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", BARE], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert [line for line in done.stdout.splitlines() if not line.rstrip().endswith(" 0")] == []
-    assert done.stdout.count("\n") == 10
+    assert done.stdout.count("\n") == 9

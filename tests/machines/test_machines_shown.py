@@ -98,7 +98,7 @@ def test_every_machine_shows_which_one_runs_a_run(
                 control.close()
             listed = json.loads(await anyio.to_thread.run_sync(repertory, "ps", "--json", "--db", uri))
             assert [each["machine"] for each in listed["runs"]] == ["owner", "owner"]
-            for words in (("ps",), ("tree", run.id), ("inspect", run.id)):
+            for words in (("ps",), ("inspect", run.id)):
                 assert "on owner" in await anyio.to_thread.run_sync(repertory, *words, "--db", uri)
             busy.open.set()
             with anyio.fail_after(PATIENCE):

@@ -29,7 +29,6 @@ _SECTIONS = {
     "Look": {
         "ps": ("runs", "List runs as a tree; those of the service, if one is running."),
         "top": ("top", "Show what is running, what waits, and all costs, until Ctrl-C."),
-        "tree": ("runs", "Show a run and its sub-agents, with what they spent and remember."),
         "logs": ("following", "Show what happened in a run and its sub-agents, event by event."),
         "stats": ("stats", "Show what a run saw and cost, beside what a plain loop would send."),
         "inspect": ("reading", "Show the state of a run, and what its model saw at an iteration."),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -52,7 +53,7 @@ async def inspect(
         output.show(screen, _standing(detail))
         _print(screen, shown, full=full)
 
-    return Answer(shown, show)
+    return Answer({"database": source.database, **msgspec.to_builtins(detail), **shown}, show)
 
 
 def _standing(detail: RunDetail) -> RenderableType:

@@ -1,4 +1,4 @@
-"""``repertory ps`` and ``tree`` show runs as trees; ``repertory`` alone suggests what to do next."""
+"""``repertory ps`` shows runs as trees; ``repertory`` alone suggests what to do next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,13 +22,11 @@ from repertory.cli.databases import (
     db_option,
     named_database,
     open_source,
-    open_source_of,
 )
-from repertory.cli.options import AS_JSON, RUN, At, option
+from repertory.cli.options import AS_JSON, At, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.record import RunStatistics
     from repertory.service.places import Place
     from repertory.service.views import RunList, RunNode, RunView
 
@@ -125,9 +122,11 @@ def runs_table(runs: Sequence[RunView], width: int) -> Table:
     """Make a table of runs as trees, with their figures."""
     rows = [
         (
-            *_who(branch, run),
+            f"{branch}{own_id(run.id, run.parent_id) if branch else run.id}",
+            run.agent,
+            _standing(run),
             output.duration(time.time() - run.started_at),
-            *figures_of(run),
+            *_figures(run),
             _about(run),
         )
         for branch, run in in_tree(runs)
@@ -136,19 +135,10 @@ def runs_table(runs: Sequence[RunView], width: int) -> Table:
     return output.table(headers, rows, width=width, right="AGE|ITER|TOKENS|COST")
 
 
-def figures_of(run: RunView) -> tuple[str, str, str]:
-    """Iterations, tokens and dollars of a run, as cells of a table."""
-    figures = run.figures
-    return (
-        ("", "", "")
-        if figures is None
-        else (str(figures.iterations), output.tokens(figures.tokens_seen), output.dollars(figures.cost))
-    )
-
-
-def _who(branch: str, run: RunView) -> tuple[str, str, Text]:
-    """A run's place in its tree, its agent and its state."""
-    return f"{branch}{own_id(run.id, run.parent_id) if branch else run.id}", run.agent, _standing(run)
+def _figures(run: RunView) -> tuple[str, str, str]:
+    """Iterations, tokens and dollars of a run."""
+    of = run.figures
+    return ("", "", "") if of is None else (str(of.iterations), output.tokens(of.tokens_seen), output.dollars(of.cost))
 
 
 def _standing(run: RunView) -> Text:
@@ -163,33 +153,6 @@ def _about(run: RunView) -> str:
     """The task of a run, or its error."""
     waits_for = f"({run.reason}) " if run.state == "queued" and run.reason else ""
     return output.one_line(run.error or f"{waits_for}{run.task}", 200)
-
-
-@command
-async def tree(run_id: str | None = RUN, *, at: At) -> Answer:
-    """Show a run and its sub-agents, with what they spent and remember.
-
-    MEMORY says what a sub-agent was given of the memory above it: shared, a snapshot, or isolated from it; root is a
-    memory of its own from the start. Tokens are summed over all prompts.
-    """
-    async with open_source_of(run_id, at) as (source, found):
-        detail = await source.read_run(found)
-
-    def show(screen: Console) -> None:
-        rows: list[tuple[str | Text, ...]] = [
-            (*_who(branch, node.run), *_spent(node.statistics), node.memory or "–", _about(node.run))
-            for branch, node in in_tree(list(nodes_of(detail.tree)), attrgetter("run.id", "run.parent_id"))
-        ]
-        if len(rows) > 1:
-            rows.append((f"{len(rows)} runs", "", "", *_spent(detail.tree_statistics), "", ""))
-        headers = ("RUN", "AGENT", "STATE", "ITER", "TOKENS", "COST", "MEMORY", "TASK")
-        output.print_table(screen, headers, rows, right="ITER|TOKENS|COST", gap=False)
-
-    return Answer({"database": source.database, **msgspec.to_builtins(detail)}, show)
-
-
-def _spent(figures: RunStatistics) -> tuple[str, str, str]:
-    return str(figures.iterations), output.tokens(figures.tokens_seen), output.dollars(figures.cost_seen)
 
 
 def nodes_of(node: RunNode) -> Iterator[RunNode]:

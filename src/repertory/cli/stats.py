@@ -15,7 +15,7 @@ from repertory.cli.commands import Answer, command
 from repertory.cli.databases import open_source_of
 from repertory.cli.options import RUN, At, option
 from repertory.cli.output import cost, dollars, one_line, tokens
-from repertory.cli.runs import in_tree, own_id
+from repertory.cli.runs import coloured_state, in_tree, own_id
 
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
@@ -120,6 +120,7 @@ def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
         row = (
             f"{branch}{own_id(run['run_id'], run['parent_id'])}",
             one_line(run["agent"]),
+            coloured_state(run["state"]),
             str(figures["iterations"]),
             tokens(figures["tokens_seen"]),
             tokens(figures["tokens_plain"]),
@@ -128,7 +129,7 @@ def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
             one_line(run["task"], 200),
         )
         rows.append(row)
-    headers = ("RUN", "AGENT", "ITER", "SEEN", "PLAIN", "COST", "ALERTS", "TASK")
+    headers = ("RUN", "AGENT", "STATE", "ITER", "SEEN", "PLAIN", "COST", "ALERTS", "TASK")
     output.print_table(screen, headers, rows, right="ITER|SEEN|PLAIN|COST|ALERTS")
 
 
