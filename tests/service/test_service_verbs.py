@@ -53,8 +53,7 @@ VERBS = {
     "ps --json": Verb("ps --json", Expected(0, '"state": "waiting"'), Expected(0, '"state": "interrupted"')),
     "approvals": Verb("approvals", Expected(0, "repertory approve CALL"), Expected(0, "no service runs these")),
     "approvals --json": Verb("approvals --json", Expected(0, '"call_id": "c0"'), Expected(0, '"call_id": "c0"')),
-    "top --once": Verb("top --once", Expected(0, "3 calls wait"), Expected(0, "3 calls wait")),
-    "top --json": Verb("top --json", Expected(0, '"waiting": '), Expected(0, '"states": {"interrupted": 1}')),
+    "top": Verb("top", Expected(0, "3 calls wait"), Expected(0, "1 interrupted   3 calls wait")),
     "logs": Verb("logs RUN", Expected(0, "waits for approval: pay"), Expected(0, "starts: Go.")),
     "logs --json": Verb("logs RUN --json", Expected(0, '"ApprovalRequested"'), Expected(0, '"RunSpawned"')),
     "attach": Verb("attach RUN", Expected(0, "I heard: Go."), Expected(1, "no process runs run-")),
@@ -322,7 +321,7 @@ def test_what_is_older_than_a_thousand_trees_is_not_overlooked(short: Path) -> N
         at = ["--socket", str(served.socket)]
         listed = json.loads(CliRunner().invoke(app, ["ps", "--json", *at]).stdout)
         assert ([run["id"] for run in listed["runs"]], listed["more"]) == (["left"], 1)
-        assert json.loads(CliRunner().invoke(app, ["top", "--json", *at]).stdout)["states"]["interrupted"] == 1
+        assert "1 interrupted" in CliRunner().invoke(app, ["top", *at]).stdout
         assert "starts: Go." in CliRunner().invoke(app, ["logs", "ended", *at]).stdout
     finally:
         served.kill()
