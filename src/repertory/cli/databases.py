@@ -7,7 +7,7 @@ import secrets
 import shlex
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -133,13 +133,6 @@ def databases_to_read(db: str | None) -> Sequence[Database]:
     return known
 
 
-def open_to_read(path: Database) -> AbstractAsyncContextManager[Journal]:
-    """Open a database for reading, even while another process writes to it."""
-    from repertory.record import open_journal
-
-    return open_journal(path, readonly=True)
-
-
 @asynccontextmanager
 async def open_with(
     db: str | None, find: Callable[[Database, Journal], Awaitable[Found | None]], missing: Callable[[str], str]
@@ -154,9 +147,11 @@ async def open_with(
     Raises:
         NothingThere: There is no database, or none has it.
     """
+    from repertory.record import open_journal
+
     paths = databases_to_read(db)
     for path in paths:
-        async with open_to_read(path) as journal:
+        async with open_journal(path, readonly=True) as journal:
             found = await find(path, journal)
             if found is not None:
                 if named_database(db) is None:
@@ -373,15 +368,10 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
 async def ask_service_of(run_id: str, at: At) -> AsyncGenerator[tuple[ServiceClient, str]]:
     """The same, with the whole id of a run. Raises ``NothingThere`` also if there is no such run."""
     async with ask_service(at) as client:
-        yield client, await find_served(client, run_id)
-
-
-async def find_served(client: ServiceClient, run_id: str) -> str:
-    """The whole id of a run of a service, from a part of it. Raises ``NothingThere`` if there is none."""
-    found = await find_in_service(client, run_id)
-    if found is None:
-        raise no_run(run_id, client.database, None)
-    return found
+        found = await find_in_service(client, run_id)
+        if found is None:
+            raise no_run(run_id, client.database, None)
+        yield client, found
 
 
 async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:

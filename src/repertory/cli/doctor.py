@@ -29,7 +29,6 @@ from repertory.cli.databases import (
     db_option,
     known_databases,
     named_database,
-    open_to_read,
 )
 from repertory.cli.findings import check_company, check_postgres, check_systemd
 from repertory.cli.options import DATABASE, MODEL, argument, option
@@ -135,14 +134,14 @@ def _private(name: str, path: Path, fact: str) -> Check:
 
 
 async def _database(path: Database | None, deep: bool) -> Check:
-    from repertory.record import SqliteJournal
+    from repertory.record import SqliteJournal, open_journal
     from repertory.record.opening import is_owned
 
     name = "database"
     if path is None or (isinstance(path, Path) and not os.path.exists(path)):  # noqa: ASYNC240 - nothing else goes on
         return make_check(name, f"{path} does not exist yet" if path else "none yet; repertory demo creates one")
     try:
-        async with open_to_read(path) as journal:
+        async with open_journal(path, readonly=True) as journal:
             damage = await journal.check(deep=True) if deep and isinstance(journal, SqliteJournal) else None
             if damage:
                 advice = "restore it from a backup; undamaged runs can still be read"

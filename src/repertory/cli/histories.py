@@ -6,9 +6,10 @@ import time
 
 from repertory._ids import new_id
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import databases_to_read, find_run, find_served, no_run, open_service
+from repertory.cli.databases import no_run, open_source_of
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.steering import new_run
+from repertory.service.sources import RecordSource
 
 _TEXT = option("--text TEXT", "A message to the new run.")
 
@@ -53,16 +54,14 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
     from repertory.record import open_journal
     from repertory.supervisor.forking import check_removable
 
-    async with open_service(at) as client:
-        if client is not None:
-            await client.remove(run_id)
+    async with open_source_of(run_id, at) as (source, found):
+        if found != run_id:
+            raise no_run(run_id, source.database, at.db)
+        if not isinstance(source, RecordSource):
+            await source.remove(run_id)
             return
-    path = databases_to_read(at.db)[0]
-    async with open_journal(path) as journal:
-        row = next((row for row in await journal.read_runs() if row.started.run_id == run_id), None)
-        if row is None:
-            raise no_run(run_id, str(path), at.db)
-        check_removable(row)
+    async with open_journal(source.path) as journal:
+        check_removable(await journal.read_run(run_id))
         await journal.remove_run(run_id, at=time.time())
 
 
@@ -71,16 +70,12 @@ async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *,
     from repertory.record import open_journal
     from repertory.supervisor.forking import Fork, fork_records
 
-    async with open_service(at) as client:
-        if client is not None:
-            found = await find_served(client, run_id)
-            new = await client.fork(found, iteration, text=text, rewind=rewind)
+    async with open_source_of(run_id, at) as (source, found):
+        if not isinstance(source, RecordSource):
+            new = await source.fork(found, iteration, text=text, rewind=rewind)
             return new_run(new, "follow it with: repertory attach")
     wanted, new = Fork(iteration=iteration, text=text, rewound=rewind), new_id("run")
-    path = databases_to_read(at.db)[0]
-    async with open_journal(path) as journal:
-        row = find_run(await journal.read_runs(), run_id)
-        if row is None:
-            raise no_run(run_id, str(path), at.db)
+    async with open_journal(source.path) as journal:
+        row = await journal.read_run(found)
         await journal.write(await fork_records(journal, row, wanted, new_id=new, at=time.time()))
     return new_run(new, "continue it with: repertory resume")

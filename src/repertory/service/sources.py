@@ -41,6 +41,7 @@ class RecordSource:
 
     Attributes:
         journal: The open database.
+        path: Where it is.
         owned: Whether a living process may write to it.
     """
 
@@ -48,7 +49,7 @@ class RecordSource:
 
     def __init__(self, journal: Journal, path: Path | PostgresAddress, *, owned: bool) -> None:
         self.journal = journal
-        self._path = path
+        self.path = path
         self.database = str(path)
         self.owned = owned
 
@@ -98,7 +99,7 @@ class RecordSource:
         """Events after a number, as they happen, as long as a process owns the database."""
         while True:
             # Before looking, so that what its owner wrote last is still read.
-            owned = await anyio.to_thread.run_sync(is_owned, self._path)
+            owned = await anyio.to_thread.run_sync(is_owned, self.path)
             events = await self.read_events(run_id, after=after)
             for event in events:
                 yield event
@@ -109,11 +110,11 @@ class RecordSource:
                 await anyio.sleep(_POLL)
 
     async def _reader(self) -> RunReader:
-        if not isinstance(self._path, PostgresAddress):
+        if not isinstance(self.path, PostgresAddress):
             return RunReader(self.journal, self._is_live)
         from repertory.machines.operating import list_owners  # imported here, as it is not needed for a file
 
-        owners = await anyio.to_thread.run_sync(list_owners, self._path)
+        owners = await anyio.to_thread.run_sync(list_owners, self.path)
         return RunReader(self.journal, self._is_live, lambda run_id: owners.get(unit_of(run_id), ""))
 
     def _is_live(self, _root: str) -> bool:
