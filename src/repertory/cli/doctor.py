@@ -89,7 +89,7 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
         await _database(database, deep),
         *_keeping(database),
         *[check async for check in _service(database, company)],
-        *check_systemd(unit_folder(), os.environ),
+        *check_systemd(unit_folder()),
         _key(os.environ),
         await _server(os.environ),
     ]
