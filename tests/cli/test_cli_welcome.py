@@ -15,7 +15,8 @@ import pytest
 import typer
 from cli_support import CHILD, OTHER, RUN, Result, invoke, settings
 
-from repertory.cli.app import _SECTIONS, app
+from repertory.cli.app import app
+from repertory.cli.sections import COMMANDS
 from repertory.record import RunStarted, open_journal
 from repertory.record.records import RunStateChanged
 
@@ -55,7 +56,7 @@ def test_help_lists_each_command_by_what_it_is_for(tmp_path: Path) -> None:
     """No command is left out, groups of commands stand among the others, and each has one whole line of 80 columns."""
     text = invoke("--help", home=tmp_path, env={"COLUMNS": "80"}).out.partition("Show this message and exit.\n")[2]
     lines = [line.split(maxsplit=1) for line in text.partition("  Exit codes")[0].splitlines() if line[:1] == " "]
-    listed = {name: said for commands in _SECTIONS.values() for name, (_, said) in commands.items()}
+    listed = {name: said for name, (_, said) in COMMANDS.items()}
     assert lines == [[name, said] for name, said in listed.items()]
     group: Any = typer.main.get_command(app)
     for name, said in listed.items():

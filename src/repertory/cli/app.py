@@ -14,75 +14,15 @@ from typer.core import TyperCommand, TyperGroup
 
 from repertory.cli import output
 from repertory.cli.options import option
+from repertory.cli.sections import COMMANDS, SECTIONS
 from repertory.errors import RepertoryError
-
-# The most used commands come first: each with its module and the first sentence of its help.
-_SECTIONS = {
-    "Run agents here": {
-        "demo": ("demo", "Watch a team of agents answer a question."),
-        "run": ("running", "Run an agent on a task."),
-        "chat": ("chat", "Chat with an agent."),
-        "resume": ("running", "Continue a run that did not finish."),
-        "replay": ("replay", "Work out what recorded runs would have cost and shown here."),
-        "mcp": ("mcp", "Serve agents and their runs over MCP, to a client such as an editor."),
-    },
-    "Look": {
-        "ps": ("runs", "List runs as a tree; those of the service, if one is running."),
-        "top": ("top", "Show what is running, what waits, and all costs, until Ctrl-C."),
-        "logs": ("following", "Show what happened in a run and its sub-agents, event by event."),
-        "stats": ("stats", "Show what a run saw and cost, beside what a plain loop would send."),
-        "inspect": ("reading", "Show the state of a run, and what its model saw at an iteration."),
-        "ledger": ("reading", "Show the full record of a run."),
-        "memory": ("memories", "Show what agents have kept, and merge one's memory into another's."),
-        "payload": ("payloads", "Show the payload of a run, and how it came to be so."),
-        "content": ("contents", "Show what runs have stored whole, and delete it."),
-    },
-    "Keep agents running": {
-        "up": ("company", "Start a company: agents, limits, quotas and models, from its file."),
-        "down": ("company", "End a company's service."),
-        "reload": ("company", "Make a running company read its file again."),
-        "serve": ("serve", "Keep a supervisor running, with an HTTP interface and a page."),
-        "service": ("service", "Write the systemd units of a service that your user runs."),
-        "machines": ("machines", "List the machines that share a database, and their runs."),
-        "drain": ("machines", "Make a machine take no more runs and hand its own over to others."),
-        "webhooks": ("webhooks", "Look at deliveries to webhooks, and repeat them."),
-    },
-    "Steer what runs there": {
-        "start": ("steering", "Start a run in the service and return at once."),
-        "attach": ("attaching", "Follow a run of the service, and send it messages."),
-        "send": ("steering", "Send a message to a run of the service."),
-        "approvals": ("steering", "List the tool calls that wait for a person, or for their result."),
-        "approve": ("steering", "Allow a tool call that waits."),
-        "deny": ("steering", "Deny a tool call that waits."),
-        "pause": ("steering", "Pause a run of the service at its next boundary, until resume."),
-        "stop": ("steering", "Stop a run of the service at its next boundary."),
-        "kill": ("steering", "Kill a run of the service at once."),
-    },
-    "Begin again": {
-        "fork": ("histories", "Start a new run from an iteration of another one."),
-        "rewind": ("histories", "End a run and start it again from one of its iterations."),
-    },
-    "Databases": {
-        "backup": ("keeping", "Copy a database into one file, even while it is written to."),
-        "restore": ("keeping", "Make a database from a backup, where there is none yet."),
-        "migrate": ("keeping", "Move a database from a file to PostgreSQL, or back."),
-        "vacuum": ("keeping", "Give the space of removed runs and contents back to the disk."),
-        "rm": ("histories", "Remove a run that has ended, and its sub-agents, for good."),
-    },
-    "Check": {
-        "doctor": ("doctor", "Check this machine and its settings."),
-        "stress": ("torture", "Append from many tasks at once, and check what was written."),
-        "torture": ("torture", "Try to make repertory lose data."),
-    },
-}
-_ALL = {name: listed for commands in _SECTIONS.values() for name, listed in commands.items()}
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
 
 
 @cache
 def _load(name: str) -> Any:
-    found = getattr(import_module(f"repertory.cli.{_ALL[name][0]}"), name)
+    found = getattr(import_module(f"repertory.cli.{COMMANDS[name][0]}"), name)
     roof = typer.Typer(rich_markup_mode=None)
     if isinstance(found, typer.Typer):
         roof.add_typer(found, name=name)
@@ -98,10 +38,10 @@ class _Commands(Mapping[str, Any]):
         return _load(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_ALL)
+        return iter(COMMANDS)
 
     def __len__(self) -> int:
-        return len(_ALL)
+        return len(COMMANDS)
 
 
 class _Group(TyperGroup):
@@ -113,11 +53,11 @@ class _Group(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands, the most used first."""
-        return list(_ALL)
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A stand-in for a command in lists, such as those for shell completion; nothing is imported for it."""
-        return TyperCommand(cmd_name, help=_ALL[cmd_name][1]) if cmd_name in _ALL else None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1]) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is called, and import it."""
@@ -126,7 +66,7 @@ class _Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by purpose, each with the first sentence of its help in full."""
-        for title, commands in _SECTIONS.items():
+        for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, sentence) for name, (_, sentence) in commands.items()])
 

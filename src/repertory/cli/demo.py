@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 import sysconfig
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +17,7 @@ from repertory.cli.commands import Answer, command
 from repertory.cli.databases import Database, db_option, named_database, new_database
 from repertory.cli.options import How, Shown, argument, option
 from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer, print_outcome
+from repertory.cli.runs import suggest
 from repertory.cli.stats import overview
 
 if TYPE_CHECKING:
@@ -34,6 +32,7 @@ QUESTION = (
 )
 _OTHER_QUESTION = "What is in this folder, which parts does it have, and what does each of them do?"
 OFFLINE_STEPS = 34  # turns of searching and reading; 10 are enough for an answer, but the record would be small
+_LOOK = ("stats", "inspect", "ledger")  # what shows a run
 TEAM = "repertory.cli.demo:demo_team"
 # Folders in that of the standard library that hold no source of it, or none that explains it.
 NOT_SHOWN = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "__pycache__")
@@ -139,17 +138,8 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
         screen.print(Text(output.clean(broken_citation(citation)), style="red"))
     screen.print(Text("Look at what happened:", style="bold"))
     where = db_option(fields["database"] if named else None)
-    name, run_id = _program(), fields["run_id"]
-    commands = {
-        f"ps -a{where}": "the tree of runs",
-        f"stats {run_id}{where}": "what it saw and cost, call by call",
-        f"inspect {run_id}{where}": "what the model saw last",
-        f"ledger {run_id}{where}": "the whole record",
-    }
-    widest = max(map(len, commands))
-    for words, what in commands.items():
-        line = output.clean(f"  {name} {words:<{widest}}")
-        screen.print(Text.assemble(line, (f"   {what}", "dim")), soft_wrap=True)
+    run_id = fields["run_id"]
+    suggest(screen, dict.fromkeys(f"{words}{where}" for words in ("ps -a", *(f"{name} {run_id}" for name in _LOOK))))
 
 
 def _print_bars(screen: Console, fields: Json) -> None:
@@ -161,10 +151,3 @@ def _print_bars(screen: Console, fields: Json) -> None:
         screen.print(Text.assemble(f"{name:<12}", ("█" * length, style), f" {output.tokens(count)} tokens"))
     words = "prompt tokens of all calls: as they were sent, and if each had held the whole record"
     output.show(screen, Text(words, style="dim"), "")
-
-
-def _program() -> str:
-    """The command to type here: in a checkout, .venv/bin/repertory is not on the path."""
-    started = sys.argv[0]
-    is_command = os.path.basename(started) == "repertory"
-    return os.path.relpath(started) if is_command and not shutil.which("repertory") else "repertory"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +27,7 @@ from repertory.cli.databases import (
     open_source,
 )
 from repertory.cli.options import AS_JSON, At, option
+from repertory.cli.sections import COMMANDS
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
@@ -41,25 +45,9 @@ COLOURS = {
     "interrupted": "magenta",
 }
 _LISTED = 3  # how many unfinished runs are named
-_BEGIN = (
-    ("repertory demo", "watch a team of agents answer a question"),
-    ('repertory run "TASK" --root DIR', "let a team read one of your folders"),
-    ("repertory up company.toml", "keep agents running, as a file describes"),
-)
-_LOOK = (
-    ("repertory ps -a", "all runs"),
-    ("repertory stats --tree", "what the newest one saw and cost"),
-    ("repertory inspect", "what its model saw last, beside the record"),
-)
-_SERVED = (
-    ("repertory start AGENT TASK", "start a run in the service"),
-    ("repertory attach", "follow the newest run, and send it messages"),
-    ("repertory top", "what is running, what waits, and all costs"),
-)
-_ALWAYS = (
-    ("repertory doctor", "check this machine and its settings"),
-    ("repertory --help", "all commands"),
-)
+_BEGIN = ("demo", 'run "TASK" --root DIR', "up company.toml")
+_LOOK = ("ps -a", "stats --tree", "inspect")
+_SERVED = ("start AGENT TASK", "attach", "top")
 
 
 @command
@@ -212,33 +200,34 @@ def welcome() -> None:
         async with open_source(At(), quiet=True) as source:
             return source.database, source.place, await source.list_runs()
 
+    screen = output.console()
+    output.show(screen, Text(f"repertory {__version__}", style="bold"), Text(_model_in_use()))
+    resuming: dict[str, str | None] = {}
+    commands: tuple[str, ...] = ()
     try:
         database, place, found = anyio.run(read)
     except output.NothingThere:
-        where = named_database(None) or data_dir()
-        _print_next(f"No runs yet in {where}. Start with:", _BEGIN, _ALWAYS)
-        return
+        facts, commands = f"No runs yet in {named_database(None) or data_dir()}. Start with:", _BEGIN
     except RepertoryError as error:
-        _print_next(f"The newest database cannot be read: {error}", _ALWAYS)
-        return
-    roots = [run for run in found.runs if run.parent_id is None]
-    left = [run for run in roots if run.resumable]
-    going = sum(run.state != "done" for run in roots) - len(left)
-    older = 0 if place is not None else len(databases_to_read(None)) - 1
-    more = f"; {output.count(older, 'older database')} beside it" if older else ""
-    served = "" if place is None else f"A service listens at {place}. "
-    counts = f"{output.count(len(roots), 'run')}, {going} in progress, {len(left)} not finished"
-    facts = f"{served}{database}: {counts}{more}."
-    if place is not None:
-        _print_next(facts, _SERVED, _LOOK, _ALWAYS)
-    elif going:
-        _print_next(facts, (("repertory ps", "the runs in progress"), *_LOOK[1:]), _ALWAYS)
-    elif left:
-        newest = left[: -_LISTED - 1 : -1]
-        resuming = [(f"repertory resume {run.id}", output.one_line(run.task, 40)) for run in newest]
-        _print_next(f"{facts} Continue with:", resuming, _LOOK, _ALWAYS)
+        facts = f"The newest database cannot be read: {error}"
     else:
-        _print_next(facts, _LOOK, _BEGIN, _ALWAYS)
+        roots = [run for run in found.runs if run.parent_id is None]
+        left = [run for run in roots if run.resumable]
+        going = sum(run.state != "done" for run in roots) - len(left)
+        older = 0 if place is not None else len(databases_to_read(None)) - 1
+        more = f"; {output.count(older, 'older database')} beside it" if older else ""
+        served = "" if place is None else f"A service listens at {place}. "
+        counts = f"{output.count(len(roots), 'run')}, {going} in progress, {len(left)} not finished"
+        facts, commands = f"{served}{database}: {counts}{more}.", (*_LOOK, *_BEGIN)
+        if place is not None:
+            commands = (*_SERVED, *_LOOK)
+        elif going:
+            commands = ("ps", *_LOOK[1:])
+        elif left:
+            facts, commands = f"{facts} Continue with:", _LOOK
+            resuming = {f"resume {run.id}": output.one_line(run.task, 40) for run in left[: -_LISTED - 1 : -1]}
+    output.show(screen, Text(output.one_line(facts)), "")
+    suggest(screen, {**resuming, **dict.fromkeys(commands), "doctor": None, "--help": "All commands."})
 
 
 def _model_in_use() -> str:
@@ -255,12 +244,16 @@ def _model_in_use() -> str:
     return output.one_line(f"Model: {model.name}, whose calls may cost money; --model offline costs nothing.")
 
 
-def _print_next(facts: str, *groups: Sequence[tuple[str, str]]) -> None:
-    screen = output.console()
-    output.show(
-        screen, Text(f"repertory {__version__}", style="bold"), Text(_model_in_use()), Text(output.one_line(facts))
-    )
-    widest = max(len(command) for group in groups for command, _ in group)
-    for group in groups:
-        rows = [(f"  {command.ljust(widest)}", what) for command, what in group]
-        output.show(screen, Text(), output.table(("", ""), rows, width=screen.width))
+def suggest(screen: Console, commands: Mapping[str, str | None]) -> None:
+    """List commands to type, each with what it shows; None stands for the first sentence of its help."""
+    widest = max(map(len, commands))
+    for words, what in commands.items():
+        line = output.clean(f"  {_program()} {words:<{widest}}")
+        screen.print(Text.assemble(line, (f"   {what or COMMANDS[words.split()[0]][1]}", "dim")), soft_wrap=True)
+
+
+def _program() -> str:
+    """The command to type here: in a checkout, .venv/bin/repertory is not on the path."""
+    started = sys.argv[0]
+    is_command = os.path.basename(started) == "repertory"
+    return os.path.relpath(started) if is_command and not shutil.which("repertory") else "repertory"

@@ -1,0 +1,64 @@
+"""The commands by purpose."""
+
+from __future__ import annotations
+
+# The most used commands come first: each with its module and the first sentence of its help.
+SECTIONS = {
+    "Run agents here": {
+        "demo": ("demo", "Watch a team of agents answer a question."),
+        "run": ("running", "Run an agent on a task."),
+        "chat": ("chat", "Chat with an agent."),
+        "resume": ("running", "Continue a run that did not finish."),
+        "replay": ("replay", "Work out what recorded runs would have cost and shown here."),
+        "mcp": ("mcp", "Serve agents and their runs over MCP, to a client such as an editor."),
+    },
+    "Look": {
+        "ps": ("runs", "List runs as a tree; those of the service, if one is running."),
+        "top": ("top", "Show what is running, what waits, and all costs, until Ctrl-C."),
+        "logs": ("following", "Show what happened in a run and its sub-agents, event by event."),
+        "stats": ("stats", "Show what a run saw and cost, beside what a plain loop would send."),
+        "inspect": ("reading", "Show the state of a run, and what its model saw at an iteration."),
+        "ledger": ("reading", "Show the full record of a run."),
+        "memory": ("memories", "Show what agents have kept, and merge one's memory into another's."),
+        "payload": ("payloads", "Show the payload of a run, and how it came to be so."),
+        "content": ("contents", "Show what runs have stored whole, and delete it."),
+    },
+    "Keep agents running": {
+        "up": ("company", "Start a company: agents, limits, quotas and models, from its file."),
+        "down": ("company", "End a company's service."),
+        "reload": ("company", "Make a running company read its file again."),
+        "serve": ("serve", "Keep a supervisor running, with an HTTP interface and a page."),
+        "service": ("service", "Write the systemd units of a service that your user runs."),
+        "machines": ("machines", "List the machines that share a database, and their runs."),
+        "drain": ("machines", "Make a machine take no more runs and hand its own over to others."),
+        "webhooks": ("webhooks", "Look at deliveries to webhooks, and repeat them."),
+    },
+    "Steer what runs there": {
+        "start": ("steering", "Start a run in the service and return at once."),
+        "attach": ("attaching", "Follow a run of the service, and send it messages."),
+        "send": ("steering", "Send a message to a run of the service."),
+        "approvals": ("steering", "List the tool calls that wait for a person, or for their result."),
+        "approve": ("steering", "Allow a tool call that waits."),
+        "deny": ("steering", "Deny a tool call that waits."),
+        "pause": ("steering", "Pause a run of the service at its next boundary, until resume."),
+        "stop": ("steering", "Stop a run of the service at its next boundary."),
+        "kill": ("steering", "Kill a run of the service at once."),
+    },
+    "Begin again": {
+        "fork": ("histories", "Start a new run from an iteration of another one."),
+        "rewind": ("histories", "End a run and start it again from one of its iterations."),
+    },
+    "Databases": {
+        "backup": ("keeping", "Copy a database into one file, even while it is written to."),
+        "restore": ("keeping", "Make a database from a backup, where there is none yet."),
+        "migrate": ("keeping", "Move a database from a file to PostgreSQL, or back."),
+        "vacuum": ("keeping", "Give the space of removed runs and contents back to the disk."),
+        "rm": ("histories", "Remove a run that has ended, and its sub-agents, for good."),
+    },
+    "Check": {
+        "doctor": ("doctor", "Check this machine and its settings."),
+        "stress": ("torture", "Append from many tasks at once, and check what was written."),
+        "torture": ("torture", "Try to make repertory lose data."),
+    },
+}
+COMMANDS = {name: listed for commands in SECTIONS.values() for name, listed in commands.items()}
