@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,15 +19,7 @@ from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen
 from repertory.cli.databases import open_source_of
 from repertory.cli.deciding import who_decides
-from repertory.cli.following import (
-    RECONNECT,
-    Scribe,
-    check_there,
-    find_again,
-    going_away,
-    has_ended,
-    wait_live,
-)
+from repertory.cli.following import RECONNECT, Scribe, check_there, follow_on
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
 from repertory.cli.reading import asked_line
@@ -46,7 +38,6 @@ _HOW: Final = "y allows it, n REASON denies it"
 _RECENT: Final = 500  # events, of all runs, that are searched for calls when somebody attaches
 _CALLS: Final = 10  # how many of these calls are shown
 _LONGEST: Final = 2000  # characters of the task or a message that are shown
-_WHOLE: Final = 10.0  # seconds that an event may take to be shown: the terminal may be blocked
 _BEHIND: Final = 5.0  # seconds by which events may come later than the answer of their turn
 _NOTICED: Final = 2.0  # seconds to wait until the reading tasks have noticed that the service went away
 
@@ -63,7 +54,7 @@ async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: 
         detail = await source.read_run(found)
         if not isinstance(source, ServiceClient):
             raise RunError(_not_served(detail.run))
-        attached = _Attached(source, detail, at, reconnect)
+        attached = _Attached(Scribe(source, found), detail, at, reconnect)
         async with stopped_by_signals() as stop:
             await attached.main()
         if stop.asked.is_set():
@@ -97,13 +88,12 @@ class _Attached:
         detail: The run, as it was when its newest turn began or ended.
     """
 
-    def __init__(self, client: ServiceClient, detail: RunDetail, at: At, reconnect: float) -> None:
-        self._client = client
+    def __init__(self, scribe: Scribe, detail: RunDetail, at: At, reconnect: float) -> None:
+        self._scribe = scribe
         self._at = at
         self._reconnect = reconnect
         self._run_id = detail.run.id
         self.detail = detail
-        self._scribe = Scribe(client, self._run_id)
         self._screen = Screen()
         self._heard = Heard()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
@@ -111,8 +101,11 @@ class _Attached:
         self._asked: dict[tuple[str, str], WaitingCall] = {}
         self._news = anyio.Event()  # the state of the run may have changed
         self._moved = anyio.Event()  # an event was shown
-        self._gone = anyio.Event()  # the service went away
-        self._back = anyio.Event()  # the next service was found
+
+    @property
+    def _client(self) -> ServiceClient:
+        assert isinstance(self._scribe.source, ServiceClient)
+        return self._scribe.source
 
     async def main(self) -> None:
         """Show the run until it ends, or the person at the terminal leaves."""
@@ -120,58 +113,16 @@ class _Attached:
         self.detail = await self._client.read_run(self._run_id)
         await self._greet()
         await self._show_recent(self._seq)
-        async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._show_events)
             if self._typed_at:
                 tasks.start_soon(self._type, tasks.cancel_scope)
-            while (error := await self._show()) is not None:
-                await self._go_on(error, stack)
+            await self._show_text()
             tasks.cancel_scope.cancel()
         await self._screen.end_line()
         run = self.detail.run
         if run.state in ("failed", "stopped"):
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
-
-    async def _show(self) -> ServiceGone | None:
-        """Show the run until it ends, or until the service goes away; then return the error that says how."""
-        gone: ServiceGone | None = None
-        try:
-            for call in await self._client.waiting():
-                if self._scribe.is_ours(call):
-                    await self._ask(call)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._show_events)
-                await self._show_text()
-                tasks.cancel_scope.cancel()
-        except* ServiceGone as errors:
-            leaf: BaseException = errors
-            while isinstance(leaf, BaseExceptionGroup):
-                leaf = leaf.exceptions[0]
-            assert isinstance(leaf, ServiceGone)
-            gone = leaf
-        return gone
-
-    async def _go_on(self, error: ServiceGone, stack: AsyncExitStack) -> None:
-        """Continue with the next service, from where this one went away. Raises ``ServiceGone`` if none comes."""
-        self._gone.set()
-        await self._screen.remark(f"[{one_line(going_away(self._client, self._reconnect))}]")
-        while True:
-            within = self._reconnect
-            self._client = await find_again(self._at, self._client, stack, error, within=within)
-            self._scribe.source = self._client
-            try:
-                if not self._typed_at:  # at a terminal, the person may resume it
-                    await wait_live(self._client, self._run_id, within=within)
-                await self._screen.remark(f"[the service at {self._client.place} answers]")
-                seq = (await self._client.list_runs(0)).seq
-                while self._seq < seq and (page := await self._client.read_events(None, after=self._seq)):
-                    for view in page:
-                        await self._take(view, missed=True)
-                break
-            except ServiceGone as again:
-                error = again
-        self._gone = anyio.Event()
-        back, self._back = self._back, anyio.Event()
-        back.set()
 
     async def _greet(self) -> None:
         run, screen = self.detail.run, self._screen
@@ -201,11 +152,18 @@ class _Attached:
         told_at = 0.0  # the time of the last end that was shown
         while True:
             self._news = anyio.Event()
-            async with aclosing(self._client.stream(self._run_id)) as pieces:
-                await self._screen.show_text(self._heard.new_of(pieces))
-            await self._screen.end_line()
-            await self._catch_up()
-            self.detail = await self._client.read_run(self._run_id)
+            try:
+                for call in await self._client.waiting():
+                    if self._scribe.is_ours(call):
+                        await self._ask(call)
+                async with aclosing(self._client.stream(self._run_id)) as pieces:
+                    await self._screen.show_text(self._heard.new_of(pieces))
+                await self._screen.end_line()
+                await self._catch_up()
+                self.detail = await self._client.read_run(self._run_id)
+            except ServiceGone:
+                await self._scribe.wait_back(within=_NOTICED)
+                continue
             run, result = self.detail.run, self.detail.result
             is_over = run.state in FINAL_STATES or not run.live
             if is_over and run.updated_at != told_at:
@@ -225,18 +183,18 @@ class _Attached:
         with anyio.move_on_after(_BEHIND):  # the newest event may be of a run that is removed before the event arrives
             while self._seq < seq:
                 await self._moved.wait()
+        await self._scribe.wait_back()
 
     async def _show_events(self) -> None:
-        async with aclosing(self._client.follow(None, after=self._seq)) as views:
-            async for view in views:
-                # Shielded: if the service goes away now, an event that was shown must also be counted as shown.
-                with anyio.move_on_after(_WHOLE, shield=True):
-                    await self._take(view)
-                moved, self._moved = self._moved, anyio.Event()
-                moved.set()
-        raise has_ended(self._client)
+        async def tell(words: str) -> None:
+            await self._screen.remark(f"[{one_line(words)}]")
 
-    async def _take(self, view: EventView, *, missed: bool = False) -> None:
+        # At a terminal, the person may resume the run.
+        await follow_on(
+            self._scribe, self._at, self._take, tell, after=self._seq, within=self._reconnect, may_rest=self._typed_at
+        )
+
+    async def _take(self, view: EventView, missed: bool) -> bool:
         """Show an event; ``missed`` if it happened while no service could be asked."""
         check_there(view, self._run_id)
         if self._scribe.is_ours(view):
@@ -247,7 +205,7 @@ class _Attached:
             elif isinstance(event, events.ModelAnswered) and of_it and missed:
                 await self._screen.show_text(self._heard.new_of(_pieces_of(event)))
                 await self._screen.end_line()
-            elif isinstance(event, events.ApprovalRequested) and not missed:
+            elif isinstance(event, events.ApprovalRequested):
                 key = event.run_id, event.call_id
                 for call in await self._client.waiting():
                     if (call.run_id, call.call_id) == key:
@@ -266,6 +224,9 @@ class _Attached:
             elif event is not None:
                 await self._screen.show_call(event, self._run_id)
         self._seq = view.seq
+        moved, self._moved = self._moved, anyio.Event()
+        moved.set()
+        return False
 
     async def _hear(self, text: str) -> None:
         """Take in a message to the run; show it if another client sent it."""
@@ -310,11 +271,8 @@ class _Attached:
                 self._news.set()
                 return
             except ServiceGone:
-                with anyio.move_on_after(_NOTICED):
-                    await self._gone.wait()
-                if not self._gone.is_set():
+                if not await self._scribe.wait_back(within=_NOTICED):
                     raise
-                await self._back.wait()
 
     async def _decide(self, line: str) -> bool:
         """Decide a waiting call if the line is an answer to one; whether it was."""

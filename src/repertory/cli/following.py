@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from operator import attrgetter
@@ -75,64 +75,79 @@ async def logs(
             write(*line)
         if not follow or not is_live:
             return
-        async with aclosing(_follow_on(scribe, at, after=seq, within=reconnect)) as events:
-            async for event in events:
+
+        async def take(event: EventView, _missed: bool) -> bool:
+            if scribe.is_ours(event):
                 check_there(event, found)
                 write(*await scribe.take(event))
-                if event.run_id == found and ends(event):
-                    return
+            return event.run_id == found and event.type == "StateChanged" and event.body["state"] in FINAL_STATES
+
+        async def tell(words: str) -> None:
+            output.say(words)
+
+        await follow_on(scribe, at, take, tell, after=seq, within=reconnect)
 
 
-async def _follow_on(scribe: Scribe, at: At, *, after: int, within: float) -> AsyncGenerator[EventView]:
-    """Yield new events of the runs of a scribe after a number, from the service and from those that replace it.
+async def follow_on(
+    scribe: Scribe,
+    at: At,
+    take: Callable[[EventView, bool], Awaitable[bool]],
+    tell: Callable[[str], Awaitable[None]],
+    *,
+    after: int,
+    within: float,
+    may_rest: bool = False,
+) -> None:
+    """Follow the events of all runs, from the service and from those that replace it.
+
+    Args:
+        scribe: Reads the events; from the next service once there is one.
+        at: The options by which the service was found.
+        take: Gets each event once, and whether it happened while no service could be asked; returns whether to end. If
+            it raises ``ServiceGone``, it gets the event again from the next service.
+        tell: Gets lines for a person.
+        after: The number of the event before the first.
+        within: Seconds until a service that went away must be back.
+        may_rest: Follow the next service also if it does not continue the scribe's run.
 
     Raises:
         ServiceGone: No service came back in time.
         RunError: The new service does not continue the run.
     """
     async with AsyncExitStack() as stack:
-        error: ServiceGone | None = None
         while True:
             source = scribe.source
             try:
-                if isinstance(source, ServiceClient) and error is not None:
-                    while page := await source.read_events(None, after=after):
-                        for event in page:
-                            if await scribe.knows(event):
-                                yield event
-                            after = event.seq
-                    if scribe.root is not None:
-                        await wait_live(source, scribe.root, within=within)
-                error = None
+                while scribe.gone.is_set():
+                    for event in (page := await source.read_events(None, after=after)):
+                        if await take(event, True):
+                            return
+                        after = event.seq
+                    if not page:
+                        if scribe.root is not None and not may_rest and isinstance(source, ServiceClient):
+                            await _wait_live(source, scribe.root, within=within)
+                        scribe.has_come_back()
                 async with aclosing(source.follow(None, after=after)) as events:
                     async for event in events:
-                        if await scribe.knows(event):
-                            yield event
+                        if await take(event, False):
+                            return
                         after = event.seq
+                if not isinstance(source, ServiceClient):
+                    return
+                error = ServiceGone(f"the service at {source.place} has ended")
             except ServiceGone as gone:
                 error = gone
-            if not isinstance(source, ServiceClient):
-                return
-            error = error or has_ended(source)
-            output.say(going_away(source, within))
-            scribe.source = await find_again(at, source, stack, error, within=within)
-            output.say(f"the service at {scribe.source.place} answers")
+            assert isinstance(source, ServiceClient)
+            scribe.gone.set()
+            await tell(f"the service at {source.place} went away; waiting up to {within:g} s for it")
+            scribe.source = await _find_again(at, source, stack, error, within=within)
+            await tell(f"the service at {scribe.source.place} answers")
 
 
 # --- a service that went away -----------------------------------------------------------------------------
 
 
-def going_away(client: ServiceClient, within: float) -> str:
-    """The message when a service does not answer any more."""
-    return f"the service at {client.place} went away; waiting up to {within:g} s for it"
-
-
-def has_ended(client: ServiceClient) -> ServiceGone:
-    """The error for a service that announced its end."""
-    return ServiceGone(f"the service at {client.place} has ended")
-
-
-async def find_again(
+async def _find_again(
     at: At, gone: ServiceClient, stack: AsyncExitStack, error: ServiceGone, *, within: float
 ) -> ServiceClient:
     """Wait until the service of a database is back, wherever it listens then, and connect to it.
@@ -172,7 +187,7 @@ async def find_again(
     )
 
 
-async def wait_live(client: ServiceClient, run_id: str, *, within: float) -> None:
+async def _wait_live(client: ServiceClient, run_id: str, *, within: float) -> None:
     """Wait until a service that has just started continues a run, unless the run has ended.
 
     Raises:
@@ -202,11 +217,15 @@ class Scribe:
     Attributes:
         source: Where the events are read.
         root: The run whose events are shown, with those of its sub-agents; None for all runs.
+        gone: Set while the service has gone away.
+        back: Set once the next one is followed, and replaced.
     """
 
     def __init__(self, source: RunSource, root: str | None) -> None:
         self.source = source
         self.root = root
+        self.gone = anyio.Event()
+        self.back = anyio.Event()
         self._agents: dict[str, str] = {}
         self._progress = Progress()
 
@@ -214,11 +233,19 @@ class Scribe:
         """Whether an event or a call belongs to one of the runs."""
         return self.root is None or is_in_tree(of.run_id, self.root)
 
-    async def knows(self, event: EventView) -> bool:
-        """Whether an event belongs to one of the runs; if so, also read the name of its agent for its line."""
-        if self.is_ours(event):
-            await self.agent_of(event)
-        return self.is_ours(event)
+    def has_come_back(self) -> None:
+        """A service is followed again, and everything before was shown."""
+        self.gone, back, self.back = anyio.Event(), self.back, anyio.Event()
+        back.set()
+
+    async def wait_back(self, *, within: float = 0.0) -> bool:
+        """If the service went away, or does so in so many seconds, wait for the next one; whether it did."""
+        gone, back = self.gone, self.back
+        with anyio.move_on_after(within):
+            await gone.wait()
+        if gone.is_set():
+            await back.wait()
+        return gone.is_set()
 
     async def read_past(self) -> list[EventView]:
         """The past events of the runs, in order."""
@@ -273,8 +300,3 @@ def check_there(event: EventView, run_id: str | None) -> None:
     """Raise ``RunNotFound`` if an event says that the followed run was removed; ``run_id`` None stands for all runs."""
     if event.type == REMOVED and run_id is not None and is_in_tree(run_id, event.run_id):
         raise RunNotFound(f"run {run_id} was removed, with its whole record")
-
-
-def ends(event: EventView) -> bool:
-    """Whether an event is the end of its run."""
-    return event.type == "StateChanged" and event.body["state"] in FINAL_STATES
