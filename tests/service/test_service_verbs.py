@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 
 from patience import PATIENCE
 from repertory.cli.app import app
-from repertory.record import open_journal
+from repertory.llm.messages import Text
+from repertory.record import Draft, Ledger, open_journal
 from repertory.record.records import EventLogged, Record, RunStarted, RunStateChanged
 from repertory.record.sqlite_file import FileLock
 from repertory.service.places import Place, announce_service, file_announced, file_served, service_of
@@ -278,6 +279,36 @@ def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:
         assert "start repertory serve --resume" in words
     assert remark.rstrip().endswith("reading the database file")
     assert (second, third) == (75, 75)
+
+
+def test_a_run_that_the_service_does_not_have_is_resumed_here(folder: Path) -> None:
+    """As it is read beside a service of another database; by its id, with settings that a service would refuse."""
+    kept = folder / "kept" / "repertory"
+    kept.mkdir(parents=True)
+    started = RunStarted(
+        run_id="left", agent="lead", task="x", at=1e9, agent_ref="repertory.agents:research_team", options={"root": "."}
+    )
+
+    async def leave() -> None:
+        async with open_journal(kept / "b.db") as journal:
+            task = Draft(role="user", kind="task", content=(Text("x"),))
+            await Ledger(journal, "left").append(task, also=[started])
+
+    anyio.run(leave)
+    served = Served(kept, "--agent", "serve_agents:talker")
+    served.hear("serving")
+    try:
+        own = {**environment(kept), "XDG_DATA_HOME": str(folder / "kept")}
+        for words, code in (["resume"], 4), (["resume", "left", "--socket", str(served.socket)], 4):
+            assert CliRunner().invoke(app, words, env=own).exit_code == code
+        done = CliRunner().invoke(app, ["resume", "left", "--limit", "iterations=9", "--json"], env=own)
+        assert (done.exit_code, json.loads(done.stdout)["state"]) == (0, "done"), done.output
+        run_id = begin(served, "talker")
+        refused = CliRunner().invoke(app, ["resume", run_id, "--limit", "iterations=9"], env=own)
+        assert (refused.exit_code, "leave out --agent" in refused.stderr) == (2, True)
+    finally:
+        served.process.terminate()
+        served.end()
 
 
 def test_a_socket_that_another_service_has_by_now_is_noticed(folder: Path) -> None:

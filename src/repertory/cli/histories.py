@@ -73,9 +73,9 @@ async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *,
     async with open_source_of(run_id, at) as (source, found):
         if not isinstance(source, RecordSource):
             new = await source.fork(found, iteration, text=text, rewind=rewind)
-            return new_run(new, "follow it with: repertory attach")
+            return new_run(new, at, "follow it with: repertory attach")
     wanted, new = Fork(iteration=iteration, text=text, rewound=rewind), new_id("run")
     async with open_journal(source.path) as journal:
         row = await journal.read_run(found)
         await journal.write(await fork_records(journal, row, wanted, new_id=new, at=time.time()))
-    return new_run(new, "continue it with: repertory resume")
+    return new_run(new, at, "continue it with: repertory resume")

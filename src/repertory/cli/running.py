@@ -22,7 +22,7 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, db_option, find_service, read_row, runs_database
+from repertory.cli.databases import Database, db_option, read_row, runs_database
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, UNFINISHED_RUN, At, How, Shown, argument, option
 from repertory.cli.steering import resume_in_service
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
@@ -85,13 +85,10 @@ def resume(
     from repertory.agents.loading import lasting_reference
     from repertory.record.opening import is_owned
 
-    if find_service(at) is not None:
-        if agent or context or root or how.model or how.limit or how.summary_model:
-            raise ConfigurationError(
-                "a service continues a run with the settings it was started with: leave out --agent, --context, "
-                "--root, --model, --limit and --summary-model, or end the service first"
-            )
-        return anyio.run(resume_in_service, run_id, at)
+    changed = bool(agent or context or root or how.model or how.limit or how.summary_model)
+    served = anyio.run(partial(resume_in_service, run_id, at, changed=changed))
+    if served is not None:
+        return served
     path, row = read_row(run_id, at.db, unfinished=True)
     started = row.started
     if run_id is None and not is_owned(path):  # else it is not continued here

@@ -11,12 +11,21 @@ from rich.text import Text
 from repertory._choices import check_text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import ask_service, ask_service_of, open_source
+from repertory.cli.databases import (
+    ask_service,
+    ask_service_of,
+    db_option,
+    find_in_service,
+    named_database,
+    no_run,
+    open_service,
+    open_source,
+)
 from repertory.cli.deciding import arguments_in, who_decides
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
-from repertory.errors import RunError
+from repertory.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,16 +50,16 @@ async def start(
 ) -> Answer:
     """Start a run in the service and return at once. Its id goes to standard output."""
     async with ask_service(at) as client:
-        return new_run(await client.start(agent, task, root=root), "follow it with: repertory attach")
+        return new_run(await client.start(agent, task, root=root), at, "follow it with: repertory attach")
 
 
-def new_run(run_id: str, hint: str) -> Answer:
-    """The id of a new run, for scripts, with a hint for a person."""
+def new_run(run_id: str, at: At, hint: str) -> Answer:
+    """The id of a new run, for scripts, with the command to go on with for a person."""
 
     def show(_screen: Console) -> None:
         output.write(run_id)
         if sys.stdout.isatty():
-            output.say(f"{hint} {run_id}")
+            output.say(f"{hint} {run_id}{db_option(named_database(at.db))}")
 
     return Answer({"id": run_id}, show)
 
@@ -72,10 +81,9 @@ async def send(
         await client.send(found, words)
 
 
-async def _steer(run_id: str, at: At, verb: str) -> str:
+async def _steer(run_id: str, at: At, verb: str) -> None:
     async with ask_service_of(run_id, at) as (client, found):
         await client.steer(found, verb)
-        return found
 
 
 @command
@@ -99,16 +107,35 @@ async def kill(run_id: str = ONE_RUN, *, at: At) -> None:
     await _steer(run_id, at, "kill")
 
 
-async def resume_in_service(run_id: str | None, at: At) -> Answer:
-    """Let the service continue a run; None for the newest that did not finish."""
-    if run_id is None:
-        async with ask_service(at) as client:
-            run_id = await client.newest_resumable()
-            if run_id is None:
-                raise output.NothingThere(
-                    f"every run in {client.database} has finished or is in progress; repertory ps -a lists them"
-                )
-    found = await _steer(run_id, at, "resume")
+async def resume_in_service(run_id: str | None, at: At, *, changed: bool) -> Answer | None:
+    """Let the service continue a run; without an id the newest that did not finish.
+
+    Args:
+        run_id: The id of the run, or a part of it.
+        at: The database or the service.
+        changed: Whether settings were given that only this process could continue the run with.
+
+    Returns:
+        None if there is no service, or if no service was meant and the one there is does not have the run.
+    """
+    async with open_service(at) as client:
+        if client is None:
+            return None
+        found = await (client.newest_resumable() if run_id is None else find_in_service(client, run_id))
+        if found is None and run_id is None:
+            raise output.NothingThere(
+                f"every run in {client.database} has finished or is in progress; repertory ps -a lists them"
+            )
+        if found is None:
+            if at.is_service_named or named_database(at.db) is not None:
+                raise no_run(run_id, client.database, at.db)
+            return None
+        if changed:
+            raise ConfigurationError(
+                "a service continues a run with the settings it was started with: leave out --agent, --context, "
+                "--root, --model, --limit and --summary-model, or end the service first"
+            )
+        await client.steer(found, "resume")
     words = f"{found} continues in the service; follow it with: repertory attach {found}"
     return Answer({"id": found}, lambda _: output.say(words))
 
