@@ -129,7 +129,6 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
             *overview(fields),
             ("citations", str(citations["total"]), f"{citations['resolved']} found in the files"),
         ]
-        _print_bars(screen, fields)
         output.print_table(screen, ("", "", ""), rows)
     if fields["model"] == "offline":
         words = "The offline model costs nothing; the costs shown are at the prices of a small model."
@@ -140,14 +139,3 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
     where = db_option(fields["database"] if named else None)
     run_id = fields["run_id"]
     suggest(screen, dict.fromkeys(f"{words}{where}" for words in ("ps -a", *(f"{name} {run_id}" for name in _LOOK))))
-
-
-def _print_bars(screen: Console, fields: Json) -> None:
-    """Two bars to one scale: the tokens sent to the models, and those of the whole record."""
-    seen, plain = fields["tokens_seen"], fields["tokens_plain"]
-    widest = max(10, min(60, screen.width - 28))
-    for name, count, style in (("in view", seen, "green"), ("the record", plain, "yellow")):
-        length = max(1, round(widest * count / max(seen, plain, 1)))
-        screen.print(Text.assemble(f"{name:<12}", ("█" * length, style), f" {output.tokens(count)} tokens"))
-    words = "prompt tokens of all calls: as they were sent, and if each had held the whole record"
-    output.show(screen, Text(words, style="dim"), "")

@@ -59,7 +59,13 @@ async def logs(
 
     If the service is restarted meanwhile, the log continues behind the last line.
     """
-    write = _write_json if as_json else write_line
+
+    def write(event: EventView, agent: str, line: str) -> None:
+        if as_json:
+            output.print_json({**msgspec.structs.asdict(event), "agent": agent, "line": line}, on_one_line=True)
+        elif line:  # of some events there is nothing to say
+            output.write(f"{output.timestamp(event.at)}  {one_line(agent):<13} {line}")
+
     async with AsyncExitStack() as stack:
         found: str | None = None
         if everything:
@@ -283,17 +289,6 @@ class Scribe:
         if isinstance(event, ModelAnswered) and event.text:
             line = f"{line}: {one_line(event.text, 200)}"
         return view, name, line
-
-
-def write_line(event: EventView, agent: str, line: str) -> None:
-    """Write an event, unless its line is empty."""
-    if line:
-        output.write(f"{output.timestamp(event.at)}  {one_line(agent):<13} {line}")
-
-
-def _write_json(event: EventView, agent: str, line: str) -> None:
-    fields = {**msgspec.structs.asdict(event), "agent": agent, "line": line}
-    output.print_json(fields, on_one_line=True)
 
 
 def check_there(event: EventView, run_id: str | None) -> None:
