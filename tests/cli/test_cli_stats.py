@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cli_support import CHILD, RUN, Result, invoke
+from cli_support import CHILD, OTHER, RUN, Result, invoke
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,6 +164,16 @@ def test_a_run_without_a_model_call_has_nothing_to_count(made: Path, tmp_path: P
     """No chart, no division by nothing."""
     total = invoke("stats", CHILD, "--db", made, "--json", home=tmp_path).json["total"]
     assert (total["iterations"], total["average_context"], total["estimate"]["p95"]) == (0, 0, None)
+
+
+def test_a_run_that_no_process_works_on_is_not_said_to_be_running(made: Path, tmp_path: Path) -> None:
+    """It has the same state wherever it is shown."""
+    (listed,) = (run for run in invoke("ps", "--db", made, "--json", home=tmp_path).json["runs"] if run["id"] == OTHER)
+    stats = invoke("stats", OTHER, "--tree", "--db", made, "--json", home=tmp_path).json["runs"]
+    record = invoke("ledger", OTHER, "--db", made, "--json", home=tmp_path).json
+    assert [listed["state"], *(run["state"] for run in stats), record["state"]] == ["interrupted"] * 3
+    out = invoke("stats", OTHER, "--tree", "--db", made, home=tmp_path).out
+    assert out.startswith(f"lead {OTHER}, interrupted, 1 run\n")
 
 
 def test_the_list_of_runs_asks_the_database_three_times_however_many_there_are() -> None:

@@ -175,7 +175,7 @@ async def ledger(
         run = (await source.read_run(found)).run  # before the entries, so that an ended run has all of them
         page = await source.read_record(found, 0, 0)
         at_entry = max(0, page["length"] - lines) if lines else 0
-        record: Json = {"database": source.database, **page}
+        record: Json = {"database": source.database, **page, "state": run.state}
         screen = output.console()
         if not as_json:
             facts = f" {one_line(found)}, {one_line(run.model)}\n"

@@ -15,7 +15,7 @@ from repertory.cli.commands import Answer, command
 from repertory.cli.databases import open_source_of
 from repertory.cli.options import RUN, At, option
 from repertory.cli.output import cost, dollars, one_line, tokens
-from repertory.cli.runs import coloured_state, in_tree, own_id
+from repertory.cli.runs import coloured_state, in_tree, nodes_of, own_id
 
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
@@ -36,15 +36,17 @@ async def stats(
     """
     async with open_source_of(run_id, at) as (source, found):
         shown: Json = {"database": source.database, **await source.read_stats(found, tree=tree)}
+        states = {node.run.id: node.run.state for node in nodes_of((await source.read_run(found)).tree)}
+    for run in shown["runs"]:  # on record, what no process runs any more is still running
+        run["state"] = states.get(run["run_id"], run["state"])
     return Answer(shown, partial(_print, runs=shown["runs"], total=shown["total"], tree=tree))
 
 
 def _print(screen: Console, *, runs: Sequence[Json], total: Json, tree: bool) -> None:
     first = runs[0]
     facts = [f" {one_line(first['run_id'])}", one_line(first["model"]), first["state"]]
-    if tree:
-        facts.append(f"{len(runs)} runs")
-    output.show(screen, Text.assemble((one_line(first["agent"]), "bold"), ", ".join(facts)), "")
+    facts.append(output.count(len(runs), "run") if tree else "")
+    output.show(screen, Text.assemble((one_line(first["agent"]), "bold"), ", ".join(filter(None, facts))), "")
     _print_chart(screen, first["iterations"])
     output.print_table(screen, ("", "", ""), list(overview(total)))
     if tree:
