@@ -73,6 +73,7 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
             terminal.expect(asked)
             terminal.type(typed)
         assert terminal.end() == 0
+        terminal.see(lambda shown: '"amount": 50}' in shown)  # nothing was drawn over the question
 
 
 def test_a_call_that_waits_is_listed_whole(tmp_path: Path) -> None:

@@ -59,28 +59,37 @@ def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
         return
     progress = Progress(is_drawn=True)
     progress.announce = progress.notes.append
-    # Rich draws from a thread of its own, so the event loop never waits for the terminal.
-    picture = Live(
-        console=screen,
-        get_renderable=lambda: draw(progress, screen),
-        refresh_per_second=REFRESH,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        vertical_overflow="ellipsis",
-    )
+
+    def start() -> Live:
+        # Rich draws from a thread of its own, so the event loop never waits for the terminal.
+        picture = Live(
+            console=screen,
+            get_renderable=lambda: draw(progress, screen),
+            refresh_per_second=REFRESH,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="ellipsis",
+        )
+        picture.start(refresh=True)
+        return picture
 
     @contextmanager
     def aside() -> Generator[None]:
+        nonlocal picture
         picture.stop()
         try:
             yield
         finally:
-            picture.start(refresh=True)
+            picture = start()  # one that was stopped would be drawn over the question
 
     progress.aside = aside
-    with drawn_on(screen.file.fileno()), picture:
-        yield progress
-        progress.end()
+    with drawn_on(screen.file.fileno()):
+        picture = start()
+        try:
+            yield progress
+            progress.end()
+        finally:
+            picture.stop()
 
 
 # --- the state of the runs ----------------------------------------------------------------------------------------
@@ -106,8 +115,8 @@ class AgentLine:
 class Progress:
     """Takes in events and streamed text of runs; may be read from any thread.
 
-    ``announce`` shows a message without disturbing the live display; within ``aside`` the display is hidden, so that
-    a question can be asked.
+    ``announce`` shows a message without disturbing the live display; within ``aside`` the display stands still, so that
+    a question can be asked below it.
 
     Args:
         on_line: Gets a line for each event that has one, and the lines of what the first run says between its calls.
