@@ -21,7 +21,7 @@ from repertory.testing import FunctionModel, call
 
 AGENT = '''\
 import repertory as rp
-from repertory.llm.messages import ToolResult
+from repertory.llm.messages import Text, ToolResult
 from repertory.testing import FunctionModel, call
 
 @rp.tool(approval="always")
@@ -32,7 +32,7 @@ def pay(to: str, amount: int = 1) -> str:
 def answer(request):
     results = [block for message in request.messages for block in message.content if isinstance(block, ToolResult)]
     if len(results) < 3:
-        return call("pay", to=("ann", "bob", "cyn")[len(results)])
+        return Text("I pay."), call("pay", to=("ann", "bob", "cyn")[len(results)])
     return " | ".join(str(block.content).partition("[")[0].strip() for block in results)
 
 clerk = rp.Agent("clerk", "Pay.", tools=[pay], model=FunctionModel(answer), context=None)
@@ -73,7 +73,8 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
             terminal.expect(asked)
             terminal.type(typed)
         assert terminal.end() == 0
-        terminal.see(lambda shown: '"amount": 50}' in shown)  # nothing was drawn over the question
+        shown = terminal.see(lambda shown: '"amount": 50}' in shown)  # nothing was drawn over the question
+    assert "\nclerk wants to call" in shown
 
 
 def test_a_call_that_waits_is_listed_whole(tmp_path: Path) -> None:

@@ -166,9 +166,9 @@ class _Talk:
         shown = ""
         with self._signals.stopping(run):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(decide_at_terminal, run, output.say, nullcontext)
+                screen = Screen()
+                tasks.start_soon(decide_at_terminal, run, output.say, screen.aside if self._shown_on else nullcontext)
                 if self._shown_on:
-                    screen = Screen()
                     tasks.start_soon(_show_calls, screen, run)
                     shown = await screen.show_text(run.stream(from_start=True))
                     await screen.end_line()

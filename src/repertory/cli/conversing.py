@@ -6,8 +6,8 @@ import os
 import sys
 import termios
 import threading
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 
@@ -55,6 +55,12 @@ class Screen:
         """Start a new line, unless the last one has just ended."""
         if self._column:
             await self._write("\n")
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncGenerator[None]:
+        """Start a new line for a question that is asked within the block."""
+        await self.end_line()
+        yield
 
     async def remark(self, line: str) -> None:
         """Show a line about the run, dimmed. Its text must be clean, see ``output.clean``."""

@@ -6,7 +6,7 @@ import getpass
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,7 +41,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 async def decide_at_terminal(
-    run: Run[Any], say: Callable[[str], None], aside: Callable[[], AbstractContextManager[None]]
+    run: Run[Any], say: Callable[[str], None], aside: Callable[[], AbstractAsyncContextManager[None]]
 ) -> None:
     """Ask about each waiting call of a run and its sub-agents, until the run ends.
 
@@ -50,7 +50,7 @@ async def decide_at_terminal(
     Args:
         run: The run.
         say: Shows a line to the person.
-        aside: Hides the live display within the block.
+        aside: Makes room for a question on the screen, within its block.
     """
     there = sys.stdin.isatty() and sys.stderr.isatty()
     async for event in run.events(tree=True):
@@ -59,7 +59,7 @@ async def decide_at_terminal(
         if there and all(each.call_id != event.call_id for each in run.waiting(tree=True)):
             continue  # it was decided before the person could be asked
         if there:
-            with aside():
+            async with aside():
                 there = await _ask(run, event)
         if not there:
             say(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -60,9 +60,9 @@ def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
     progress = Progress(is_drawn=True)
     progress.announce = progress.notes.append
 
-    def start() -> Live:
+    def new_picture() -> Live:
         # Rich draws from a thread of its own, so the event loop never waits for the terminal.
-        picture = Live(
+        return Live(
             console=screen,
             get_renderable=lambda: draw(progress, screen),
             refresh_per_second=REFRESH,
@@ -70,21 +70,22 @@ def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
             redirect_stderr=False,
             vertical_overflow="ellipsis",
         )
-        picture.start(refresh=True)
-        return picture
 
-    @contextmanager
-    def aside() -> Generator[None]:
+    picture = new_picture()
+
+    @asynccontextmanager
+    async def aside() -> AsyncGenerator[None]:
         nonlocal picture
         picture.stop()
         try:
             yield
         finally:
-            picture = start()  # one that was stopped would be drawn over the question
+            picture = new_picture()  # the stopped one would draw over the question
+            picture.start(refresh=True)
 
     progress.aside = aside
     with drawn_on(screen.file.fileno()):
-        picture = start()
+        picture.start()
         try:
             yield progress
             progress.end()
@@ -125,7 +126,7 @@ class Progress:
 
     def __init__(self, on_line: Callable[[str], None] | None = None, *, is_drawn: bool = False) -> None:
         self.announce: Callable[[str], None] = output.say
-        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         self.started_at = time.monotonic()
         self.agents: dict[str, AgentLine] = {}
         self.notes: deque[str] = deque(maxlen=6)
