@@ -37,9 +37,9 @@ async def shell(command: str) -> str:
 
 
 fix = call("edit_file", path="prices.py", old="net - net", new="net + net")
-steps = [call("view_file", path="prices.py"), fix, call("shell", command=TEST), "It adds the tax now."]
+model = ScriptedModel([call("view_file", path="prices.py"), fix, call("shell", command=TEST), "It adds the tax now."])
 tools = [*rp.file_tools(FOLDER), edit_file, shell, *rp.context_tools()]
-coder = rp.Agent("coder", f"Mend bugs. The test: {TEST}", tools, model=ScriptedModel(steps))  # for Claude: no model
+coder = rp.Agent("coder", f"Mend bugs. The test: {TEST}", tools, model=model)  # leave model out for Claude
 
 
 async def main() -> None:
