@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,7 +17,16 @@ from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable
 from repertory.llm.messages import Text, ToolResult, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.record import open_journal
-from repertory.runs.events import IterationStarted, ModelAnswered, RunSpawned, StateChanged, ToolEnded, ToolStarted
+from repertory.runs.events import (
+    ApprovalRequested,
+    IterationStarted,
+    ModelAnswered,
+    ResultAwaited,
+    RunSpawned,
+    StateChanged,
+    ToolEnded,
+    ToolStarted,
+)
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 
@@ -344,6 +354,43 @@ def test_run_sync_answers_from_plain_code() -> None:
     """A script needs no event loop of its own."""
     assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."])) == "Gone."
     assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."]), backend="asyncio") == "Gone."
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+@pytest.mark.parametrize(
+    ("approval", "how"), [("always", r"an approval.*run\.approve"), ("never", r"a result.*give_result")]
+)
+def test_run_sync_does_not_wait_for_what_nobody_can_give(tmp_path: Path, backend: Any, approval: Any, how: str) -> None:
+    """It has no handle by which a call could be decided: it hung for ever. The run is on record, and can be resumed."""
+
+    @rp.tool(approval=approval)
+    def pay(to: str) -> rp.ResultLater:
+        """Pay somebody."""
+        return rp.ResultLater("the bank")
+
+    clerk, model = rp.Agent("clerk", tools=[pay]), ScriptedModel([call("pay", to="ann"), "Paid."])
+    with pytest.raises(RunError, match=rf"pay of clerk waits for {how}"):
+        rp.run_sync(clerk, "Pay.", path=tmp_path / "a.db", model=model, backend=backend)
+
+    async def resume() -> str:
+        async with rp.open_supervisor(tmp_path / "a.db", model=model) as supervisor:
+            run = await supervisor.resume((await supervisor.runs())[0].started.run_id, agent=clerk)
+            async for event in run.events():
+                match event:
+                    case ApprovalRequested(call_id=call_id):
+                        await run.approve(call_id)
+                    case ResultAwaited(call_id=call_id):
+                        await run.give_result(call_id, "done")
+            return await run.wait_result()
+
+    assert rp.run(resume) == "Paid."
+
+
+def test_run_sync_waits_for_what_expires() -> None:
+    """Such a call is denied in time, and the model goes on."""
+    clerk = agent(approvals=rp.Approvals(ask=["look_up"], approval_timeout=0.01))
+    model = ScriptedModel([call("look_up", word="tide"), "Not looked up."])
+    assert rp.run_sync(clerk, "Go.", model=model) == "Not looked up."
 
 
 async def test_where_a_loop_runs_already_it_is_said_what_to_write_instead() -> None:

@@ -18,7 +18,7 @@ from repertory._error_texts import leaves_of
 from repertory._postgres_address import Place
 from repertory.actors import open_system
 from repertory.agents.agent import Agent, ResultT, check_model
-from repertory.errors import ConfigurationError, JournalError, JournalLocked
+from repertory.errors import ConfigurationError, JournalError, JournalLocked, RunError
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor, MemoryQuota
 from repertory.record import open_journal
@@ -26,6 +26,7 @@ from repertory.record.journal import Durability, Journal
 from repertory.runs.accounting import Tallies
 from repertory.runs.alerts import AlertThresholds
 from repertory.runs.event_hub import EventHub
+from repertory.runs.events import ApprovalRequested, ResultAwaited
 from repertory.runs.log import log, redacted_log
 from repertory.runs.models import open_models
 from repertory.runs.shared import Shared
@@ -339,11 +340,27 @@ def run_sync(
 
     Raises:
         RunFailed: The run ended with an error, which is the ``__cause__``.
+        RunError: A call waits for an approval or for its result without a time limit, and nobody could give it here.
     """
 
     async def main() -> ResultT:
         async with open_supervisor(path, **options) as supervisor:
             started = await supervisor.spawn(agent, task, payload=payload, context=context)
+            async for event in started.events(tree=True):
+                if isinstance(event, ApprovalRequested | ResultAwaited) and event.expires_at is None:
+                    _check_can_come(event, supervisor.journal)
             return await started.wait_result()
 
     return run(main, backend=backend)
+
+
+def _check_can_come(event: ApprovalRequested | ResultAwaited, journal: Journal) -> None:
+    """Refuse to wait for ever. Where several machines share a journal, somebody at another one may decide."""
+    if journal.is_shared:
+        return
+    asked = isinstance(event, ApprovalRequested)
+    what, how = ("an approval", "run.approve") if asked else ("a result", "run.give_result")
+    raise RunError(
+        f"{event.tool} of {event.agent} waits for {what}, and in run_sync nobody can give it: spawn the run, or resume "
+        f"it, in an open_supervisor block, and call {how}"
+    )
