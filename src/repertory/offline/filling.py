@@ -1,8 +1,8 @@
 """Fills in a schema by rules, from the lines of an answer: how the offline model gives a typed result.
 
-There is no intelligence in it: a text gets the lines, a list one item per line, a number the first number in the lines,
-an enum the word of it that they contain. Optional fields are left out, except lists. A field that nothing in the lines
-fits is left to fail its check; nothing is made up.
+There is no intelligence in it: a text gets the lines, a list one item per line, a number the first number in the
+lines or 0, an enum the word of it that they contain or its first, a truth value false. Optional fields are left out,
+except lists.
 """
 
 from __future__ import annotations
