@@ -13,7 +13,7 @@ import msgspec
 from repertory._choices import Positive, check_number
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.shortening import ResultPolicy
-from repertory.tools.confined import Folder, FoundFile, read_all
+from repertory.tools.confined import Folder, FoundFile, Parts, read_all
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.globs import match_glob
 from repertory.tools.output import ToolOutput
@@ -27,7 +27,7 @@ MAX_SEARCHED: Final = 2_000_000  # bytes of one file
 MAX_LINE: Final = 2_000  # characters of one line in a view
 MAX_HIT: Final = 300  # characters of one line in a search
 SEARCH_SECONDS: Final = 20.0
-_OUT_OF_TIME: Final = "not searched for lack of time: narrow path or glob"
+_OUT_OF_TIME: Final = "or more for lack of time: narrow the path"
 _BATCH: Final = 8_000_000  # characters that one regular-expression process is given
 
 
@@ -51,7 +51,7 @@ def file_tools(
             paths.
         allow: Files that may be read although they have the name of a secret, as names or paths from the root:
             ``test.pem``, ``certs/``.
-        search_timeout: Seconds after which a search returns what it has found so far.
+        search_timeout: Seconds after which a search or a listing returns what it has found so far.
 
     Raises:
         ConfigurationError: There is no such folder, or a value is of another type.
@@ -67,7 +67,7 @@ def file_tools(
             pattern: Only files whose path below it fits, such as "*.py" or "tests/**/test_*.py".
             limit: How many to show at most.
         """
-        return _list(folder, path, pattern, limit)
+        return _list(folder, path, pattern, search_timeout, limit)
 
     def search_files(
         pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_PATTERN)],
@@ -109,15 +109,11 @@ def file_tools(
     return [make(list_files, "listing"), make(search_files), make(view_file, "file")]
 
 
-def _list(folder: Folder, path: str, pattern: str, limit: int) -> ToolOutput:
-    start = folder.parts_of(path)
+def _list(folder: Folder, path: str, pattern: str, seconds: float, limit: int) -> ToolOutput:
     skipped: Counter[str] = Counter()
     shown: list[str] = []
     total, size, tops = 0, 0, Counter[str]()
-    for found in folder.walk(start, skipped):
-        below = found.parts[len(start) :]
-        if not match_glob(pattern, below or found.parts[-1:]):
-            continue
+    for found, below in _walk(folder, path, pattern, seconds, skipped):
         total += 1
         tops[f"{below[0]}/" if len(below) > 1 else "directly here"] += 1
         size += len(found.path) + 1
@@ -127,7 +123,7 @@ def _list(folder: Folder, path: str, pattern: str, limit: int) -> ToolOutput:
     if len(shown) < total:
         folders = ", ".join(f"{name} {count:,}" for name, count in tops.most_common(30))
         head += f", the first {len(shown):,} shown; narrow path or pattern for the rest. Where they are: {folders}"
-    facts = {"path": path, "total": total, "shown": len(shown)}
+    facts = {"path": path, "total": total, "shown": len(shown), "complete": _OUT_OF_TIME not in skipped}
     return ToolOutput("\n".join([head + _note(skipped), *shown]), source_type="file", facts=facts)
 
 
@@ -206,16 +202,9 @@ def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int,
 
 def _find(folder: Folder, wanted: _Wanted, seconds: float, skipped: Counter[str]) -> Iterator[_Hit]:
     """The files with matches, by path."""
-    start = folder.parts_of(wanted.path)
-    end = time.monotonic() + seconds
     batch: list[tuple[str, str]] = []
     waiting = 0
-    for found in folder.walk(start, skipped):
-        if not match_glob(wanted.glob, found.parts[len(start) :] or found.parts[-1:]):
-            continue
-        if time.monotonic() >= end:
-            skipped[_OUT_OF_TIME] += 1
-            continue
+    for found, _ in _walk(folder, wanted.path, wanted.glob, seconds, skipped):
         if folder.is_guarded(found.parts):
             skipped["with the name of a secret"] += 1
             continue
@@ -234,6 +223,20 @@ def _find(folder: Folder, wanted: _Wanted, seconds: float, skipped: Counter[str]
             batch, waiting = [], 0
     if batch:
         yield from _search_batch(wanted, batch)
+
+
+def _walk(
+    folder: Folder, path: str, glob: str, seconds: float, skipped: Counter[str]
+) -> Iterator[tuple[FoundFile, Parts]]:
+    """The files below a path that fit a glob, with their names from there, until the time is over."""
+    start, end = folder.parts_of(path), time.monotonic() + seconds
+    for found in folder.walk(start, skipped):
+        if time.monotonic() >= end:  # not even counted: of a large or slow disk that takes minutes
+            skipped[_OUT_OF_TIME] += 1
+            return
+        below = found.parts[len(start) :]
+        if match_glob(glob, below or found.parts[-1:]):
+            yield found, below
 
 
 def _read(folder: Folder, found: FoundFile, skipped: Counter[str]) -> bytes | None:
