@@ -234,6 +234,22 @@ def test_a_pattern_that_fits_everywhere_is_counted_and_not_kept() -> None:
     assert (found.total, len(found.places), found.places[-1]) == (50_001, 20_000, (19_999, 0))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+async def test_text_that_names_its_encoding_is_read_in_it(root: Path, encoding: str) -> None:
+    """Windows writes UTF-16 with a mark at the beginning; what only begins with such a mark is binary."""
+    mark = "" if encoding in ("utf-16", "utf-8-sig") else "\ufeff"
+    (root / "notes.txt").write_bytes(f"{mark}schön 🦉\r\nzwei\r\n".encode(encoding))
+    assert (
+        await answer(root, "view_file", path="notes.txt")
+        == "notes.txt (lines 1-2 of 2)\n     1\tschön 🦉\n     2\tzwei"
+    )
+    for regex in (False, True):
+        found = await answer(root, "search_files", pattern="schön 🦉", regex=regex, path="notes.txt")
+        assert found == "1 match in 1 file\nnotes.txt:1: schön 🦉"
+    (root / "song.mp3").write_bytes(b"\xff\xfe\x00\xd8\x00\x00")
+    assert "is a binary file" in await answer(root, "view_file", path="song.mp3")
+
+
 async def test_long_lines_and_many_matches_stay_within_a_page(root: Path) -> None:
     """A line is shown around its match, and the answer has its bound whatever the limit."""
     (root / "long.txt").write_text("x" * 5_000 + "needle" + "y" * 5_000 + "\n")

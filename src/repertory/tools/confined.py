@@ -7,6 +7,7 @@ inside the folder could have copied the file.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import os
@@ -292,7 +293,10 @@ def _patterns(option: str, rules: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_all(fd: int, limit: int) -> tuple[bytes, bool]:
-    """Read a file up to ``limit`` bytes; the second value says whether there is more."""
+    """Read a file up to ``limit`` bytes; the second value says whether there is more.
+
+    Text marked as UTF-16, as programs on Windows write it, becomes UTF-8.
+    """
     chunks: list[bytes] = []
     left = limit + 1
     while left > 0 and not is_left_behind():
@@ -302,7 +306,11 @@ def read_all(fd: int, limit: int) -> tuple[bytes, bool]:
         chunks.append(chunk)
         left -= len(chunk)
     data = b"".join(chunks)
-    return data[:limit], len(data) > limit
+    more, data = len(data) > limit, data[:limit]
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        with contextlib.suppress(UnicodeDecodeError):  # it only begins like such a text
+            data = codecs.getincrementaldecoder("utf-16")().decode(data).encode()
+    return data, more
 
 
 def printable(parts: Iterable[str]) -> str:
