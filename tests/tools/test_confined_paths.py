@@ -238,11 +238,18 @@ def test_an_absolute_denial_holds_under_every_name(world: Path) -> None:
 
 def test_a_database_is_never_opened(world: Path) -> None:
     """Closing any descriptor of a SQLite file drops the locks that this process holds on it."""
-    (world / "mine.lock").write_text("")
-    for name in ("run.db", "run.db-wal", "RUN.SQLITE3", "x.sqlite-shm", "mine", "mine-wal", "mine-shm"):
+    for name in ("run.db", "run.db-wal", "RUN.SQLITE3", "x.sqlite-shm", "mine-wal", "mine-shm", "mine"):
         (world / name).write_text("SQLite format 3")
         with pytest.raises(ToolFailed, match="is a database"):
             read(Folder(world), name)
+
+
+def test_a_file_with_a_lock_beside_it_is_no_database(world: Path) -> None:
+    """Package managers name their locks after the file that they were made from."""
+    for name in ("Pipfile", "Gemfile", "x" * 250):
+        (world / name).write_text("packages")
+        (world / f"{name}.lock").write_text("versions")
+        assert read(Folder(world), name) == "packages"
 
 
 async def test_the_journal_of_this_process_is_not_touched(tmp_path: Path) -> None:
@@ -271,6 +278,13 @@ def test_a_walk_is_sorted_and_leaves_out_links_caches_and_version_control(world:
     assert found == ["b/z", "b.txt", "src/A.py", "src/a.py", "src/deep/b.py", "z"]
     assert [file.path for file in Folder(world).walk(("src", "deep"), Counter())] == ["src/deep/b.py"]
     assert [file.path for file in Folder(world).walk(("src", "a.py"), Counter())] == ["src/a.py"]
+
+
+def test_a_folder_that_cannot_be_listed_does_not_end_a_walk() -> None:
+    """Some folders may be opened and not be listed, such as those of another user's process in ``/proc``."""
+    skipped: Counter[str] = Counter()
+    assert ("status",) in [found.parts for found in Folder("/proc/1").walk((), skipped)]
+    assert skipped["unreadable folders"] > 0
 
 
 def test_a_bottomless_folder_is_walked_to_a_bound(tmp_path: Path) -> None:
@@ -311,6 +325,41 @@ def test_a_name_cannot_forge_a_line_of_output(tmp_path: Path) -> None:
     (tmp_path / "a\nsrc\x1b[31m:1: x").write_text("")
     (tmp_path / os.fsdecode(b"b\xff")).write_text("")
     assert [file.path for file in Folder(tmp_path).walk((), Counter())] == ["a�src�[31m:1: x", "b�"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("at 10.00\u202fAM.txt", "at 10.00\u202fAM.txt"),
+        ("at 10.00\u202fAM.txt", "at 10.00 AM.txt"),
+        ("報告\u3000一.txt", "報告\u3000一.txt"),
+        (os.fsdecode(b"caf\xe9.txt"), "caf�.txt"),
+        ("👩\u200d👧.txt", "👩�👧.txt"),
+        ("a\nb", "a�b"),
+        (unicodedata.normalize("NFD", "é.txt"), unicodedata.normalize("NFC", "é.txt")),
+    ],
+)
+def test_a_file_is_found_by_the_name_that_is_shown(tmp_path: Path, name: str, shown: str) -> None:
+    """Models copy names from a listing, and write a plain space for any space."""
+    for path in (tmp_path / name / "inner", tmp_path / "outer" / name):
+        path.parent.mkdir()
+        path.write_text("here")
+    folder = Folder(tmp_path)
+    for written in (f"{shown}/inner", f"outer/{shown}"):
+        assert read(folder, written) == "here"
+        (found,) = folder.walk(folder.parts_of(written), Counter())
+        assert name in found.parts
+
+
+def test_a_name_that_only_looks_the_same_is_no_way_around_a_rule(tmp_path: Path) -> None:
+    """What is denied, secret or one of two is not read under another spelling either."""
+    for name in ("top\u202fsecret", ".env", "one\u00a0file", "one\u202ffile"):
+        (tmp_path / name).write_text(SECRET)
+    folder = Folder(tmp_path, deny=["top\u202fsecret"])
+    for written in ("top secret", "\uff0eenv", "one file"):
+        with pytest.raises((ToolRetry, ToolFailed)):
+            read(folder, written)
+    assert read(Folder(tmp_path), "top secret") == SECRET
 
 
 SWAPPER = """

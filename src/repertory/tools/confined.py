@@ -13,11 +13,11 @@ import errno
 import os
 import re
 import stat
-import unicodedata
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from unicodedata import category, normalize
 
 import msgspec
 
@@ -36,11 +36,12 @@ SKIPPED_FOLDERS: Final = frozenset(
     | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"}
 )
 # SQLite's locks on a file are dropped when *anything* in the process closes it, so a database is never opened here,
-# not even to see what it is: https://www.sqlite.org/howtocorrupt.html, section 2.2. It is recognised by its name, and a
-# journal of ours, whatever its name, by the lock file beside it.
+# not even to see what it is: https://www.sqlite.org/howtocorrupt.html, section 2.2. It is recognised by its name, or,
+# as a journal of ours may have any, by the log that SQLite keeps beside it while it is open.
 _DATABASE: Final = re.compile(r"\.(db|db3|sqlite|sqlite3)(-wal|-shm|-journal)?", re.IGNORECASE)
-_SIDE_FILE: Final = re.compile(r"-(wal|shm|journal)$")
+_SIDE_FILE: Final = re.compile(r"-(wal|shm)$")
 
+_UNREADABLE: Final = "unreadable folders"
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a FIFO that somebody put in the file's place would wait for a writer.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -132,14 +133,12 @@ class Folder:
         """
         if not parts:
             raise ToolRetry("'.' is a folder; list_files shows what is in it")
-        folder = self._open_folder(parts[:-1])
-        try:
-            with self.open_found(FoundFile(parts, folder)) as fd:
-                yield fd
-        except OSError as error:
-            raise _explain(error, parts, folder) from error
-        finally:
-            os.close(folder)
+        with self._locate(parts) as found:
+            try:
+                with self.open_found(found) as fd:
+                    yield fd
+            except OSError as error:
+                raise _explain(error, found.parts, found.folder) from error
 
     @contextlib.contextmanager
     def open_found(self, found: FoundFile) -> Generator[int]:
@@ -177,55 +176,77 @@ class Folder:
             ToolRetry: There is no such folder.
         """
         if parts:
-            folder = self._open_folder(parts[:-1])
-            try:
+            with self._locate(parts) as found:
+                parts = found.parts
                 with contextlib.suppress(OSError):  # opening it as a folder will then say what is wrong
-                    if stat.S_ISREG(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode):
-                        yield FoundFile(parts, folder)
+                    if stat.S_ISREG(os.stat(parts[-1], dir_fd=found.folder, follow_symlinks=False).st_mode):
+                        yield found
                         return
-            finally:
-                os.close(folder)
-        yield from self._walk(self._open_folder(parts), parts, skipped)
+        folder, parts = self._open_folder(parts)
+        yield from self._walk(folder, parts, skipped)
 
     def _walk(self, folder: int, parts: Parts, skipped: Counter[str]) -> Iterator[FoundFile]:
         try:
-            with os.scandir(folder) as scan:
-                entries = sorted(scan, key=lambda entry: entry.name)
-            for entry in entries:
+            for name, is_file, is_folder in _entries(folder, skipped):
                 if is_left_behind():
                     return
-                path = (*parts, entry.name)
+                path = (*parts, name)
                 if self._is_denied(path):
                     continue
-                if entry.is_file(follow_symlinks=False):
+                if is_file:
                     yield FoundFile(path, folder)
-                elif entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED_FOLDERS:
+                elif is_folder and name not in SKIPPED_FOLDERS:
                     try:
                         if len(path) > MAX_DEPTH:
                             raise OSError(errno.ENAMETOOLONG, "too deep")
-                        inner = self._step(folder, entry.name)
+                        inner = self._step(folder, name)
                     except OSError:
-                        skipped["unreadable folders"] += 1
+                        skipped[_UNREADABLE] += 1
                         continue
                     yield from self._walk(inner, path, skipped)
         finally:
             os.close(folder)
 
-    def _open_folder(self, parts: Parts) -> int:
-        """Descriptor of a folder below the root; the caller closes it."""
+    @contextlib.contextmanager
+    def _locate(self, parts: Parts) -> Generator[FoundFile]:
+        """What a path means, with the folder that holds it open; it need not be a file, nor be there."""
+        folder, above = self._open_folder(parts[:-1])
+        try:
+            yield FoundFile((*above, self._meant(folder, above, parts[-1])), folder)
+        finally:
+            os.close(folder)
+
+    def _open_folder(self, parts: Parts) -> tuple[int, Parts]:
+        """Descriptor of a folder below the root, which the caller closes, and the names that lead there."""
         try:
             folder = os.open(self.root, _FOLDER_FLAGS)
         except OSError as error:
             raise ToolFailed(f"the folder that this tool reads cannot be opened: {error.strerror}") from error
-        for index, name in enumerate(parts):
+        found: Parts = ()
+        for name in parts:
             try:
-                inner = self._step(folder, name)
+                found = (*found, self._meant(folder, found, name))
+                inner = self._step(folder, found[-1])
             except OSError as error:
-                raise _explain(error, parts[: index + 1], folder) from error
+                raise _explain(error, found, folder) from error
             finally:
                 os.close(folder)
             folder = inner
-        return folder
+        return folder, found
+
+    def _meant(self, folder: int, above: Parts, name: str) -> str:
+        """The name in a folder that a model means: this very name, or else the only one that looks the same.
+
+        What cannot be printed is shown in another way, and models write a space for any space and é in one form only.
+        """
+        with contextlib.suppress(OSError):
+            if not _exists(name, folder):
+                looks = _look(name)
+                with os.scandir(folder) as scan:
+                    same = [each.name for each in scan if _look(each.name) == looks]
+                if len(same) == 1 and not self._is_denied((*above, same[0])):
+                    return same[0]
+        return name
 
     def _step(self, folder: int, name: str) -> int:
         inner = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
@@ -316,23 +337,43 @@ def read_all(fd: int, limit: int) -> tuple[bytes, bool]:
 def printable(parts: Iterable[str]) -> str:
     """A path to show to people and models; a name in it cannot forge a line of output."""
     path = "/".join(parts)
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in path) or "."
+    if path.isprintable():
+        return path or "."
+    return "".join(c if c.isprintable() or category(c) == "Zs" else "\N{REPLACEMENT CHARACTER}" for c in path)
 
 
-def _is_database(found: FoundFile) -> bool:
-    name = found.parts[-1]
-    if _DATABASE.fullmatch(os.path.splitext(name)[1]):
-        return True
+def _look(name: str) -> str:
+    """A text that is the same for all names that look the same where they are printed."""
+    return printable([normalize("NFKC", name)])
+
+
+def _entries(folder: int, skipped: Counter[str]) -> list[tuple[str, bool, bool]]:
+    """What is in a folder, by name: whether it is a file, and whether it is a folder; links are neither."""
     try:
-        os.stat(f"{_SIDE_FILE.sub('', name)}.lock", dir_fd=found.folder, follow_symlinks=False)
+        with os.scandir(folder) as scan:
+            return sorted((e.name, e.is_file(follow_symlinks=False), e.is_dir(follow_symlinks=False)) for e in scan)
+    except OSError:  # some may be opened but not listed, such as those of other users' processes in /proc
+        skipped[_UNREADABLE] += 1
+        return []
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return False
     return True
 
 
+def _is_database(found: FoundFile) -> bool:
+    name = found.parts[-1]
+    is_called_so = _DATABASE.fullmatch(os.path.splitext(name)[1]) is not None
+    return is_called_so or _exists(f"{_SIDE_FILE.sub('', name)}-wal", found.folder)
+
+
 def _fold(name: str) -> str:
     """A text that is the same for all names that some file system treats as the same."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    return normalize("NFC", normalize("NFC", name).casefold())
 
 
 def _explain(error: OSError, parts: Parts, folder: int) -> ToolRetry | ToolFailed:
