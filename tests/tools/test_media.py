@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 from typing import Any
 
 import msgspec
@@ -21,6 +22,11 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 1_000
 PDF = b"%PDF-1.7\n<< /Type /Pages /Count 3 >>\n" + b"<< /Type /Page >>\n<</Type/Page/Parent 1 0 R>>\n" * 2
 
 
+def sized_png(width: int, height: int) -> bytes:
+    """The beginning of a PNG of this size."""
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height)
+
+
 @pytest.mark.parametrize(
     ("start", "kind"),
     [(PNG, "png"), (b"\xff\xd8\xff\xe0", "jpeg"), (b"GIF89a", "gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "webp")],
@@ -31,6 +37,22 @@ def test_an_image_is_made_of_its_bytes(start: bytes, kind: str) -> None:
     assert isinstance(block, Image)
     data = base64.b64encode(start).decode()
     assert block.source == {"type": "base64", "media_type": f"image/{kind}", "data": data}
+
+
+@pytest.mark.parametrize(
+    ("kind", "header"),
+    [
+        ("gif", "474946383961 411f 1400"),
+        ("jpeg", "ffd8 ffe0 0004 0000 ffc4 0002 ffc2 0011 08 0014 1f41 03"),
+        ("webp", "52494646 00000000 57454250 56503820 00000000 000000 9d012a 411f 1400"),
+        ("webp", "52494646 00000000 57454250 5650384c 00000000 2f 40df0400"),
+        ("webp", "52494646 00000000 57454250 56503858 0a000000 00000000 401f00 130000"),
+    ],
+)
+def test_the_pixels_of_every_type_are_counted(kind: str, header: str) -> None:
+    """Each of these headers says 8,001 x 20, in the form in which Pillow writes it."""
+    with pytest.raises(ValueError, match="this image of 8,001 x 20 pixels is too large"):
+        media_block(bytes.fromhex(header), f"image/{kind}")
 
 
 def test_a_document_is_made_of_its_bytes() -> None:
@@ -80,6 +102,7 @@ def test_documents_from_elsewhere_are_counted_too(source: dict[str, Any], tokens
         (PNG, "image/jpeg", "media_type is 'image/jpeg', but the data is image/png"),
         (b"text", "image/png", "media_type is 'image/png', but the data is none of the types"),
         (PNG + bytes(MOST_IMAGE), "image/png", "this image of 5,2.* bytes is too large: at most 3,932,160 can be sent"),
+        (sized_png(20, 8_001), "image/png", "this image of 20 x 8,001 pixels is too large: at most 8,000 a side"),
         (PDF + b"/Type/Page " * 600, "application/pdf", "some 604 pages, and a request may have 600; split it"),
     ],
 )

@@ -7,6 +7,8 @@ that does not fit is an error when a tool makes it, and is replaced by a line of
 from __future__ import annotations
 
 import base64
+import contextlib
+import struct
 from typing import Final, TypeAlias
 
 from repertory._choices import check_type
@@ -17,7 +19,9 @@ from repertory.llm.messages import Image, RawBlock, Text, is_document, is_media
 MOST_IMAGE: Final = 5 * 1024 * 1024
 # A request may have 32 MB (platform.claude.com/docs, PDF support); a quarter is left for everything else in it.
 MOST_DOCUMENT: Final = 24 * 1024 * 1024
+MOST_PIXELS: Final = 8_000  # "At least one of the image dimensions exceed max allowed size: 8000 pixels"
 MOST_PAGES: Final = 600  # in a request, for models with a window of a million tokens; 100 for smaller ones
+_HEADER: Final = 1_000_000  # characters: before the size, a JPEG may have profiles and previews of 64 kB each
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # the types of images that the API accepts
 PDF: Final = "application/pdf"
 
@@ -62,10 +66,43 @@ def too_large(block: Media) -> str:
     source = block.source if isinstance(block, Image) else block.raw.get("source")
     data = source.get("data") if isinstance(source, dict) else None
     most = MOST_IMAGE if isinstance(block, Image) else MOST_DOCUMENT
-    if not isinstance(data, str) or not is_media(block) or len(data) <= most:
+    if not isinstance(data, str) or not is_media(block):
         return ""
     what = "image" if isinstance(block, Image) else "document"
-    return f"this {what} of {len(data) * 3 // 4:,} bytes is too large: at most {most * 3 // 4:,} can be sent"
+    if len(data) > most:
+        return f"this {what} of {len(data) * 3 // 4:,} bytes is too large: at most {most * 3 // 4:,} can be sent"
+    width, height = _pixels_of(data) if isinstance(block, Image) else (0, 0)
+    if max(width, height) > MOST_PIXELS:
+        return f"this image of {width:,} x {height:,} pixels is too large: at most {MOST_PIXELS:,} a side can be sent"
+    return ""
+
+
+def _pixels_of(encoded: str) -> tuple[int, int]:
+    """The width and the height that the header of an image in base64 says; (0, 0) if it says none."""
+    with contextlib.suppress(ValueError, struct.error):  # it is no base64, or cut off
+        data = base64.b64decode(encoded[:_HEADER])
+        match media_type_of(data), data[12:16]:
+            case "image/png", b"IHDR":
+                return struct.unpack_from(">II", data, 16)
+            case "image/gif", _:
+                return struct.unpack_from("<HH", data, 6)
+            case "image/webp", b"VP8X":
+                return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+            case "image/webp", b"VP8L":
+                (bits,) = struct.unpack_from("<I", data, 21)
+                return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+            case "image/webp", b"VP8 ":
+                width, height = struct.unpack_from("<HH", data, 26)
+                return width & 0x3FFF, height & 0x3FFF
+            case "image/jpeg", _:
+                at = 2
+                while True:
+                    marker, length = struct.unpack_from(">HH", data, at)
+                    if 0xFFC0 <= marker <= 0xFFCF and marker not in (0xFFC4, 0xFFC8, 0xFFCC):  # the header of a frame
+                        height, width = struct.unpack_from(">HH", data, at + 5)
+                        return width, height
+                    at += 2 + length
+    return 0, 0
 
 
 def without_documents(content: str | tuple[Text | Image | RawBlock, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
