@@ -101,6 +101,8 @@ CASES: list[tuple[str, Any, str]] = [
     ("tools.0.input_schema", {"type": "string"}, "tools.0.custom.input_schema.type: Input should be 'object'"),
     ("tools.0.input_schema.properties", ["a"], "tools.0.custom.input_schema: JSON schema is invalid."),
     ("tools.0.input_schema.properties", {"a": 1}, "tools.0.custom.input_schema: JSON schema is invalid."),
+    ("tools.0.input_schema.properties", {"größe": {}}, "tools.0.custom.input_schema.properties: Property keys should"),
+    ("tools.0.input_schema.anyOf", [{}], "input_schema does not support oneOf, allOf, or anyOf at the top level"),
     ("tools.0.description", 7, "tools.0.custom.description: Input should be a valid string"),
     ("tools.1", good()["tools"][0], "tools: Tool names must be unique."),
     ("tool_choice", "auto", "tool_choice: Input tag"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from repertory.testing.transcript import TOOL_NAME, check_messages, check_system
 from repertory.testing.wire import CLIENT_TYPES, blocks_of, walk
 
 _MAX_BREAKPOINTS = 4
+_PROPERTY = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
 
 # Top-level fields, and for each the prefix of the beta header value that it needs, or None.
 _FIELDS: dict[str, str | None] = dict.fromkeys(
@@ -119,6 +121,10 @@ def _check_tools(tools: list[Json]) -> None:
         if schema["type"] != "object":
             refuse(f"{where}.input_schema.type: Input should be 'object'")
         check_schema(schema, f"{where}.input_schema")
+        if schema.keys() & {"oneOf", "allOf", "anyOf"}:
+            refuse(f"{where}.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level")
+        if not all(_PROPERTY.fullmatch(key) for key in schema.get("properties", {})):
+            refuse(f"{where}.input_schema.properties: Property keys should match pattern '{_PROPERTY.pattern}'")
         check_kind(tool.get("description", ""), str, f"{where}.description")
 
 

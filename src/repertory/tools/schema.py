@@ -25,6 +25,10 @@ from repertory.tools.docstrings import read_docstring
 
 LONGEST_NAME: Final = 128
 NAME: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST_NAME}}}")  # names that the Messages API accepts
+# Names of arguments that it accepts: "input_schema.properties: Property keys should match pattern …". It looks at those
+# of the arguments alone, not within them, and one that does not fit makes it refuse every request.
+_ARGUMENT: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_ARGUMENT_WORDS: Final = "have 1 to 64 of the characters a-z A-Z 0-9 _ . -"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -101,13 +105,22 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
 def foreign_definition(name: str, description: str, input_schema: Json) -> Definition:
     """The definition of a tool whose schema somebody else wrote, such as an MCP server.
 
-    Its function takes ``arguments``, unchanged and all as one, and ``context``.
+    Its function takes ``arguments``, unchanged and all as one, and ``context``. The API refuses a choice of schemas for
+    all arguments; the model is shown the arguments of all of them instead, and whoever wrote the schema checks.
 
     Raises:
-        ConfigurationError: The schema is not valid by draft 2020-12. The API may refuse a whole request because of it.
+        ConfigurationError: The schema is not valid by draft 2020-12, or names an argument as the API does not accept
+            it. The API may refuse a whole request because of it.
     """
     _checker(input_schema, f"tool {name!r}", formats=False)  # its patterns may be JavaScript's, not Python's
-    schema = {"properties": {}, "required": [], **input_schema, "type": "object"}
+    schema: Json = {"properties": {}, "required": [], **input_schema, "type": "object"}
+    for key in ("allOf", "anyOf", "oneOf"):
+        for part in [resolve(each, schema) for each in schema.pop(key, ())]:
+            schema["properties"] = {**part.get("properties", {}), **schema["properties"]}
+            if key == "allOf":
+                schema["required"] = list(dict.fromkeys([*schema["required"], *part.get("required", ())]))
+    for argument in schema["properties"]:
+        check_pattern(f"tool {name!r}: an argument's name", argument, _ARGUMENT, _ARGUMENT_WORDS)
     return Definition(
         description=description,
         input_schema=schema,
@@ -203,6 +216,7 @@ def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
         raise ConfigurationError(
             f"{where} has pydantic's Field as its default; write Annotated[type, Field(…)] instead"
         )
+    check_pattern(f"{where}: its name", parameter.name, _ARGUMENT, _ARGUMENT_WORDS)
     if parameter.name.startswith("__"):
         raise ConfigurationError(f"{where} begins with two underscores; choose another name")
     try:
