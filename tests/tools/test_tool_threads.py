@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import trio
@@ -38,6 +39,30 @@ def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async
         assert not noticed.is_set()
         release.set()
         assert await anyio.to_thread.run_sync(lambda: noticed.wait(PATIENCE))
+
+    run_async(main)
+
+
+def test_a_plain_tool_does_not_wait_for_the_threads_of_others(run_async: Any) -> None:
+    """Where all places of ``anyio.to_thread`` are taken, it runs, and so does what makes its long result ready."""
+
+    async def main() -> None:
+        release = threading.Event()
+
+        def speak() -> str:
+            """Speak."""
+            return "word " * 300_000
+
+        async with anyio.create_task_group() as group:
+            limiter = anyio.to_thread.current_default_thread_limiter()
+            for _ in range(int(limiter.total_tokens)):
+                group.start_soon(anyio.to_thread.run_sync, release.wait)
+            while limiter.available_tokens:
+                await anyio.lowlevel.checkpoint()
+            try:
+                assert (await call_tool(tool(speak))).text.startswith("word")
+            finally:
+                release.set()
 
     run_async(main)
 

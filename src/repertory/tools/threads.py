@@ -29,6 +29,7 @@ MAX_ON_LOOP = 1_000_000  # characters
 
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.threads")
 _computing: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.computing")
+_brief: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.brief")
 _left_behind: ContextVar[threading.Event | None] = ContextVar("repertory.tools.left_behind", default=None)
 _loop: ContextVar[EventLoopToken | None] = ContextVar("repertory.tools.loop", default=None)
 
@@ -73,11 +74,18 @@ async def compute(function: Callable[[], T], *, size: int) -> T:
     Scanning a million takes a millisecond or two, the longest that the event loop may be blocked. The wait cannot be
     cancelled, so that what a tool has done is always recorded; the function must end by itself.
     """
-    if size <= MAX_ON_LOOP:
-        return function()
+    return function() if size <= MAX_ON_LOOP else await _briefly(function)
+
+
+async def _briefly(function: Callable[[], T]) -> T:
+    """Run what ends soon in a thread, without being cancelled.
+
+    It has places of its own: others may wait for hours in all those that ``anyio.to_thread`` has, and who waits for one
+    of these and cannot be cancelled outlasts every deadline.
+    """
     results: list[T] = []
     with anyio.CancelScope(shield=True):
-        results.append(await anyio.to_thread.run_sync(function))
+        results.append(await anyio.to_thread.run_sync(function, limiter=_limiter(_brief, MOST_COMPUTING)))
     return results[0]
 
 
@@ -122,8 +130,7 @@ async def run_in_thread(function: Callable[[], T], *, name: str = "repertory too
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         # Not on the loop: starting a thread waits until it runs, and it takes turns with all threads that compute.
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(thread.start)
+        await _briefly(thread.start)
     except RuntimeError:  # the system gives no more threads
         threads.release_on_behalf_of(place)
         raise
