@@ -572,6 +572,21 @@ def test_a_rule_sees_data_in_one_order() -> None:
         assert rule.fits("send", {"mail": mail, "tags": {"c", "a", "b"}, "parts": {1: 2}})
 
 
+@pytest.mark.parametrize("option", ["deny", "ask", "allow"])
+def test_a_call_that_no_rule_can_be_compared_with_waits(option: str) -> None:
+    """An argument's own code may raise while it is written; this ended the run, and none of its calls was made."""
+
+    class Target(pydantic.BaseModel):
+        @pydantic.computed_field  # type: ignore[prop-decorator]
+        @property
+        def city(self) -> str:
+            raise RuntimeError("nowhere")
+
+    rules = rp.Approvals(**{option: [rp.CallRule("fly", {"to": "*"})]})
+    assert rules.judge("fly", "pure", {"to": Target()}) == "ask"
+    assert rules.judge("walk", "pure", {"to": Target()}) == "allow"
+
+
 def test_a_rule_sees_a_pydantic_model_and_a_path_as_json() -> None:
     """Otherwise a rule that forbids one value forbids nothing; what only a default can be is seen as its text."""
 

@@ -114,10 +114,16 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
         return cast("tuple[CallRule, ...]", getattr(self, verdict))
 
     def judge(self, tool: str, effect: Effect, arguments: Mapping[str, Any]) -> Verdict:
-        """Decide about a call; ``arguments`` are those of ``ProposedCall``."""
-        for verdict in STRICTEST_FIRST:
-            if any(rule.fits(tool, arguments) for rule in self.rules(verdict)):
-                return verdict
+        """Decide about a call; ``arguments`` are those of ``ProposedCall``.
+
+        A call that rules cannot be compared with must wait: the text of an argument may be made by code of its own.
+        """
+        try:
+            for verdict in STRICTEST_FIRST:
+                if any(rule.fits(tool, arguments) for rule in self.rules(verdict)):
+                    return verdict
+        except Exception:  # noqa: BLE001 - foreign code, such as a computed field of pydantic
+            return "ask"
         return "ask" if effect == "unsafe" and self.unsafe == "ask" else "allow"
 
 
