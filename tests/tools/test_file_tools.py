@@ -129,7 +129,7 @@ async def test_what_only_looks_like_a_secret_is_read(root: Path, name: str) -> N
         ),
         (
             {"pattern": "WALK", "ignore_case": True, "glob": "*.{md,txt}", "path": "."},
-            "0 matches in 0 files",
+            "2 matches in 2 files\nREADME.md:3: It walks.\nlatin.txt:1: sch�n walk",
         ),
         (
             {"pattern": "WALKS", "ignore_case": True, "glob": "*.md"},
@@ -412,6 +412,11 @@ async def test_huge_lines_and_files_are_cut_and_said_to_be(root: Path) -> None:
         ("[ab].py", "b.py", True),
         ("[!ab].py", "b.py", False),
         ("?.py", "bb.py", False),
+        ("*.{py,pyi}", "a/b.pyi", True),
+        ("*.{py,pyi}", "a/b.pyc", False),
+        ("{src,lib/x}/**/*.{h,c{c,pp}}", "lib/x/y/z.cpp", True),
+        ("{a,b}", "{a,b}", True),
+        ("{a}", "{a}", True),
     ],
 )
 def test_globs_mean_what_models_expect(pattern: str, path: str, fits: bool) -> None:
@@ -423,6 +428,7 @@ def test_a_hostile_glob_costs_nothing() -> None:
     """Stars upon stars are matched without trying every way."""
     assert not match_glob("a*" * 300 + "b", ["a" * 250])
     assert not match_glob("**/" * 300 + "b", ["a"] * 60)
+    assert not match_glob("{a,b}" * 200, ["a" * 200])
 
 
 _text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200)
