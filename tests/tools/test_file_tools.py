@@ -85,6 +85,7 @@ async def test_a_listing_is_one_path_a_line(root: Path, arguments: dict[str, obj
 SECRET_FILES = [
     *(".env", ".ENV", ".env.local", "deploy/prod.env", "server.pem", "tls/site.key", "keys/id_rsa", "id_ed25519.bak"),
     *(".netrc", ".npmrc", ".pypirc", ".git/config", ".ssh/config", ".aws/credentials", "home/.aws/sso/cache/x.json"),
+    *(".git/modules/lib/config", ".git/worktrees/a/config.worktree"),
     *(".docker/config.json", "infra/main.tfvars", "terraform.tfstate", ".git-credentials", "service-token"),
 ]
 

@@ -30,7 +30,7 @@ SECRET_NAMES: Final = (
 )
 SECRET_FOLDERS: Final = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", "gcloud"})
 SECRET_PATHS: Final = frozenset(
-    {".git/config", ".docker/config.json", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials"}
+    {".docker/config.json", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials"}
 )
 PUBLIC_NAMES: Final = ("*.pub", ".env.example", ".env.sample", ".env.template", ".env.dist")
 
@@ -44,5 +44,7 @@ def may_hold_secrets(parts: Sequence[str]) -> bool:
     if _PUBLIC.match(name):
         return False
     if _SECRET.match(name) or "/".join(parts[-2:]) in SECRET_PATHS:
+        return True
+    if ".git" in parts and name.startswith("config"):  # of the repository, its submodules and its work trees
         return True
     return not SECRET_FOLDERS.isdisjoint(parts[:-1])
