@@ -104,7 +104,9 @@ def file_tools(
         return _view(folder, path, start_line, end_line)
 
     def make(function: Callable[..., ToolOutput], compactor: str | None = None) -> Tool:
-        return tool(function, effect="pure", deadline=60, computes=True, policy=ResultPolicy(compactor=compactor))
+        policy = ResultPolicy(compactor=compactor)
+        # Others write to the folder meanwhile: an editor, another run, the program whose log is watched.
+        return tool(function, effect="pure", repeatable=False, deadline=60, computes=True, policy=policy)
 
     return [make(list_files, "listing"), make(search_files), make(view_file, "file")]
 
