@@ -72,14 +72,8 @@ class JsonType:
             self._options = _options(read)
             self.schema = schema_of(*self._options)
         except (TypeError, ValueError, NameError) as error:
-            reason = str(error).strip().splitlines()[-1][:500]
-            hint = "; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else ""
-            if isinstance(kind, list | tuple):
-                hint = "; a choice of types is written A | B"
-            if isinstance(error, NameError):
-                hint = "; define it, and import all that it names, at the top level of a module"
             raise ConfigurationError(
-                f"{where} is {self.name}, which cannot be described as JSON: {reason}{hint}"
+                f"{where} is {self.name}, which cannot be described as JSON: {why_not(error, kind)}"
             ) from error
 
     def read(self, value: Any) -> Any:
@@ -137,6 +131,16 @@ class JsonType:
             return pairs
         names = cast("Json", value).keys()
         return sorted(pairs, key=lambda pair: len(names - resolve(pair[0], self.schema).get("properties", {}).keys()))
+
+
+def why_not(error: Exception, kind: Any) -> str:
+    """Why a type cannot be described as JSON, by the error of ``schema_of``, and what to do about it."""
+    reason = str(error).strip().splitlines()[-1][:500]
+    if isinstance(error, NameError):
+        return f"{reason}; define it, and import all that it names, at the top level of a module"
+    if isinstance(kind, list | tuple):
+        return f"{reason}; a choice of types is written A | B"
+    return f"{reason}; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else reason
 
 
 def _name_of(kind: object) -> str:

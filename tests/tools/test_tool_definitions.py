@@ -347,7 +347,7 @@ def _bad(*parameters: str) -> Callable[..., Any]:
         (["key: str", "/"], "parameter 'key' is positional-only"),
         (["number: complex"], "parameter 'number' has a type that cannot be described as JSON"),
         (["call: Callable[[], int]"], "parameter 'call' has a type that cannot be described as JSON"),
-        (["either: Point | Route"], "parameter 'either' has a type that cannot be described as JSON"),
+        (["either: Point | Route"], "; tag its structs: class A(msgspec.Struct, tag=True)"),
         (["price: 'Decimal'"], "parameter 'price' has an annotation that cannot be resolved"),
         (["price: 'not python'"], "parameter 'price' has an annotation that cannot be resolved"),
         (["__secret: int"], "parameter '__secret' begins with two underscores"),

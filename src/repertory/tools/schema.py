@@ -17,7 +17,7 @@ from repertory._choices import check_pattern
 from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields, thaw
 from repertory._json_text import encode_other
-from repertory._json_types import can_be_sent, resolve, schema_of
+from repertory._json_types import can_be_sent, resolve, schema_of, why_not
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext
@@ -222,8 +222,9 @@ def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
     try:
         schema_of(kind)
     except (TypeError, ValueError, NameError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ConfigurationError(f"{where} has a type that cannot be described as JSON: {reason}") from error
+        raise ConfigurationError(
+            f"{where} has a type that cannot be described as JSON: {why_not(error, kind)}"
+        ) from error
 
 
 def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object], notes: Mapping[str, str]) -> Json:
