@@ -208,6 +208,8 @@ async def test_any_other_error_is_one_line_without_traceback_or_secrets() -> Non
         ("Authorization: Bearer abcdefgh.12345678", "Authorization: Bearer [redacted]"),
         ("key sk-ant-api03-AbCdEfGhIjKlMnOp refused", "key [redacted] refused"),
         ("DB_PASSWORD='hunter2', user=bob", "DB_PASSWORD=[redacted]', user=bob"),
+        ("https://glpat-AbCdEfGhIjKlMnOp_123@git.example/x", "https://[redacted]@git.example/x"),
+        ("ghs_AbCdEfGhIjKlMnOpQr github_pat_AbCdEfGhIjKlMnOpQr", "[redacted] [redacted]"),
         ('{"api_key": "abc123"}', '{"api_key": [redacted]"}'),
         ("https://example.org:8080/path?x=1", "https://example.org:8080/path?x=1"),
         ("the token was refused", "the token was refused"),

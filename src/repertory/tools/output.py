@@ -310,7 +310,10 @@ def _plain(facts: Json, what: str) -> Json:
 _SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"(://[^/\s:@]*:)[^@/\s]+(@)"), r"\1[redacted]\2"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 [redacted]"),
-    (re.compile(r"\b(?:sk|pk|ghp|gho|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}"), "[redacted]"),
+    (
+        re.compile(r"\b(?:sk|pk|gh[opsur]|github_pat|glpat|xox[abeprs]|AKIA|ASIA|AIza)[-_]?[A-Za-z0-9_-]{16,}"),
+        "[redacted]",
+    ),
     # A name is scanned once, from its beginning, and matched whole. Otherwise a name with many hyphens or keywords and
     # no value behind it would be scanned again from each of them.
     (
