@@ -140,7 +140,7 @@ async def _call(tool: Tool, values: dict[str, Any]) -> object:
 def _size_of(value: object) -> int:
     """The number of characters of what a tool returned, if it is known without work; otherwise 0."""
     content = value.content if isinstance(value, ToolOutput) else value
-    return len(content) if isinstance(content, str | bytes | bytearray) else 0
+    return len(content) if isinstance(content, str | bytes | bytearray | memoryview) else 0
 
 
 def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:

@@ -233,9 +233,10 @@ def _convert(value: object) -> ToolOutput:
         return ToolOutput(value.note, later=value)
     if isinstance(value, str):
         return ToolOutput(value)
-    if isinstance(value, bytes | bytearray):
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = bytes(value)
         if media_type := media_type_of(value):
-            return ToolOutput((media_block(bytes(value), media_type),))
+            return ToolOutput((media_block(value, media_type),))
         # surrogateescape keeps one mark per bad byte, so that clean_text can count them
         return ToolOutput(value.decode("utf-8", "surrogateescape"))
     blocks = blocks_of(value)
