@@ -140,7 +140,8 @@ def why_not(error: Exception, kind: Any) -> str:
         return f"{reason}; define it, and import all that it names, at the top level of a module"
     if isinstance(kind, list | tuple):
         return f"{reason}; a choice of types is written A | B"
-    return f"{reason}; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else reason
+    is_about_structs = "unions" in reason and ("Struct" in reason or "dataclass" in reason)
+    return f"{reason}; tag its structs: class A(msgspec.Struct, tag=True)" if is_about_structs else reason
 
 
 def _name_of(kind: object) -> str:
