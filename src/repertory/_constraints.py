@@ -31,22 +31,26 @@ _KNOWN: Final = {*_BOUNDS, *_WORDS}
 _ALIASES: Final = {"documentation": "description"}  # as typing_extensions.Doc calls it
 
 
-def read_constraints(kind: Any, where: str) -> Any:
+def read_constraints(kind: Any, where: str, *, within: tuple[Any, ...] = ()) -> Any:
     """The same type, with its marks converted to ``msgspec.Meta``.
 
     Args:
         kind: A type from an annotation, with its extras.
         where: How errors refer to it.
+        within: The type aliases that it is a part of.
 
     Raises:
-        ConfigurationError: A mark says something that cannot be honoured.
+        ConfigurationError: A mark says something that cannot be honoured, or a type alias is made of itself.
     """
-    kind = getattr(kind, "__value__", kind)  # of a type alias
+    if hasattr(kind, "__value__"):  # a type alias
+        if any(kind is each for each in within):
+            raise ConfigurationError(f"{where} is made of {kind}, which is made of itself; use Any, or a dataclass")
+        return read_constraints(kind.__value__, where, within=(*within, kind))
     kind = kind.__supertype__ if isinstance(kind, typing.NewType) else kind
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         meta = _meta(kind.__metadata__, where)
-        inner = read_constraints(kind.__origin__, where)
+        inner = read_constraints(kind.__origin__, where, within=within)
         options = typing.get_args(inner)
         if meta is not None and NoneType in options and any(getattr(meta, name) is not None for name in _BOUNDS):
             return Union[tuple(each if each is NoneType else Annotated[each, meta] for each in options)]  # noqa: UP007
@@ -56,7 +60,9 @@ def read_constraints(kind: Any, where: str) -> Any:
         return Annotated[kind, msgspec.Meta(extra_json_schema={"format": _FORMATS[kind]})]
     if origin is None or origin is typing.Literal:
         return kind
-    read = tuple(each if isinstance(each, EllipsisType) else read_constraints(each, where) for each in arguments)
+    read = tuple(
+        each if isinstance(each, EllipsisType) else read_constraints(each, where, within=within) for each in arguments
+    )
     if read == arguments:
         return kind
     return Union[read] if origin in (Union, UnionType) else origin[read]  # noqa: UP007 - made of a tuple

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from typing import Annotated, Any, NamedTuple, NewType, Optional, TypedDict
 
 import annotated_types
@@ -157,6 +158,16 @@ def test_what_cannot_be_honoured_is_refused_where_the_tool_is_made(kind: Any, wo
     """By name, with the parameter, and with what to write instead."""
     with pytest.raises(ConfigurationError, match=f"tool 'take': parameter 'value'.*{words}"):
         taking(kind)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="only the statement `type` makes an alias of itself")
+def test_an_alias_that_is_made_of_itself_is_refused_where_the_tool_is_made() -> None:
+    """It ended in a RecursionError, though every type checker takes it."""
+    names: dict[str, Any] = {}
+    exec("type Json = dict[str, Json] | list[Json] | str\ntype Words = list[str]", names)
+    assert taking(names["Words"] | None).definition.signature == "take(value: array of string | null)"
+    with pytest.raises(ConfigurationError, match="parameter 'value' is made of Json, which is made of itself; use Any"):
+        taking(names["Json"] | None)
 
 
 def test_a_field_as_a_default_is_refused() -> None:
