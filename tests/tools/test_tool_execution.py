@@ -147,16 +147,16 @@ async def test_the_default_cap_takes_megabytes() -> None:
 
 
 def test_blocks_share_one_cap() -> None:
-    """A block that does not fit is named instead of kept, and text beside it is cut to the room that is left."""
+    """A block that does not fit is named instead of kept; those after it are counted, as notes need room as well."""
     big = RawBlock({"type": "search_result", "content": "x" * 5_000})
-    output = to_output([Text("a" * 600), big, Text("b" * 600)], name="shoot", cap=1_000)
+    output = to_output([Text("a" * 600), big, *[Text("b" * 600)] * 3_000, PICTURE], name="shoot", cap=1_000)
     assert not isinstance(output.content, str)
-    first, second, third = output.content
+    first, second, third, fourth = output.content
     assert first == Text("a" * 600)
     assert isinstance(second, Text)
     assert "is left out: shoot may return 1,000" in second.text
-    assert isinstance(third, Text)
-    assert "600 of 600 characters are missing" in third.text
+    assert third == PICTURE
+    assert fourth == Text("[3,000 more blocks are left out: shoot may return 1,000 characters in all]")
     assert output.truncated_from is not None
 
 

@@ -274,26 +274,28 @@ def _bound_blocks(
 ) -> tuple[Content, int]:
     """Clean the text of each block in order, and cut or leave out what exceeds the cap."""
     out: list[Text | Image | RawBlock] = []
-    length, room = 0, cap
+    length, room, missing = 0, cap, 0
     for block in blocks:
-        if isinstance(block, Text):
-            text, replaced = clean_text(block.text)
-            size = len(text)
-            if not text:  # the API refuses empty text blocks
-                continue
+        # The cap is for characters to read; the API has its own limits for media.
+        text, replaced = clean_text(block.text) if isinstance(block, Text) else ("", 0)
+        size = len(text) if isinstance(block, Text) or is_media(block) else len(canonical_json(encode_block(block)))
+        length += size
+        if room == 0 and size:  # counted, as a note for each could be longer than the cap
+            missing += 1
+        elif isinstance(block, Text):
             shown = text if room is None else cut_middle(text, room, name=name)
-            out.append(Text(shown + _note(replaced, "text"), block.extra))
+            if text:  # the API refuses empty text blocks
+                out.append(Text(shown + _note(replaced, "text"), block.extra))
         else:
-            media = is_media(block)  # the cap is for characters to read; the API has its own limits for media
-            size = 0 if media else len(canonical_json(encode_block(block)))
             refusal = too_large(block)
             if room is not None and size > room:
                 refusal = f"a block of {size:,} characters is left out: {name} may return {cap:,}"
             if only_text:  # the API refuses anything but text in an error
                 refusal = refusal or "something that is no text is left out of this error"
             out.append(Text(f"[{refusal}]") if refusal else block)
-        length += size
         room = None if room is None else max(0, room - size)
+    if missing:
+        out.append(Text(f"[{missing:,} more blocks are left out: {name} may return {cap:,} characters in all]"))
     return tuple(out) or NO_OUTPUT, length
 
 
