@@ -45,6 +45,10 @@ OVERFLOWS: dict[str, Any] = {
     "Ollama": said("prompt too long; exceeded max context length by 1000 tokens"),
     "vLLM": said("max_tokens=8192 cannot be greater than max_model_len=max_total_tokens=6000."),
     "a gateway": said("Request size exceeds model context window"),
+    "Anthropic, of images": said("too many images and documents: 120 + 0 > 100"),
+    "Anthropic, of pages": said("Too much media: 70 document pages + 37 images > 100"),
+    "Anthropic, of sides": said("the image dimensions exceed max allowed size for many-image requests: 2000 pixels"),
+    "vLLM, of images": said("At most 4 image(s) may be provided in one prompt."),
 }  # fmt: skip
 
 
@@ -61,6 +65,7 @@ def test_a_prompt_beyond_the_window_is_recognized_in_the_words_of_many_servers(b
         "Too many tokens, please wait before trying again.",
         "max_tokens: 64000 > 32000, which is the maximum allowed number of output tokens for this model",
         "messages.3.content.0.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
+        "messages.3.content.0.image.source: At least one of the image dimensions exceed max allowed size: 8000 pixels",
         "messages.1.content.0.tool_use.id: String should have at most 64 characters",
     ],
 )

@@ -17,6 +17,7 @@ from repertory._json_text import canonical_json
 from repertory.errors import ContextOverflow, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Image, ToolResult
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.record import open_journal
 from repertory.testing import FunctionModel, MessagesServer, call, open_messages_server
@@ -24,6 +25,7 @@ from repertory.testing.faults import prompt_too_long
 from repertory.views.prompt_limits import PromptLimits
 
 NAME = "claude-haiku-4-5"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(60)
 SILENT = FunctionModel(lambda request: "")
 
 
@@ -120,6 +122,33 @@ async def test_a_plain_loop_is_refused_once() -> None:
             await run.wait_result()
     assert isinstance(caught.value.__cause__, PromptTooLong)
     assert len(server.exchanges) == 2
+
+
+@pytest.mark.parametrize("at_once", [1, 30])
+async def test_pictures_beyond_what_a_request_may_have_leave_view(at_once: int) -> None:
+    """The oldest first; those of one result all, if there are too many of them. The run goes on."""
+
+    @rp.tool
+    def look(way: int) -> list[object]:
+        """Look around."""
+        return [rp.media_block(PNG, "image/png")] * at_once
+
+    seen: list[int] = []
+
+    def answer(request: ModelRequest) -> ModelResponse | str:
+        blocks = [block for message in request.messages for block in message.content]
+        results = [block.content for block in blocks if isinstance(block, ToolResult)]
+        seen.append(sum(isinstance(part, Image) for parts in results for part in parts))
+        if seen[-1] > 20:
+            raise PromptTooLong("too many images and documents: 21 + 0 > 20")
+        return call("look", way=len(seen)) if len(model.requests) < 40 else "Done."
+
+    model = FunctionModel(answer)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("guard", tools=[look], context=rp.ContextPolicy(window=50)), "Look.")
+        assert await run.wait_result() == "Done."
+    assert max(seen) > 20 >= seen[-1]
+    assert at_once > 1 or min(seen[20:]) >= 5, seen  # the newest stay
 
 
 @pytest.mark.parametrize("rhythm", ["thrifty", "strict"])

@@ -33,7 +33,8 @@ _TOO_LONG = re.compile(
     r"|context[ _]?(?:size|length|window)[ _]?(?:has been )?exceed"
     r"|exceed(?:s|ed)? (?:[\w']+ ){0,3}(?:context|token limit)|(?:longer|greater|more) than (?:[\w']+ ){0,3}context"
     r"|max(?:imum)? (?:context|prompt|model|allowed input) length|max_model_len|model context window is \d"
-    r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length",
+    r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length"
+    r"|too (?:many images|much media)|many-images? requests|at most \d+ image",  # what is oldest in view goes first
     re.IGNORECASE,
 )
 _THINKING = re.compile(
