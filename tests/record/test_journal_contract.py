@@ -21,6 +21,7 @@ from repertory.llm import Text, ToolResult, ToolUse
 from repertory.llm.model import Usage
 from repertory.record import EventLogged, Journal, ToolCallRow
 from repertory.record.entries import Part, Retrieved
+from repertory.record.items import ItemQuery
 from repertory.record.records import (
     DecisionMade,
     EntryAppended,
@@ -686,6 +687,25 @@ def test_words_are_found_where_no_space_stands_between_them(check: Check) -> Non
             assert [hit.position for hit in await journal.search_entries("r", words)] == [number]
         assert [hit.position for hit in await journal.search_entries("r", '"交じり文" kestrel')] == [0]
         assert await journal.search_entries("r", "・ \u0e34") == []
+
+    check(body)
+
+
+def test_an_item_is_found_by_its_words_behind_a_thousand_matches_that_do_not_fit(check: Check) -> None:
+    """Versions that were replaced or deleted, or that another condition leaves out, are not among those ranked."""
+
+    async def body(journal: Journal) -> None:
+        often = [kit.item(position, item_id="often", text=f"heron {position}") for position in range(2, 1_003)]
+        await journal.write([kit.item(1, item_id="once", text="a heron"), *often])
+
+        async def found(**query: Any) -> list[str]:
+            items = await journal.find_items([("s", 9_999)], ItemQuery(text="heron", **query))
+            return sorted(item.item_id for item in items)
+
+        assert await found() == ["often", "once"]
+        assert await found(until=2.0) == await found(id_prefix="on") == ["once"]
+        await journal.write([kit.item(1_003, item_id="often", text="", deleted=True)])
+        assert await found() == ["once"]
 
     check(body)
 

@@ -90,7 +90,8 @@ def _select(
 ) -> Question:
     """SELECT the items that the layers, nearest first, show; only those in ``ids``, a JSON list, if it is given.
 
-    Each layer is queried by itself for its newest (or best) items, so that the engine reads no more than needed.
+    Each layer is queried by itself for its newest items that fit, so that the engine reads no more than needed. If
+    there are words, these are ranked.
     """
     labels, words = _labels(query), bool(phrases_of(query.text))
     most = NO_LIMIT if query.limit is None else query.limit
@@ -98,16 +99,12 @@ def _select(
     values: list[Value] = []
     for depth, (scope_id, upto) in enumerate(layers):
         # The order is that of an index, so nothing is sorted, and reading stops at the last item that is wanted.
-        source, rank, order, index = "items t", "-t.position", "ORDER BY t.position DESC", "items_by_scope"
+        source, rank, order, index = "items t", "-t.position", "t.position", "items_by_scope"
         where: list[str] = ["t.scope_id = ?"]
         wanted: list[Value] = [scope_id]
         if labels or words:
-            source, values_there = full_text.items([[label("scope", scope_id)], *labels], query.text, upto, _RANKED)
-            if words:
-                # Ranked before the join, so that items are read best first, and only until there are enough.
-                source = f"SELECT * FROM ({source}) newest ORDER BY score LIMIT {_RANKED}"
-            rank, order = ("f.score", full_text.by_score) if words else ("-f.place", "ORDER BY f.place DESC")
-            source = f"({source}) f CROSS JOIN items t"
+            source, values_there = full_text.items([[label("scope", scope_id)], *labels], query.text, upto)
+            source, rank, order = f"({source}) f CROSS JOIN items t", "f.score" if words else rank, "f.place"
             wanted = [*values_there, scope_id]
             # The plus sign keeps SQLite from using the rowid's bound as a bound on the position, and reading a range.
             where.append("t.position = +f.place")
@@ -135,14 +132,16 @@ def _select(
         for nearer, bound_there in layers[:depth]:
             where.append(f"NOT EXISTS ({newer} AND n.position <= ?)")
             wanted += [nearer, bound_there]
-        columns = _ITEMS.select("t", "b" if bodies else "")
-        side = f"LEFT JOIN {_ITEMS.side} b ON b.seq = t.seq" if bodies else ""
         parts.append(
-            f"""SELECT * FROM (SELECT {rank} AS rank, {columns} FROM {source} INDEXED BY {index} {side}
-                WHERE {" AND ".join(where)} {order} LIMIT ?) layer{depth}"""
+            f"""SELECT * FROM (SELECT t.seq, {rank} AS rank FROM {source} INDEXED BY {index}
+                WHERE {" AND ".join(where)} ORDER BY {order} DESC LIMIT ?) layer{depth}"""
         )
-        values += [*wanted, most]
-    return f"{' UNION ALL '.join(parts)} ORDER BY rank LIMIT ?", [*values, most]
+        values += [*wanted, _RANKED if words else most]
+    side = f"LEFT JOIN {_ITEMS.side} b ON b.seq = t.seq" if bodies else ""
+    sql = f"""SELECT {_ITEMS.select("t", "b" if bodies else "")}
+              FROM ({" UNION ALL ".join(parts)} ORDER BY rank, seq DESC LIMIT ?) f JOIN items t ON t.seq = f.seq {side}
+              ORDER BY f.rank, f.seq DESC"""
+    return sql, [*values, most]
 
 
 class ItemReads(Reads):
@@ -238,4 +237,4 @@ class ItemReads(Reads):
             journal = await self._indexed(ITEMS, shown)
         wanted = None if ids is None else json_list(ids)
         sql, values = _select(layers, query, wanted, journal._full_text, bodies=bodies, ended=ended)
-        return await journal._fetch("items", sql, values, lambda rows: [_ITEMS.read(row[1:])[1] for row in rows])
+        return await journal._fetch("items", sql, values, lambda rows: [_ITEMS.read(row)[1] for row in rows])

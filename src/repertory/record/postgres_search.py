@@ -63,8 +63,6 @@ class PostgresFullText(FullText):
     is added as in BM25: https://en.wikipedia.org/wiki/Okapi_BM25.
     """
 
-    by_score = "ORDER BY f.score"
-
     def entries(self, run_id: str, query: str, columns: str) -> Question:
         """SELECT a score (higher is better) and ``columns`` of entries ``t`` that have any of the words."""
         phrases = _phrases(query)
@@ -82,7 +80,7 @@ class PostgresFullText(FullText):
                   JOIN entries t ON t.seq = f.seq WHERE t.run_id = ?"""
         return sql, [*phrases, label("run", run_id), *[run_id] * len(phrases), run_id]
 
-    def items(self, labels: Labels, text: str, upto: int, most: int) -> Question:
+    def items(self, labels: Labels, text: str, upto: int) -> Question:
         """SELECT the ``place`` of items up to a position that have the labels and all words, newest first."""
         wanted = " & ".join(f"({' | '.join(group)})" for group in labels)
         phrases = _phrases(text)
@@ -93,7 +91,7 @@ class PostgresFullText(FullText):
         sql = f"""SELECT position AS place, -max(ts_rank(words, q, 1)) AS score
                   FROM (SELECT {" && ".join([_SAID] * len(phrases))} AS q) asked, item_search
                   WHERE words @@ q AND labels @@ CAST(? AS tsquery) AND position <= ?
-                  GROUP BY position ORDER BY position DESC LIMIT {most}"""
+                  GROUP BY position ORDER BY position DESC"""
         return sql, [*phrases, wanted, upto]
 
 

@@ -104,14 +104,7 @@ def find_all_words(text: str) -> list[str]:
 
 
 class FullText:
-    """The SQL for searching with SQLite's FTS5; other engines override it.
-
-    Attributes:
-        by_score: The ORDER BY for items that are joined to a list of the best. SQLite needs none: it joins them in the
-            order of the list; with an ORDER BY it would read all thousand before it returns the best twenty.
-    """
-
-    by_score = ""
+    """The SQL for searching with SQLite's FTS5; other engines override it."""
 
     def entries(self, run_id: str, query: str, columns: str) -> Question:
         """SELECT a score (higher is better) and ``columns`` of entries ``t`` that have any of the words."""
@@ -120,18 +113,18 @@ class FullText:
                   JOIN entries t ON t.seq = entry_search.rowid WHERE entry_search MATCH ? AND t.run_id = ?"""
         return sql, [f"run : {label('run', run_id)} AND words : ({words})", run_id]
 
-    def items(self, labels: Labels, text: str, upto: int, most: int) -> Question:
+    def items(self, labels: Labels, text: str, upto: int) -> Question:
         """SELECT the ``place`` of items up to a position that have the labels and all words, newest first.
 
-        If there are words, also a ``score`` (lower is better), and at most ``most`` items.
+        If there are words, also a ``score`` (lower is better).
         """
         groups = " AND ".join(f"({' OR '.join(group)})" for group in labels[1:])
         words = " AND ".join(f'"{phrase}"' for phrase in phrases_of(text))
         columns = {"scope": labels[0][0], "labels": groups, "words": words}
         match = " AND ".join(f"{column} : ({wanted})" for column, wanted in columns.items() if wanted)
-        score, limit = (", bm25(item_search, 0, 0, 1) AS score", f" LIMIT {most}") if words else ("", "")
+        score = ", bm25(item_search, 0, 0, 1) AS score" if words else ""
         sql = f"""SELECT rowid AS place{score} FROM item_search
-                  WHERE item_search MATCH ? AND rowid <= ? ORDER BY rowid DESC{limit}"""
+                  WHERE item_search MATCH ? AND rowid <= ? ORDER BY rowid DESC"""
         return sql, [match, upto]
 
 
