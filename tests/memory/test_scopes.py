@@ -159,6 +159,22 @@ async def test_a_scope_of_another_tree_is_not_found() -> None:
         assert await see(shared) == {"a": "1"}
 
 
+async def test_a_scope_may_be_based_on_hundreds() -> None:
+    """As after a run that was rewound again and again: more than SQLite takes in one UNION, each as it stood."""
+    async with memories() as (_, root):
+        await put(root, first="alpha", changed="alpha 1")
+        memory = root
+        for number in range(505):
+            memory = await memory.fork("run-1.a")
+            if number == 250:
+                await put(memory, changed="alpha 2", middle="alpha")
+        await put(memory, last="alpha")
+        assert [item.item_id for item in await memory.query()] == ["last", "middle", "changed", "first"]
+        assert len(await memory.query(ItemQuery(text="alpha"))) == 4
+        assert (await memory.retrieve("changed")).content == "alpha 2"
+        assert (await root.retrieve("changed")).content == "alpha 1"
+
+
 async def test_a_query_finds_what_it_asks_for() -> None:
     """Each condition by itself and all together, in the layers that a scope sees, and nothing that was replaced."""
     async with memories() as (_, root):

@@ -15,7 +15,7 @@ from repertory.errors import ConfigurationError
 from repertory.record.contents import of_tree
 from repertory.record.reads import Reads, json_list
 from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
-from repertory.record.rows import NO_LIMIT, TABLES, Value
+from repertory.record.rows import NO_LIMIT, TABLES, Value, encode_json
 from repertory.record.search import FullText, IndexRow, Question, SearchIndex, indexable, label, phrases_of, spaced
 
 Layer: TypeAlias = tuple[str, int]
@@ -24,6 +24,7 @@ Layer: TypeAlias = tuple[str, int]
 _ITEMS = TABLES[ItemWritten]
 # Ranking 100,000 items for a word that all of them hold took 100 ms; ranking the newest thousand took 6.
 _RANKED: Final = 1_000
+_COMPOUND: Final = 400  # queries in one UNION ALL; SQLite takes up to 500: https://www.sqlite.org/limits.html
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +97,7 @@ def _select(
     labels, words = _labels(query), bool(phrases_of(query.text))
     most = NO_LIMIT if query.limit is None else query.limit
     parts: list[str] = []
-    values: list[Value] = []
+    values: list[Value] = [encode_json([{"id": scope_id, "upto": upto} for scope_id, upto in layers])]
     for depth, (scope_id, upto) in enumerate(layers):
         # The order is that of an index, so nothing is sorted, and reading stops at the last item that is wanted.
         source, rank, order, index = "items t", "-t.position", "t.position", "items_by_scope"
@@ -126,20 +127,26 @@ def _select(
             wanted.append(float(query.until))
         if not ended:
             where.append("t.deleted = 0")
-        newer = "SELECT 1 FROM items n INDEXED BY items_by_id WHERE n.item_id = t.item_id AND n.scope_id = ?"
-        where.append(f"NOT EXISTS ({newer} AND n.position > t.position AND n.position <= ?)")
+        newer = "items n INDEXED BY items_by_id WHERE n.item_id = t.item_id AND n.scope_id ="
+        where.append(f"NOT EXISTS (SELECT 1 FROM {newer} ? AND n.position > t.position AND n.position <= ?)")
         wanted += [scope_id, upto]
-        for nearer, bound_there in layers[:depth]:
-            where.append(f"NOT EXISTS ({newer} AND n.position <= ?)")
-            wanted += [nearer, bound_there]
+        if depth:
+            nearer = f"SELECT 1 FROM layers l CROSS JOIN {newer} l.scope_id AND n.position <= l.upto"
+            where.append(f"NOT EXISTS ({nearer} AND l.depth < {depth})")
         parts.append(
             f"""SELECT * FROM (SELECT t.seq, {rank} AS rank FROM {source} INDEXED BY {index}
                 WHERE {" AND ".join(where)} ORDER BY {order} DESC LIMIT ?) layer{depth}"""
         )
         values += [*wanted, _RANKED if words else most]
     side = f"LEFT JOIN {_ITEMS.side} b ON b.seq = t.seq" if bodies else ""
-    sql = f"""SELECT {_ITEMS.select("t", "b" if bodies else "")}
-              FROM ({" UNION ALL ".join(parts)} ORDER BY rank, seq DESC LIMIT ?) f JOIN items t ON t.seq = f.seq {side}
+    starts = range(0, len(parts), _COMPOUND)
+    unions = [f"SELECT * FROM ({' UNION ALL '.join(parts[at : at + _COMPOUND])}) layers{at}" for at in starts]
+    # The layers are a table, as the SQL would otherwise grow with the square of their number.
+    sql = f"""WITH layers (depth, scope_id, upto) AS (
+                  SELECT key, json_extract(value, '$.id'), CAST(json_extract(value, '$.upto') AS BIGINT)
+                  FROM json_each(?))
+              SELECT {_ITEMS.select("t", "b" if bodies else "")}
+              FROM ({" UNION ALL ".join(unions)} ORDER BY rank, seq DESC LIMIT ?) f JOIN items t ON t.seq = f.seq {side}
               ORDER BY f.rank, f.seq DESC"""
     return sql, [*values, most]
 
