@@ -98,9 +98,10 @@ async def test_nothing_is_written_over(tmp_path: Path) -> None:
         back_up(tmp_path / "a.db", tmp_path / "b.db")
     with pytest.raises(ConfigurationError, match="is there already"):
         restore(tmp_path / "a.db", tmp_path / "b.db")
-    (tmp_path / "c.db-wal").write_bytes(b"of another")
-    with pytest.raises(ConfigurationError, match="is there already"):
-        restore(tmp_path / "a.db", tmp_path / "c.db")
+    for log in ("c.db-wal", "e.db-journal"):
+        (tmp_path / log).write_bytes(b"of another")
+        with pytest.raises(ConfigurationError, match="is there already"):
+            restore(tmp_path / "a.db", tmp_path / log.rpartition("-")[0])
     with pytest.raises(ConfigurationError, match="cannot write into"):
         back_up(tmp_path / "a.db", tmp_path / "no" / "c.db")
     with pytest.raises(JournalUnreadable, match="there is no journal"):
@@ -157,6 +158,23 @@ def test_a_killed_backup_leaves_no_backup(tmp_path: Path) -> None:
         assert subprocess.run(words, timeout=PATIENCE, check=False).returncode == -9
         assert not (tmp_path / "b.db").exists()
     assert back_up(tmp_path / "a.db", tmp_path / "b.db").records == 200
+
+
+def test_a_backup_killed_while_the_disk_takes_its_name_can_be_opened(tmp_path: Path) -> None:
+    """It has that name alone then: a file with two names is not opened to write."""
+    anyio.run(write, tmp_path / "a.db", 3)
+    code = (
+        "import os, sys; from pathlib import Path; from repertory.record.backup import restore\n"
+        "source, target = map(Path, sys.argv[1:]); named = False\n"
+        "def see(event, words):\n"
+        "    global named; named = named or event == 'os.link'\n"
+        "    if named and event == 'open' and str(words[0]) == str(target.parent): os.kill(os.getpid(), 9)\n"
+        "sys.addaudithook(see); restore(source, target)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "a.db"), str(tmp_path / "b.db")]
+    assert subprocess.run(words, timeout=PATIENCE, check=False).returncode == -9
+    anyio.run(write, tmp_path / "b.db", 1)
+    assert numbers_in(tmp_path / "b.db") == [0, 1, 2, 0]
 
 
 async def test_space_is_given_back(tmp_path: Path) -> None:

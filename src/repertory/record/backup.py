@@ -81,7 +81,8 @@ def restore(source: Path, target: Path, *, progress: Progress = lambda _done, _a
 
 
 def _check_free(target: Path) -> None:
-    for name in (str(target), f"{target}-wal"):
+    # From a log of either kind beside it, SQLite would put another file's pages into the copy.
+    for name in (str(target), f"{target}-wal", f"{target}-journal"):
         if os.path.lexists(name):
             raise ConfigurationError(f"{name} is there already, and nothing is written over; name another file")
 
@@ -109,7 +110,8 @@ def _copy(source: Path, target: Path, progress: Progress) -> Copied:
             raise ConfigurationError(f"{target} is there by now; nothing is written over") from None
         except OSError:  # a file system without links
             os.rename(part, target)
-        _sync(target.absolute().parent)
+    # Only now, when the copy has one name: a journal with two is not opened to write.
+    _sync(target.absolute().parent)
     return Copied(path=str(target), size=size, records=records, seq=seq)
 
 
