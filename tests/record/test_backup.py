@@ -17,6 +17,7 @@ from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked, 
 from repertory.record import EventLogged, open_journal
 from repertory.record import backup as module
 from repertory.record.backup import back_up, restore, vacuum_file
+from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_journal import SqliteJournal
 
 
@@ -130,6 +131,22 @@ async def test_damage_is_no_backup(tmp_path: Path) -> None:
     assert not (tmp_path / "b.db").exists()
     assert not (tmp_path / "c.db").exists()
     assert len([*tmp_path.glob(".*")]) == 0
+
+
+async def test_a_damaged_file_is_not_rewritten(tmp_path: Path) -> None:
+    """That would leave less of it: a vacuum lost records that could be read before."""
+    path = tmp_path / "a.db"
+    await write(path, 3, 500)
+    connection = sqlite3.connect(path)
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events'").fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek(page * 4096 - 1000)
+        file.write(bytes(1000))
+    found = await anyio.to_thread.run_sync(find_damage, str(path), True)
+    with pytest.raises(JournalDamaged, match=r"a\.db is damaged: "):
+        vacuum_file(path)
+    assert await anyio.to_thread.run_sync(find_damage, str(path), True) == found
 
 
 async def test_a_full_disk_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,11 +87,15 @@ def _check_free(target: Path) -> None:
             raise ConfigurationError(f"{name} is there already, and nothing is written over; name another file")
 
 
+def _refuse_damage(path: str, named: Path, *, deep: bool) -> None:
+    damage = find_damage(path, deep)
+    if damage:
+        raise JournalDamaged(f"{named} is damaged: {'; '.join(damage[:5])}")
+
+
 def _read_back(copy: Path, source: Path) -> tuple[int, int]:
     """Read and check every record of a copy; return how many there are, and the number of the newest."""
-    damage = find_damage(os.path.realpath(copy), True)
-    if damage:
-        raise JournalDamaged(f"{source} is damaged: {'; '.join(damage[:5])}")
+    _refuse_damage(os.path.realpath(copy), source, deep=True)
     with open_to_read(os.path.realpath(copy)) as connection:
         return count_records(connection)
 
@@ -181,6 +185,7 @@ def vacuum_file(path: Path) -> tuple[int, int]:
 
     Raises:
         JournalLocked: A process owns it.
+        JournalDamaged: It is damaged, and to rewrite it would damage more; it is left as it is.
         JournalWriteFailed: There is not enough room: it needs as much again while it runs.
     """
     real = os.path.realpath(path)
@@ -192,6 +197,7 @@ def vacuum_file(path: Path) -> tuple[int, int]:
         with closing(connection):
             before, free = file_space(connection)
             _check_room(real, before - free)
+            _refuse_damage(real, path, deep=False)
             with explained(real, "write"):
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for a file that was made without it
                 connection.execute("VACUUM")
