@@ -285,6 +285,25 @@ def test_a_file_of_two_names_has_no_owner(tmp_path: Path, run_async: RunAsync) -
     run_async(main)
 
 
+def test_a_file_that_may_only_be_read_is_opened_to_read(tmp_path: Path, run_async: RunAsync) -> None:
+    """To write it is refused with that reason, and not as if the disk were full."""
+    path = tmp_path / "journal.db"
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            await journal.write([kit.appended("r", 0)])
+        path.chmod(0o400)
+        if os.access(path, os.W_OK):
+            pytest.skip("root may write anywhere")
+        with pytest.raises(JournalUnreadable, match="read-only; look at it with readonly=True"):
+            async with open_journal(path):
+                raise AssertionError("opened a file that may only be read")
+        async with open_journal(path, readonly=True) as reader:
+            assert await reader.count_entries("r") == 1
+
+    run_async(main)
+
+
 def test_a_file_in_a_folder_that_may_not_be_written_to_can_be_read(tmp_path: Path, run_async: RunAsync) -> None:
     """Alone after it was closed, and beside its log while its owner writes, by one reader."""
     path = tmp_path / "journal.db"

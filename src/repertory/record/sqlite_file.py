@@ -124,7 +124,8 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         # file: see FileLock for why an existing file must not be opened.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        pass
+        if not os.access(path, os.W_OK):
+            raise JournalUnreadable(f"cannot write {path}: it is read-only; look at it with readonly=True") from None
     except OSError as error:
         raise JournalUnreadable(f"cannot make {path}: {error.strerror}") from error
     connection = None
