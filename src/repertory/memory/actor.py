@@ -364,8 +364,7 @@ class MemoryActor:
         parent_id = parent_of(scope)
         await self._load(parent_id)
         parent = _writable(self._scope(parent_id, ""))
-        compared = await compare(journal, scope, parent, now, message.prefer)
-        plan = compared.plan
+        plan = await compare(journal, scope, parent, now, message.prefer)
         wanted = [*plan.take, *plan.copy]
         whole = await journal.find_items([(opened.scope_id, now)], ids=wanted, bodies=True, ended=True)
         versions = await with_copies(journal, whole, plan.copy, parent.view(now))
@@ -375,14 +374,12 @@ class MemoryActor:
             report = MergeReport(
                 written=tuple(item.item_id for item in items if not item.deleted),
                 deleted=tuple(item.item_id for item in items if item.deleted),
-                unchanged=compared.unchanged,
-                conflicts=compared.conflicts,
+                unchanged=plan.unchanged,
+                conflicts=plan.conflicts,
             )
-            if not compared.since:
+            if not plan.since:
                 return report, []
-            still_open = {
-                item_id: compared.since[item_id] for item_id, taken in plan.taken.items() if taken == "neither"
-            }
+            still_open = {item_id: plan.since[item_id] for item_id, taken in plan.taken.items() if taken == "neither"}
             end = now + len(items)
             return report, [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
 

@@ -58,17 +58,23 @@ class MergeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class MergePlan:
-    """What a merge will do, by item ids.
+    """What a merge of a snapshot scope into its parent will do, by item ids.
 
     Attributes:
         take: Items that the parent takes from the child, including deleted ones.
         copy: Items whose child version the parent gets as a copy beside its own.
         taken: Items in conflict, with what is taken.
+        since: For each item that no merge has settled, the position at which both sides last agreed.
+        unchanged: How many of the child's items need nothing: merged before, or the same on both sides.
+        conflicts: The items in conflict, with their versions.
     """
 
     take: list[str] = field(default_factory=list[str])
     copy: list[str] = field(default_factory=list[str])
     taken: dict[str, Prefer] = field(default_factory=dict[str, Prefer])
+    since: dict[str, int] = field(default_factory=dict[str, int])
+    unchanged: int = 0
+    conflicts: tuple[Conflict, ...] = ()
 
 
 def plan_merge(
@@ -116,23 +122,6 @@ def _content_key(version: ItemWritten | None) -> tuple[object, ...] | None:
 # --- read from a journal ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """A snapshot scope compared with its parent, and what a merge will do.
-
-    Attributes:
-        unchanged: How many of the child's items need nothing: merged before, or the same on both sides.
-        since: For each item that no merge has settled, the position at which both sides last agreed.
-        plan: What the merge will do with those items.
-        conflicts: The items that both sides have changed in different ways.
-    """
-
-    unchanged: int
-    since: dict[str, int]
-    plan: MergePlan
-    conflicts: tuple[Conflict, ...]
-
-
 def parent_of(scope: Scope) -> str:
     """The id of the scope that a snapshot is merged into. Raises ``ScopeNotFound`` if there is none."""
     opened = scope.opened
@@ -143,7 +132,7 @@ def parent_of(scope: Scope) -> str:
 
 async def compare(
     journal: Journal, scope: Scope, parent: Scope, position: int, prefer: Prefer = "neither"
-) -> Comparison:
+) -> MergePlan:
     """Compare a snapshot scope with its parent, both as of a position in the item log."""
     scope_id = scope.opened.scope_id
     child: list[Layer] = [(scope_id, position)]
@@ -169,9 +158,9 @@ async def compare(
         await base(plan.taken, bodies=True),
     ]
     size = sum(item.size for side in sides for item in side.values())
-    conflicts = await off_loop(lambda: _conflicts(plan, *sides), items=len(plan.taken), size=size)
-    unchanged = len(own) - len({*plan.taken, *plan.take})
-    return Comparison(unchanged=unchanged, since=since, plan=plan, conflicts=conflicts)
+    plan.conflicts = await off_loop(lambda: _conflicts(plan, *sides), items=len(plan.taken), size=size)
+    plan.since, plan.unchanged = since, len(own) - len({*plan.taken, *plan.take})
+    return plan
 
 
 def _conflicts(

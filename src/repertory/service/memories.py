@@ -182,8 +182,8 @@ async def read_changes(journal: Journal, scope_id: str) -> ScopeChanges:
     scope = await read_scope(journal, scope_id)
     parent = await read_scope(journal, parent_of(scope))
     position = await journal.last_item_position()
-    compared = await compare(journal, scope, parent, position)
-    taken = compared.plan.take
+    plan = await compare(journal, scope, parent, position)
+    taken = plan.take
     mine = await journal.find_items([(scope_id, position)], ids=taken, bodies=True, ended=True)
     theirs = await read_by_id(journal, parent.view(position), taken, bodies=True)
     changes = [_change(version, theirs.get(version.item_id)) for version in mine]
@@ -195,13 +195,13 @@ async def read_changes(journal: Journal, scope_id: str) -> ScopeChanges:
             parent=conflict.parent,
             child=conflict.child,
         )
-        for conflict in compared.conflicts
+        for conflict in plan.conflicts
     ]
     return ScopeChanges(
         scope=await _scope_view(journal, scope.opened),
         parent=await _scope_view(journal, parent.opened),
         changes=changes,
-        unchanged=compared.unchanged,
+        unchanged=plan.unchanged,
     )
 
 
