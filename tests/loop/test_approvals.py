@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
+from delegating import Company, company, delegate
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm import text_of
 from repertory.llm.messages import ToolResult
@@ -434,6 +435,37 @@ def test_the_holder_of_the_root_decides_for_those_below(run_async: RunAsync) -> 
             return await run.wait_result(), names
 
     assert run_async(main) == ("paid ann 1", ["lead delegate", "clerk pay"])
+
+
+@pytest.mark.parametrize("tool", ["delegate", "delegate_start"])
+def test_the_holder_of_a_resumed_root_answers_at_once_for_those_below(
+    run_async: RunAsync, tmp_path: Path, tool: str
+) -> None:
+    """They are taken up a moment later than the root."""
+    till = Till(approval="always")
+
+    @rp.tool(effect="idempotent")
+    async def order(what: str) -> rp.ResultLater:
+        """Order something."""
+        return rp.ResultLater(what)
+
+    async def main() -> str:
+        calls = [call("pay", call_id="c1", to="ann"), call("order", call_id="c2", what="tea")]
+        ends = [call("delegate_collect"), told] if tool == "delegate_start" else [told]
+        model = Company(delegate("pay", tool=tool), *ends, work={"pay": [calls, told]}).model
+        lead = company(worker={"tools": [till.tool, order]})
+        async with rp.open_supervisor(tmp_path / "j.db", model=model) as supervisor:
+            run = await supervisor.spawn(lead, "pay ann")
+            await waiting(run, 2)
+        async with rp.open_supervisor(tmp_path / "j.db", model=model) as supervisor:
+            run = await supervisor.resume(run.id, agent=lead)
+            assert not run.children
+            await run.approve("c1")
+            await run.give_result("c2", "a cup of tea")
+            return await run.wait_result()
+
+    assert "paid ann 1 | a cup of tea" in run_async(main)
+    assert till.paid == [("ann", 1)]
 
 
 def test_a_decision_is_repeated_when_the_sub_agent_has_ended_in_an_earlier_process(

@@ -67,10 +67,12 @@ class LiveRuns:
         return self._locks.setdefault(run_id, anyio.Lock())
 
     def add(self, live: LiveRun) -> None:
-        """Add a run that begins or continues."""
+        """Add a run that begins or continues; whoever waits for it in a run above it is woken."""
         self.by_id[live.run_id] = live
         self.make_newest(live)
         self.attach(live)
+        for above in live.lineage():
+            above.wake()
 
     def make_newest(self, live: LiveRun) -> None:
         """Make ``live`` the newest object of its run, so that holders of an earlier one find it."""
