@@ -65,12 +65,15 @@ class Tree:
 
 
 async def open_ends(journal: Journal) -> list[str]:
-    """Runs on record that go on, and calls without results."""
+    """Runs on record that go on, ends that no event tells, and calls without results."""
     found = []
     for row in await journal.read_runs():
         run_id = row.started.run_id
         if row.state not in FINAL_STATES:
             found.append(f"{run_id} is {row.state}")
+        told = [record.body["state"] for _, record in await journal.read_events(run_id, types=["StateChanged"])]
+        if row.state not in told[-1:]:
+            found.append(f"{run_id} is {row.state}, and was told to be {told}")
         blocks = [block for entry in await journal.read_entries(run_id) for block in entry.content]
         asked = {block.id for block in blocks if isinstance(block, ToolUse)}
         answered = [block.tool_use_id for block in blocks if isinstance(block, ToolResult)]
@@ -224,6 +227,19 @@ async def test_a_sub_agent_whose_end_is_being_written_keeps_it_when_its_lead_is_
         (worker,) = run.children
         assert await worker.wait_result() == "Done."
         assert [row.state for row in await supervisor.runs()] == ["stopped", "done"]
+    await journal.aclose()
+
+
+async def test_the_end_of_a_run_and_the_event_that_tells_it_are_on_record_together() -> None:
+    """Whoever followed the events of a run whose process died in between waited for ever."""
+    journal = LateJournal()
+    with anyio.CancelScope() as dying:
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(lambda _: "Done.")) as supervisor:
+            await supervisor.spawn(rp.Agent("clerk"), "Go.")
+            await journal.ended.wait()
+            dying.cancel()
+            await anyio.sleep_forever()
+    assert await open_ends(journal) == []
     await journal.aclose()
 
 

@@ -51,6 +51,11 @@ class RunEnd(msgspec.Struct, frozen=True):
     error: str | None = None
     cause: BaseException | None = None
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a record and an event tell of it."""
+        return {"state": self.state, "result": self.result, "error": self.error}
+
     @classmethod
     def failed(cls, cause: BaseException | None) -> RunEnd:
         """The end of a run that failed with an error."""
@@ -167,6 +172,7 @@ class LiveRun:
         self.inbox = Inbox(self.run_id, lead=lead)
         self.waits = WaitingCalls()
         self._view: _EditsView | None = None
+        self._end_event: AnyEvent | None = None  # as it is on record
         self._changed = anyio.Event()  # set when its desired state, its view or its state changes
 
     @property
@@ -398,15 +404,19 @@ class LiveRun:
         self.ending = not self.inbox.has_unread
         return self.ending
 
-    def close(self, *, recorded: bool = False) -> None:
-        """Tell readers and waiters that it has ended; ``recorded`` says that the journal already has the event."""
+    def end_records(self, end: RunEnd) -> list[Record]:
+        """Fix how it ends; returns the records of that, for one transaction, so that nobody waits for a lost event."""
+        self.ending, self.end = True, end
+        event = self._end_event = self.event(StateChanged, **end.told)
+        cancelled = end.state == "stopped" and self.stop_asked
+        return [self.state_record(**end.told, cancelled=cancelled), to_record(event)]
+
+    def close(self) -> None:
+        """Tell readers and waiters that it has ended; its end is on record."""
         assert self.end is not None
         self.notify_added()
         self.state = self.end.state
-        event = self.event(StateChanged, state=self.state, result=self.end.result, error=self.end.error)
-        self.show(event)
-        if not recorded:
-            self.shared.journal.submit([to_record(event)])
+        self.show(self._end_event or self.event(StateChanged, **self.end.told))
         self.last_event = self.shared.hub.count
         self.set_ended()
 

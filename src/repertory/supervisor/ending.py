@@ -11,7 +11,7 @@ from repertory.actors import ActorRef, StopReason
 from repertory.errors import JournalError, MailboxFull
 from repertory.loop.open_calls import close_calls
 from repertory.memory.messages import ForgetTree
-from repertory.record.records import FINAL_STATES, Record, RunState
+from repertory.record.records import FINAL_STATES, RunState
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.runs.shared import Shared
@@ -42,15 +42,10 @@ class Ends:
     def submit_end(self, live: LiveRun, end: RunEnd) -> None:
         """Submit the record of how a run ended; ``reap`` or ``end_run`` does the rest."""
         # The end of one that is only waiting for the disk is fixed already.
-        left = [run for run in live.tree() if run is not live and run.end is None and run.state not in FINAL_STATES]
-        records: list[Record] = []
-        for run in (*left, live):
-            run.ending, run.end = True, end if run is live else RunEnd("stopped")
-            cancelled = run.end.state == "stopped" and run.stop_asked
-            records.append(
-                run.state_record(run.end.state, result=run.end.result, error=run.end.error, cancelled=cancelled)
-            )
-        self._journal.submit(records)
+        below = reversed([run for run in live.tree() if run is not live])
+        left = [run for run in below if run.end is None and run.state not in FINAL_STATES]
+        records = [record for run in left for record in run.end_records(RunEnd("stopped"))]
+        self._journal.submit([*records, *live.end_records(end)])
 
     async def _finish(self, live: LiveRun) -> None:
         """Wait until a run's end is durable, then wake those who wait for it."""

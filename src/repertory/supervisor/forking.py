@@ -46,6 +46,7 @@ from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import RunForked, to_record
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
+from repertory.supervisor.recovery import stopped_records
 from repertory.supervisor.runtime import Runtime
 
 _OWN: Final = ("assistant", "action-result", "sub-agent-result")  # the kinds of entries that belong to an iteration
@@ -246,9 +247,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     )
     records.append(to_record(forked))
     if wanted.rewound and row.state not in FINAL_STATES:
-        records.append(
-            RunStateChanged(run_id=origin.run_id, state="stopped", at=at, iteration=row.iteration, cancelled=True)
-        )
+        records += stopped_records(row, at=at, cancelled=True)
     return records
 
 

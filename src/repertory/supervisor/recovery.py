@@ -14,9 +14,9 @@ from repertory.loop.open_calls import close_calls
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory
 from repertory.record import Ledger
-from repertory.record.records import FINAL_STATES, RunRow, RunStateChanged
+from repertory.record.records import FINAL_STATES, Record, RunRow, RunStateChanged
 from repertory.record.statistics import RESULT_SUMMARIZED
-from repertory.runs.events import IterationStarted
+from repertory.runs.events import IterationStarted, StateChanged, to_record
 from repertory.runs.inbox import SAID, Said
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
@@ -95,6 +95,12 @@ async def end_orphan(shared: Shared, row: RunRow, *, cancelled: bool = False) ->
     except JournalUnreadable as error:  # damaged long ago; that must not keep the run above it from ending
         log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
     if row.state not in FINAL_STATES:
-        await shared.journal.write(
-            [RunStateChanged(run_id=run_id, state="stopped", at=now, iteration=row.iteration, cancelled=cancelled)]
-        )
+        await shared.journal.write(stopped_records(row, at=now, cancelled=cancelled))
+
+
+def stopped_records(row: RunRow, *, at: float, cancelled: bool) -> list[Record]:
+    """The records that end a run on record which nobody runs; ``cancelled`` as in ``RunStateChanged``."""
+    run_id, iteration = row.started.run_id, row.iteration
+    event = StateChanged(run_id=run_id, agent=row.started.agent, iteration=iteration, at=at, state="stopped")
+    changed = RunStateChanged(run_id=run_id, state="stopped", at=at, iteration=iteration, cancelled=cancelled)
+    return [changed, to_record(event)]

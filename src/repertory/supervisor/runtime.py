@@ -268,7 +268,7 @@ class Runtime:
         if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
             self.runs.attach(live)
-            live.close(recorded=True)
+            live.close()
             self.runs.make_newest(live)
             return live
         instructions_of(agent, live.payload)
