@@ -208,6 +208,38 @@ async def test_a_sub_agent_that_begins_while_the_supervisor_closes_does_no_work_
             assert await (await supervisor.resume(run.id, agent=lead())).wait_result() == "Done."
 
 
+async def test_a_sub_agent_without_which_a_lead_answers_while_the_supervisor_closes_has_ended_for_good() -> None:
+    """Its calls stayed open on record, and it would have gone on when somebody said something to its lead."""
+    go = trio.Event()
+
+    @rp.tool(approval="always")
+    async def ask() -> str:
+        """Ask first."""
+        return "allowed"
+
+    async def answer(request: ModelRequest) -> object:
+        if text_of(request.system) == "worker":
+            return call("ask")
+        if not reports_in(request):
+            return call("delegate_start", agent="worker", task="x")
+        await go.wait()
+        return "Done without."
+
+    async def let_go() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+
+    worker = rp.Agent("worker", instructions="worker", tools=[ask])
+    agent = rp.Agent("lead", instructions="lead", team=[worker], delegation=rp.Delegation(background=True))
+    async with rp.open_journal() as journal, trio.open_nursery() as nursery:
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            await supervisor.spawn(agent, "Go.")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(let_go)  # once the block is being left
+        assert [(row.state, row.cancelled) for row in await journal.read_runs()] == [("done", False), ("stopped", True)]
+        assert await open_ends(journal) == []
+
+
 async def test_a_sub_agent_whose_end_is_being_written_keeps_it_when_its_lead_is_killed() -> None:
     """What was done stood as stopped on record, and the run continued after its end when the tree did."""
     journal = LateJournal()

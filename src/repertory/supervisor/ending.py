@@ -36,6 +36,11 @@ class Ends:
 
         The end is fixed from the first step on, even if the run is killed meanwhile.
         """
+        left = [run for run in live.tree() if run is not live and run.end is None] if end.state == "done" else []
+        if left:  # interrupted, as the supervisor closes, while their lead gave its answer without them
+            for run in left:
+                run.stop_asked = True
+            await self._close_calls(live)
         self.submit_end(live, end)
         await self._finish(live)
 
@@ -108,15 +113,16 @@ class Ends:
             raise
 
     async def _end_branch(self, live: LiveRun) -> None:
-        """End a killed run and those below it for good: the run above it is told, and continues.
+        """End a killed run and those below it for good: the run above it is told, and continues."""
+        await self._close_calls(live)
+        await self.end_run(live, live.end_of_killed())
 
-        Nobody else will give their open calls a result, so that is done here.
-        """
+    async def _close_calls(self, live: LiveRun) -> None:
+        """Give the open calls of a run and of those below it, which nobody will continue, a result."""
         await self._journal.write(())  # afterwards the ledgers show what the loops had submitted
         for run in reversed([*live.tree()]):
             if run.state not in FINAL_STATES:
                 await close_calls(run.ledger, iteration=run.iteration, at=self._shared.clock())
-        await self.end_run(live, live.end_of_killed())
 
     async def _end_orphans(self, root: LiveRun) -> None:
         """End recorded runs below a root that were not continued with it: its team has changed, or each ended alone."""
