@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import trio
 
@@ -417,6 +419,38 @@ async def test_a_supervisor_that_is_closed_begins_nothing_and_says_so() -> None:
     for begin in (supervisor.spawn(agent(), "Go on."), supervisor.resume(run.id, agent=agent())):
         with pytest.raises(RunError, match="the supervisor is closed"):
             await begin
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_supervisor_that_closes_while_a_run_begins_says_so(run_async: RunAsync, steps: int) -> None:
+    """Rather than that an actor of which nobody has heard has stopped."""
+    said: list[str] = []
+
+    async def attempt(begin: Awaitable[object]) -> None:
+        try:
+            await begin
+        except RunError as error:
+            said.append(str(error))
+        else:
+            said.append("begun")
+
+    async def main() -> None:
+        model = FunctionModel(lambda _: "Gone.")
+        async with (
+            open_journal() as journal,
+            anyio.create_task_group() as tasks,
+            rp.open_supervisor(journal=journal, model=model) as supervisor,
+        ):
+            run = await supervisor.spawn(agent(), "Go.")
+            await run.wait_result()
+            for begin in (supervisor.spawn(agent(), "x"), run.send("x"), supervisor.fork(run.id, agent=agent())):
+                tasks.start_soon(attempt, begin)
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+
+    run_async(main)
+    assert len(said) == 3
+    assert {"supervisor is closed" in each or each == "begun" for each in said} == {True}
 
 
 async def test_a_supervisor_that_is_closed_forks_and_removes_nothing() -> None:

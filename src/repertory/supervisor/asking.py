@@ -46,7 +46,8 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
             raise RunError(_why_unheard(live))
         row = await live.shared.journal.read_run(live.run_id)
         runtime.check(live.agent, row.started)
-        going = await runtime.continue_run(row, live.agent, ended=(), context=live.context, said=(message_id, said))
+        with runtime.runs.beginning():
+            going = await runtime.continue_run(row, live.agent, ended=(), context=live.context, said=(message_id, said))
         if going.begun is not None:
             await going.begun.wait()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
 
 from repertory.actors import ActorRef
-from repertory.errors import RunError, RunNotFound
+from repertory.errors import ActorStopped, RunError, RunNotFound
 from repertory.record.journal import Journal
 from repertory.record.records import RunRow
 from repertory.runs.live import LiveRun
@@ -33,11 +35,21 @@ class LiveRuns:
         self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # including runs that have ended
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
-    def check_open(self) -> None:
-        """Raise ``RunError`` if no more runs may begin, or in another event loop."""
+    @contextmanager
+    def beginning(self) -> Generator[None]:
+        """Begin or continue a run in the block.
+
+        Raises:
+            RunError: The supervisor is closed, or closes meanwhile; or this is another event loop.
+        """
+        closed = "the supervisor is closed, as its async with block has ended; begin runs inside of one"
         if self.closing:
-            raise RunError("the supervisor is closed, as its async with block has ended; begin runs inside of one")
+            raise RunError(closed)
         self._home.check()
+        try:
+            yield
+        except ActorStopped as error:  # the memory actor, or the system that would run the run's own
+            raise RunError(closed) from error
 
     def find(self, run_id: str) -> LiveRun | None:
         """A run that is under way in this process."""

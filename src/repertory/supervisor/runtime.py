@@ -101,7 +101,6 @@ class Runtime:
         Raises:
             RunError: The supervisor is closed, or was cancelled first.
         """
-        self.runs.check_open()
         ended, outcome, errors = anyio.Event(), list[T](), list[Exception]()
         is_heard = True
 
@@ -116,14 +115,15 @@ class Runtime:
                 ended.set()
 
         await anyio.lowlevel.checkpoint()
-        self._tasks.start_soon(do)
-        try:
-            await ended.wait()
-        except BaseException:
-            is_heard = False
-            raise
-        if errors:
-            raise errors[0]
+        with self.runs.beginning():
+            self._tasks.start_soon(do)
+            try:
+                await ended.wait()
+            except BaseException:
+                is_heard = False
+                raise
+            if errors:
+                raise errors[0]
         if not outcome:
             raise RunError("the supervisor was cancelled before this was done; the record says how far it came")
         return outcome[0]

@@ -120,7 +120,6 @@ class Supervisor:
             RunError: The supervisor is closed.
             ModelAuthenticationError: The run is new, and there is no key for its model or for one of its team.
         """
-        self._runtime.runs.check_open()
         check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
@@ -149,13 +148,14 @@ class Supervisor:
         )
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
-        async with runtime.runs.lock(started.run_id):
-            if run_id is None:
-                live = await runtime.begin(started, agent, payload=payload, context=context)
-            else:
-                live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
-            if on_lifecycle is not None and on_lifecycle not in (live.agent.on_lifecycle, *live.listeners):
-                live.listeners.append(on_lifecycle)
+        with runtime.runs.beginning():
+            async with runtime.runs.lock(started.run_id):
+                if run_id is None:
+                    live = await runtime.begin(started, agent, payload=payload, context=context)
+                else:
+                    live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
+                if on_lifecycle is not None and on_lifecycle not in (live.agent.on_lifecycle, *live.listeners):
+                    live.listeners.append(on_lifecycle)
         return await self._durable(live)
 
     def run(self, run_id: str) -> Run[Any]:
@@ -229,13 +229,13 @@ class Supervisor:
             PayloadInvalid: Its payload does not fit the type that the agent declares now.
             QueueFull: As ``spawn``, for a run that failed or was stopped; any other still has its place in the queue.
         """
-        self._runtime.runs.check_open()
         check_text("a run_id", run_id)
         if agent is not None:
             check_agent(agent)
-        await self._runtime.runs.wait_ending(run_id)
-        row = await self.journal.read_run(run_id)
         async with AsyncExitStack() as entering:
+            entering.enter_context(self._runtime.runs.beginning())
+            await self._runtime.runs.wait_ending(run_id)
+            row = await self.journal.read_run(run_id)
             # In a shared journal it has its place in the queue of all machines.
             if row.state in ("failed", "stopped") and row.started.parent_id is None and self._machines is None:
                 await self._runtime.queue.refresh()
