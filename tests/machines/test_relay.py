@@ -262,6 +262,24 @@ async def test_memory_is_waited_for_until_a_machine_has_its_run(
     assert opened == ["scope-a"]
 
 
+async def test_a_command_whose_run_ended_before_its_turn_is_refused(postgres: PostgresServer) -> None:
+    """The machine had looked at it, did not find the run any more, and never came back to it."""
+    uri = postgres.emptied_journal()
+    async with rp.open_supervisor(uri, model=FunctionModel(lambda _: DONE)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk"), "Go.")
+        await run.wait_result()
+        commands = supervisor._runtime.commands
+        assert commands is not None
+        with postgres.connect(uri) as connection:
+            connection.execute(
+                """INSERT INTO commands (command_id, root_id, run_id, verb, body, at, taken_by)
+                   VALUES ('cmd-1', %s, %s, 'stop', '{}', clock_timestamp(), %s)""",
+                [run.id, run.id, commands.machines.machine_id],
+            )
+        with pytest.raises(RunError, match="ended meanwhile"):
+            await commands.ask(Command("cmd-1", run.id, "stop", {}))
+
+
 async def test_a_command_that_cannot_be_read_ends_no_machine(postgres: PostgresServer) -> None:
     """Of a machine with another version, say: it would be asked of the next owner too, and of the one after that."""
     uri = postgres.emptied_journal()

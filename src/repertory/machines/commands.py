@@ -6,7 +6,7 @@ safe to repeat, or its owner records that it is done in one transaction with its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -33,11 +33,12 @@ _OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body, c.taken_by IS N
     JOIN ownership o ON o.run_id = c.root_id WHERE o.machine_id = $1 AND c.answered_at IS NULL ORDER BY c.at"""
 _TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
     WHERE o.run_id = c.root_id AND o.machine_id = $1 AND c.answered_at IS NULL AND c.taken_by IS DISTINCT FROM $1"""
-# A command for a run that has ended meanwhile, and so has no owner, is refused. But a command that a machine has begun
-# is answered by that machine, since a message continues the run.
+# A command for a run that has ended meanwhile, and so has no owner, is refused. But a command that a machine is
+# carrying out is answered by that machine, since a message continues the run.
 _LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', result = $1
     WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)
-      AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id = c.taken_by AND m.lost_at IS NULL)"""
+      AND NOT command_id = ANY($3) AND NOT EXISTS (
+          SELECT 1 FROM machines m WHERE m.machine_id = c.taken_by AND m.machine_id <> $2 AND m.lost_at IS NULL)"""
 _DONE: Final = "UPDATE commands SET answered_at = clock_timestamp(), error = $2, result = $3 WHERE command_id = $1"
 _FORGET_ONE: Final = "DELETE FROM commands WHERE command_id = $1"
 _FORGET: Final = "DELETE FROM commands WHERE answered_at < clock_timestamp() - interval '1 day'"
@@ -123,11 +124,14 @@ class Commands:
 
         return await self.machines.use("read an answer in", read)
 
-    async def open(self) -> Sequence[Command]:
-        """The unanswered commands for runs of this machine, oldest first."""
+    async def open(self, under_way: Collection[str]) -> Sequence[Command]:
+        """The unanswered commands for runs of this machine, oldest first; it is carrying out those ``under_way``."""
+
+        refusal = _encode_error(RunError("the run has ended meanwhile"))[1]
+        late = [refusal, self.machines.machine_id, list(under_way)]
 
         def read(connection: Connection) -> list[Command]:
-            connection.execute(_LATE, [_encode_error(RunError("the run has ended meanwhile"))[1]])
+            connection.execute(_LATE, late)
             rows = connection.execute(_OPEN, [self.machines.machine_id]).fetchall()
             connection.execute(
                 _TAKE, [self.machines.machine_id]

@@ -192,7 +192,7 @@ async def serve_commands(runtime: Runtime, commands: Commands, scope: anyio.Canc
             while True:
                 news = machines.news("command")
                 try:
-                    for command in await commands.open():
+                    for command in await commands.open(under_way):
                         if command.command_id not in under_way:
                             done = under_way[command.command_id] = anyio.Event()
                             tasks.start_soon(carry, command)
