@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +34,7 @@ from repertory.errors import (
     RecordRefused,
 )
 from repertory.record import EventLogged, Journal, Record, open_journal
+from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_schema import migrate, schema_version
 from repertory.record.postgres_sql import FENCED, connect, escape, from_column, to_column, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
@@ -501,6 +504,36 @@ def test_a_server_may_start_again_while_a_journal_is_open(run_async: RunAsync, p
             assert await numbers(journal) == told == list(range(200))
 
     run_async(main)
+
+
+def test_a_journal_is_closed_though_the_server_says_nothing(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Asking it to cancel a query held up all threads of the process, those that renew leases too, until it spoke."""
+    if not postgres.ours:
+        pytest.skip("the server is not ours to stop")
+    uri = postgres.emptied_journal()
+    postmaster = int((postgres.folder / "data" / "postmaster.pid").read_text().split()[0])
+    query = "SELECT pg_sleep(600)"
+    backend = f"FROM pg_stat_activity WHERE query = '{query}'"
+
+    def is_asked() -> object:
+        return watching.execute(f"SELECT 1 {backend}").fetchall()
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            with anyio.fail_after(PATIENCE):
+                async with open_journal(uri) as journal:
+                    assert isinstance(journal, PostgresJournal)
+                    tasks.start_soon(journal.use, "sleep in", lambda connection: connection.execute(query))
+                    await anyio.to_thread.run_sync(wait_until, is_asked)
+                    os.kill(postmaster, signal.SIGSTOP)
+            tasks.cancel_scope.cancel()
+
+    with postgres.connect(uri) as watching:
+        try:
+            run_async(main)
+        finally:
+            os.kill(postmaster, signal.SIGCONT)
+            watching.execute(f"SELECT pg_terminate_backend(pid) {backend}")
 
 
 def test_a_server_that_stays_away_stops_the_journal(postgres: PostgresServer) -> None:

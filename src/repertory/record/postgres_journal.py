@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _READERS: Final = 4  # connections that read at once, for one event loop
+_CANCEL_PATIENCE: Final = 2.0  # seconds for a server to take in that a query is to be cancelled
 _READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away if the journal is read-only
 _RETRY: Final = 0.1  # seconds between attempts to connect
 _FOLLOWING: Final = 2.0  # seconds that a read of the whole journal waits for transactions of other processes
@@ -249,7 +251,9 @@ class PostgresReader:
         """End the running queries and close the connections; blocks. Safe to call twice."""
         with self._changed:
             self._closed = True
-            for connection in self._lent:
-                connection.cancel()
-            self._changed.wait_for(lambda: not self._lent, timeout=_READONLY_PATIENCE)
+            with suppress(driver().Error):  # the server does not answer, and so ends no query either
+                for connection in self._lent:
+                    # Not cancel(), which holds up all threads of the process for as long as the server says nothing.
+                    connection.cancel_safe(timeout=_CANCEL_PATIENCE)
+                self._changed.wait_for(lambda: not self._lent, timeout=_READONLY_PATIENCE)
         self._drop_idle()
