@@ -18,6 +18,7 @@ from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, JournalError, RunStopped
 from repertory.llm.model import ModelRequest
+from repertory.loop.open_calls import open_calls
 from repertory.memory import MemoryMode
 from repertory.runs.accounting import Spending, Tally
 from repertory.supervisor import Supervisor
@@ -378,15 +379,21 @@ async def test_stopped_paused_and_resumed_together(postgres: PostgresServer) -> 
 
 @pytest.mark.parametrize("how", ["kill", "answer"])
 async def test_a_run_ends_once_its_lead_has_ended(how: str, postgres: PostgresServer) -> None:
-    """It would work for nobody; one whose lead was killed may go on with that, one that nobody waited for does not."""
+    """It would work for nobody; one whose lead was killed may go on with that, one that nobody waited for does not.
+
+    Only then its open calls have results.
+    """
     uri = postgres.emptied_journal()
 
     gate = Gate()
 
-    def lead(request: ModelRequest) -> object:
-        return call("delegate_start", agent="worker", task="Compute.") if len(request.messages) == 1 else "without"
+    async def lead(request: ModelRequest) -> object:
+        if len(request.messages) == 1:
+            return call("delegate_start", agent="worker", task="Compute.")
+        await gate.asked.wait()
+        return "without"
 
-    Script.worker = gate.answer
+    Script.worker, Script.helper = lambda _: call("delegate", agent="helper", task="Help."), gate.answer
     if how == "answer":
         Script.lead = lead
     async with machine(uri, "plain") as plain, machine(uri, "gpu", "gpu"):
@@ -402,6 +409,8 @@ async def test_a_run_ends_once_its_lead_has_ended(how: str, postgres: PostgresSe
             child = await below(plain, run.id)
             await until(in_state(plain, child, "stopped"))
         assert (await plain.journal.read_run(child)).cancelled == (how == "answer")
+        entries = await plain.journal.read_entries(child)
+        assert bool(open_calls(entries, ())) == (how == "kill")
 
 
 def test_what_is_left_goes_on_elsewhere(postgres: PostgresServer, run_async: RunAsync) -> None:

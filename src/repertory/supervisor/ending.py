@@ -100,11 +100,12 @@ class Ends:
                 else:
                     await claims.let_go(live)
                     self._runs.remove_tree(live)
-            elif live.parent is None:
-                await self.end_run(live, live.end_of_killed())
-            elif not any(run.killed for run in live.parent.lineage()):
+            elif live.parent is not None and any(run.killed for run in live.parent.lineage()):
+                pass  # it ends together with the killed run above it
+            elif live.started.parent_id is None or (live.parent is None and not (live.stop_asked or live.overdue)):
+                await self.end_run(live, live.end_of_killed())  # it may be resumed, or its lead on another machine
+            else:
                 await self._end_branch(live)
-            # otherwise it ends together with the killed run above it
         except JournalError as error:
             for other in {*self._runs.by_id.values(), live}:  # none of them can be recorded any more
                 if not other.ended.is_set():
