@@ -378,6 +378,28 @@ async def test_calls_of_the_last_turn_are_not_made(tmp_path: Any) -> None:
     assert result.error == ""
 
 
+async def test_whatever_was_recorded_is_played_to_its_end(tmp_path: Path) -> None:
+    """A run that ends with a search of the provider's, and without a word; one of repertory's own, with its trail."""
+    server = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    call = {"type": "tool_use", "id": "t", "name": "context_trail", "input": {}}
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "1. a log"}]},
+        {"role": "assistant", "content": [server]},
+    ]
+    [run] = read(write(tmp_path / "r.json", messages))
+    result = await played(run, ContextPolicy())
+    assert (result.error, len(result.view), run.tools) == ("", 2, ["context_trail_"])
+
+
+async def test_a_turn_that_nothing_follows_is_named() -> None:
+    """Which only a program can make: the loop ends there, but the recording does not."""
+    run = RecordedRun(id="r", file="", task="Go.", turns=tuple(Turn(content=(Text("So."),), results={}) for _ in "ab"))
+    result = await played(run, None)
+    assert (len(result.view), result.error[:27]) == (1, "turn 1 calls no tool, and n")
+
+
 def test_a_model_is_named_or_described_by_its_price_of_reads() -> None:
     """A preset keeps the usual multiples; a named model is looked up; binding can be had of either."""
     [prices] = profile_named("r=0.025").prices

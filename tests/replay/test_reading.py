@@ -75,6 +75,18 @@ def test_an_indented_document_is_read_as_well(tmp_path: Path) -> None:
     assert (run.id, shape(run)) == ("one", EXPECTED)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_other_encodings_of_unicode_are_read(encoding: str, tmp_path: Path) -> None:
+    """As PowerShell writes them, with lines that end in CRLF; control: of another encoding nothing is guessed."""
+    path = tmp_path / "set.jsonl"
+    lines = json.dumps([{"role": "user", "content": "für"}, *MESSAGES[1:]], ensure_ascii=False) + "\r\n"
+    path.write_bytes((lines * 2).encode(encoding))
+    assert [(run.id, run.task) for run in read(path)] == [("set:1", "für"), ("set:2", "für")]
+    path.write_bytes(lines.encode("latin-1"))
+    [error] = read_recordings(path)
+    assert "it is not JSON: 'utf-8' codec can't decode byte 0xfc" in str(error)
+
+
 def test_a_collection_has_a_run_on_each_line(tmp_path: Path) -> None:
     """With their own ids, or numbered."""
     runs = read(write(tmp_path / "set.jsonl", {"id": "a", "messages": MESSAGES}, MESSAGES))
@@ -286,6 +298,20 @@ def test_pictures_and_unknown_blocks_survive(tmp_path: Path) -> None:
     assert run.turns[0].results["a"].content == (Image({"type": "url", "url": "u"}),)
 
 
+def test_what_a_user_sent_is_said_whatever_it_is(tmp_path: Path) -> None:
+    """Results of calls from before the recording, also an empty one; the text of a document; else the block's type."""
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "tide_4242"}}
+    late = {"type": "tool_result", "tool_use_id": "z"}
+    messages = [
+        {"role": "user", "content": [{**late, "content": "error 40417"}, {"type": "image_url", "image_url": {}}]},
+        {"role": "assistant", "content": "Go on."},
+        {"role": "user", "content": [{**late, "content": " "}, document]},
+        {"role": "assistant", "content": "Done."},
+    ]
+    [run] = read(write(tmp_path / "one.json", messages))
+    assert (run.task, run.turns[0].said) == ("error 40417\n\n[image_url]", ("[tool_result]", "tide_4242"))
+
+
 def test_calls_of_the_oldest_chat_shape_are_read(tmp_path: Path) -> None:
     """One function call a turn, without ids; arguments that are no JSON are kept as they are."""
     messages = [
@@ -316,11 +342,13 @@ def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     """Some recorders cut text in the middle of a pair; a whole pair stays what it is."""
     path = tmp_path / "one.json"
     path.write_text(
-        r'[{"role": "user", "content": "a\ud83d b\ude00 c\ud83d\ude00 d"}, {"role": "assistant", "content": "e"}]',
+        r'[{"role": "user", "content": "a\ud83d b\ude00 c\ud83d\ude00 d"}, {"role": "assistant", "content": '
+        r'[{"type": "tool_use", "id": "c", "name": "read", "input": {"path\ud83d": "\ude00"}}]}]',
         encoding="utf-8",
     )
     [run] = read(path)
     assert run.task == "a\ufffd b\ufffd c\U0001f600 d"
+    assert run.turns[0].content == (ToolUse("c", "read", {"path\ufffd": "\ufffd"}),)
 
 
 @pytest.mark.parametrize("lines", [0.0, 0.01, 0.5, 1.5, 2.99])
@@ -457,7 +485,7 @@ def test_a_session_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path: Pat
         (b"", "expected recorded runs, got an empty file"),
         (b"no json", "it is not JSON: invalid character"),
         (b"{\n  no json\n}\n", "line 1: it is not JSON"),
-        (b"\xff\xfe\n\xff", "line 1: it is not JSON"),
+        (b"\xff\n\xff", "line 1: it is not JSON"),
         (b"no json\n7\nno json\n", "line 1: it is not JSON"),
         (b"SQLite format 3\0\n7\n{}\n", "expected JSON or JSONL, got an SQLite database"),
         (gzip.compress(b"[7, 8")[:-9], "expected gzipped data with its end, got a file that was cut off"),

@@ -12,7 +12,7 @@ import msgspec
 
 from repertory.errors import PromptTooLong
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Text, Thinking, ToolUse, tool_uses
+from repertory.llm.messages import Text, Thinking, ToolUse, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, Usage
 from repertory.llm.profiles import ModelProfile
 from repertory.replay.billing import Biller, Position
@@ -112,7 +112,9 @@ class ReplayModel:
         content = turn.content
         reasoning = _reasoning(positions[-1])  # before anything is awaited: requests for summaries move the positions
         if last:  # no request showed the results of its calls
-            content = tuple(block for block in content if not isinstance(block, ToolUse)) or (Text(_END),)
+            content = tuple(block for block in content if not isinstance(block, ToolUse))
+            if not text_of(content).strip():  # only words end a run
+                content += (Text(_END),)
         else:
             for said in turn.said:
                 await self._say(said)

@@ -116,7 +116,7 @@ async def play(
     rereads: list[float] = []
     frame: ModelRequest | None = None
     handle: list[Run[Any]] = []
-    error: RunFailed | None = None
+    failed: BaseException | None = None
 
     def judge(iteration: int, request: ModelRequest, usage: Usage) -> None:
         nonlocal frame
@@ -146,10 +146,12 @@ async def play(
             handle.append(await supervisor.spawn(agent, run.task, run_id=_RUN_ID))
             try:
                 await handle[0].wait_result()
-            except RunFailed as failed:
-                error = failed
+            except RunFailed as error:
+                failed = error.__cause__ or error
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(_RUN_ID)]
         events = [from_record(record) for _, record in await journal.read_events(_RUN_ID)]
+    if failed is None and model.asked < len(run.turns):
+        failed = RecordingError(f"turn {model.asked} calls no tool, and nobody spoke after it: the run ended there")
     for turns, usage in model.beside:
         seen.costs[turns - 1] += cost_of(profile, usage)
         seen.usage += usage
@@ -164,13 +166,13 @@ async def play(
         plain_usage=plain.usage,
         rereads=rereads,
         meaning=meter.found,
-        invalid=model.broken + (error is not None and isinstance(error.__cause__, InvalidRequest)),
+        invalid=model.broken + isinstance(failed, InvalidRequest),
         refused=model.refused,
         decisions=Counter(decision.kind for decision in decisions),
         cleared_tokens=sum(decision.arithmetic.cleared_tokens for decision in decisions),
         summaries=handle[0].statistics().summaries,
         build_seconds=[event.build_seconds for event in events if isinstance(event, IterationStarted)],
-        error="" if error is None else str(error.__cause__ or error),
+        error="" if failed is None else str(failed),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
 import stat
 import zlib
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from repertory._json_text import decode_text
+from repertory._json_text import decode_received
 from repertory.errors import RecordingError
 from repertory.replay.formats import read_document
 from repertory.replay.recording import RecordedRun
@@ -18,7 +20,6 @@ from repertory.replay.sessions import Session, is_session
 MAX_FILE = 2**30  # bytes, packed and unpacked: files are held in memory
 _GZIP = b"\x1f\x8b"
 _SQLITE = b"SQLite format 3\0"
-_BOM = b"\xef\xbb\xbf"
 _NO_ANSWER = "expected at least one message of the assistant, got none"
 
 
@@ -43,7 +44,7 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
     if data.startswith(_SQLITE):
         yield RecordingError(f"{path}: expected JSON or JSONL, got an SQLite database")
     elif data.strip():
-        yield from _runs(data.removeprefix(_BOM), path)
+        yield from _runs(_as_utf8(data.removeprefix(codecs.BOM_UTF8)), path)
     elif whole:
         yield RecordingError(f"{path}: expected recorded runs, got an empty file")
     if not whole:
@@ -77,7 +78,7 @@ def _runs(data: bytes, path: Path) -> Iterator[RecordedRun | RecordingError]:
 def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
     """Yield the documents in a file, or errors in their places, each with where it is and its line number or 0."""
     try:
-        yield str(path), 0, decode_text(data)
+        yield str(path), 0, decode_received(data)
         return
     except ValueError as error:
         if b"\n" not in data.strip():
@@ -90,7 +91,7 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
             continue
         where = f"{path}: line {number}"
         try:
-            document = decode_text(line)
+            document = decode_received(line)
         except ValueError as error:
             document = RecordingError(f"{where}: {error}")
         else:
@@ -100,6 +101,12 @@ def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
             yield from pending
             pending.clear()
     yield from pending[:1]  # a single broken document, not one problem for each of its lines
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """Convert what PowerShell, say, has written in UTF-16."""
+    encoding = json.detect_encoding(data)
+    return data if encoding == "utf-8" else data.decode(encoding, "replace").encode()
 
 
 def _read(path: Path) -> bytes:
@@ -139,7 +146,7 @@ def _unpack(data: bytes) -> tuple[bytes, bool]:
 def _without_partial_line(data: bytes) -> bytes:
     before, _, last = data.rpartition(b"\n")
     try:
-        decode_text(last)
+        decode_received(last)
     except ValueError:
         return before
     return data

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from repertory.context.projector import FRAME
 from repertory.llm.messages import (
     Block,
     Image,
@@ -17,10 +18,11 @@ from repertory.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    text_of,
+    encode_block,
     tool_uses,
 )
 from repertory.llm.model import Usage
+from repertory.replay.words import words_of
 from repertory.tools.output import NO_OUTPUT, clean_text
 
 NO_RESULT = "[no result was recorded]"
@@ -166,7 +168,7 @@ class _Ids:
 def _legal_blocks(content: Sequence[Block], ids: _Ids) -> Iterator[Block]:
     for block in content:
         if isinstance(block, ToolUse):
-            yield ToolUse(ids.new(block.id), _ILLEGAL.sub("_", block.name)[:128] or "tool", block.input)
+            yield ToolUse(ids.new(block.id), _legal_name(block.name), block.input)
         elif isinstance(block, Text):
             if block.text.strip():
                 yield Text(clean_text(block.text)[0])
@@ -174,20 +176,22 @@ def _legal_blocks(content: Sequence[Block], ids: _Ids) -> Iterator[Block]:
             yield block
 
 
+def _legal_name(recorded: str) -> str:
+    name = _ILLEGAL.sub("_", recorded)[:128] or "tool"
+    return f"{name}_" if name == FRAME else name  # a run of repertory's own: the loop that plays it makes such calls
+
+
 def _with_answers(turn: Turn, content: Sequence[Block], ids: _Ids) -> Turn:
     results, said = dict(turn.results), list(turn.said)
     calls = {use.id for use in tool_uses(turn.content)}
     for block in content:
-        if not isinstance(block, ToolResult):
-            said.extend(_words([block]))
-            continue
-        waiting = calls - results.keys()
+        recorded = ids.made.get(block.tool_use_id, []) if isinstance(block, ToolResult) else []
         # Parallel calls may share an id: they are answered in their order.
-        call = next((each for each in ids.made.get(block.tool_use_id, ()) if each in waiting), None)
-        if call is not None:
+        call = next((each for each in recorded if each in calls - results.keys()), None)
+        if isinstance(block, ToolResult) and call is not None:
             results[call] = ToolResult(call, _as_returned(block.content), is_error=block.is_error)
         else:
-            said.extend(_words([Text(text_of(block))]))
+            said.extend(_words([block]))
     return msgspec.structs.replace(turn, results=results, said=tuple(said))
 
 
@@ -207,7 +211,9 @@ def _as_returned(content: str | tuple[Block, ...]) -> str | tuple[Text | Image |
 
 def _words(content: Iterable[Block]) -> Iterator[str]:
     for block in content:
-        text = clean_text(block.text)[0] if isinstance(block, Text) else f"[{type(block).__name__.lower()}]"
+        text = clean_text(words_of(block))[0]
+        if not text.strip() and not isinstance(block, Text):
+            text = f"[{clean_text(str(encode_block(block)['type']))[0]}]"
         if text.strip():
             yield text
 
