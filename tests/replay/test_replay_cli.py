@@ -259,7 +259,7 @@ def test_agreement_is_asked_of_a_model_that_is_named(tmp_path: Path) -> None:
     assert set(found) - set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8"))) == set()
     assert json.loads(replay(*words, "--json", cwd=tmp_path).out) == found
     table = replay(*words, cwd=tmp_path).out
-    assert "3 turns, offline, seed 0" in table
+    assert re.search(r"^3 turns, offline, seed 0, cost \$\d\S*:$", table, re.MULTILINE)
     assert re.search(r"the same tools +\d+\.\d% +100\.0%", table)
 
 

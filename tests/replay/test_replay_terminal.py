@@ -92,9 +92,9 @@ def test_without_ctrl_c_it_comes_to_its_end(recording: Path) -> None:
     assert counts[-1] > TURNS
 
 
-@pytest.mark.parametrize(("typed", "asked"), [(b"n\n", False), (b"y\n", True)])
+@pytest.mark.parametrize(("typed", "asked"), [(b"n\n", False), (b"\x04", False), (b"y\n", True)])
 def test_a_person_is_asked_before_anything_is_spent(typed: bytes, asked: bool, tmp_path: Path) -> None:
-    """The price stands in the question; no asks nothing, and yes asks."""
+    """The price stands in the question; no and Ctrl-D ask nothing, and yes asks."""
     path = write(tmp_path / "long.json", as_messages(long_run(40)))
     ours, theirs = pty.openpty()
     words = ["replay", str(path), "--policy", "strict", "--agree", "2", "--model", "offline"]

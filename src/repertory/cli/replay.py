@@ -139,15 +139,19 @@ def _agree(
 
 def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool) -> None:
     """Say what asking costs, and continue only if the user agrees."""
-
     cost = f"at most {output.dollars(price)}" if model.profile.known else "an unknown amount"
     what = f"{3 * len(samples)} requests to {output.one_line(model.name)} cost {cost}"
     if yes:
         output.say(what)
     elif not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigurationError(f"{what}; there is no terminal to ask at, so pass --yes")
-    elif not typer.confirm(f"{what}. Send them?", err=True):
-        raise typer.Exit(output.OK)
+    else:
+        try:
+            agreed = typer.confirm(f"{what}. Send them?", err=True)
+        except typer.Abort:  # Ctrl-D
+            agreed = False
+        if not agreed:
+            raise typer.Exit(output.OK)
 
 
 # --- output for a person: runs, the sums over them, the longest run's context ------------------------------
@@ -202,7 +206,8 @@ def _print_agreement(screen: Console, result: dict[str, Any]) -> None:
         [label, _share(result[f"{part}_view"]), _share(result[f"{part}_record"])]
         for label, part in (("the same tools", "tools"), ("the same key arguments", "arguments"))
     ]
-    output.show(screen, f"{result['samples']} turns, {output.one_line(result['model'])}, seed {result['seed']}:")
+    name, cost = output.one_line(result["model"]), output.cost(result["cost"], result["samples"])
+    output.show(screen, f"{result['samples']} turns, {name}, seed {result['seed']}, cost {cost}:")
     output.print_table(
         screen, ["THE NEXT STEP HAS", "VIEW, RECORD", "RECORD, RECORD"], rows, "VIEW, RECORD|RECORD, RECORD"
     )
