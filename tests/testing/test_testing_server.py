@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 from typing import Any
@@ -19,7 +20,7 @@ from repertory.errors import ConfigurationError
 from repertory.llm import Text, ToolUse, profile_for
 from repertory.offline import OfflineModel
 from repertory.testing import FunctionModel, ScriptedModel, open_messages_server
-from repertory.testing.faults import Refuse, Reset, Truncate, overloaded
+from repertory.testing.faults import Drip, Fault, Refuse, Reset, Truncate, overloaded
 from repertory.testing.wire import decode_request
 
 HEADERS = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
@@ -259,6 +260,29 @@ def test_what_is_no_fault_is_refused(run_async: RunAsync) -> None:
                     raise LookupError("it was opened")
 
     run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("fault", "streams", "says"),
+    [
+        (Truncate(after=9), True, "Truncate(after=9) comes after the end of the answer, which has 7 events"),
+        (Truncate(after=7), True, "which has 7 events"),
+        (Drip(0.0), False, "Drip(seconds=0.0) spoils a stream, and met a request that asks for none: /v1/messages"),
+        (Reset(after=1), False, "spoils a stream"),
+    ],
+)
+def test_a_fault_that_cannot_come_ends_the_test(run_async: RunAsync, fault: Fault, streams: bool, says: str) -> None:
+    """It would pass without it; control: a fault at the last event comes."""
+
+    async def main(fault: Fault) -> None:
+        async with open_messages_server(FunctionModel(lambda _: "ok"), faults=[fault]) as server:
+            body = {**BODY, "stream": streams}
+            await anyio.to_thread.run_sync(lambda: post(server.url, body), abandon_on_cancel=True)
+
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        run_async(main, fault)
+    if streams:
+        run_async(main, Truncate(after=6))
 
 
 def test_a_request_is_read_as_it_was_sent() -> None:

@@ -101,10 +101,13 @@ async def serve_connection(stream: anyio.abc.SocketStream, handler: Handler) -> 
             return
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                reply = Reply(stream, connection)
                 try:
-                    await Reply(stream, connection).json(error.error_status_hint, {"error": str(error)})
-                except Gone:
+                    await reply.json(error.error_status_hint, {"error": str(error)})
+                    await stream.send_eof()
+                except (Gone, anyio.BrokenResourceError):
                     return
+                await reply.wait_gone()  # closing with something unread would reset the connection, before it is read
 
 
 async def _next_request(stream: anyio.abc.SocketStream, connection: h11.Connection) -> HttpRequest | None:

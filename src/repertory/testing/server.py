@@ -17,6 +17,7 @@ import anyio.abc
 import msgspec
 
 from repertory._choices import check_type
+from repertory.errors import ConfigurationError
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Thinking
 from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
@@ -161,10 +162,12 @@ class MessagesServer:
             if isinstance(fault, Reset) and fault.after == 0:
                 record(0)
                 reply.reset()
+            counting = path.endswith("count_tokens")
+            if fault is not None and (counting or not body.get("stream")):
+                raise ConfigurationError(f"{fault} spoils a stream, and met a request that asks for none: {path}")
             check_headers(request.headers, api_key=self._api_key)
             profile = self._profile_of(body)
             betas = tuple(beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",") if beta.strip())
-            counting = path.endswith("count_tokens")
             check_body(body, profile=profile, betas=frozenset(betas), counting=counting)
             valid, dropped = self._binder.check(body, profile=profile, betas=frozenset(betas))
             shown, edits = edit_context(valid, profile)
@@ -256,7 +259,10 @@ def _count(sent: Json, shown: Json) -> Json:
 
 
 async def _stream(reply: Reply, events: Iterable[Json], fault: Fault | None, begun: Callable[[], None]) -> None:
-    for number, event in enumerate(events):
+    every = list(events)
+    if getattr(fault, "after", 0) >= len(every):
+        raise ConfigurationError(f"{fault} comes after the end of the answer, which has {len(every)} events")
+    for number, event in enumerate(every):
         match fault:
             case Reset(after=after) if number == after:
                 reply.reset()
@@ -329,7 +335,8 @@ async def open_messages_server(
         The server; pass its ``url`` as a model's ``base_url``.
 
     Raises:
-        ConfigurationError: ``faults`` are no list of faults.
+        ConfigurationError: ``faults`` are no list of faults, or one could not spoil the request that it met: a fault
+            of a stream that was not asked for, or that ended before.
         Exception: What the responder raises cancels the block, and is raised by it.
     """
     check_type("open_messages_server: faults", faults, Iterable, "a list of faults")
