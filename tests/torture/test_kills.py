@@ -52,7 +52,7 @@ def test_calls_that_nobody_allowed_and_decisions_that_are_lost_are_caught(tmp_pa
 
 
 def test_the_checker_of_approvals_compares_both_sides(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Negative control: an effect more, one less, other decisions, and one that is lost."""
+    """Negative control: an effect more, one less, other decisions, one that is lost, and a message."""
     database, account = tmp_path / "journal.db", tmp_path / "account.txt"
     run_approvals(
         database=str(database),
@@ -75,6 +75,7 @@ def test_the_checker_of_approvals_compares_both_sides(tmp_path: Path, capfd: pyt
         ([*lines, f"{done} ".replace("order0", "order9").strip()], "has no result"),
         ([*lines, f"told {call_id} denied 7"], "it was said 'denied 7'"),
         ([*lines, told], "was decided 2 times"),
+        ([*lines, "said word-lost"], "word-lost was said and is read 0 times"),
     ]:
         assert any(words in problem for problem in approval_problems(database, changed))
     with closing(sqlite3.connect(database)) as connection, connection:

@@ -1,7 +1,8 @@
 """Calls that wait for a person or for their result, in processes that are killed; and what must be true of them.
 
-The decisions change with every process, and each return of ``approve``, ``deny`` and ``give_result`` is written down
-outside of the process. So decisions that are forgotten or asked for twice, and calls made without one, are found.
+The decisions change with every process, and each return of ``approve``, ``deny``, ``give_result`` and ``send`` is
+written down outside of the process. So decisions that are forgotten or asked for twice, calls made without one, and
+messages that are lost or read twice are found.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,20 +22,22 @@ import anyio
 
 from repertory.agents import Agent, Limits
 from repertory.errors import RunError
-from repertory.llm.messages import ToolResult
+from repertory.llm.messages import Text, ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.supervisor import Run
 from repertory.testing import FunctionModel, call
 from repertory.testing.models import Answer
 from repertory.tools import ResultLater, Tool, ToolContext, tool
-from repertory.torture.judging import read_results
+from repertory.torture.judging import read_results, read_transcripts
 
 Lie = Literal["", "unasked", "early"]
 """What a control does wrong: a tool needs no approval; or a decision is written down before it is durable."""
 
 TOOLS: Final = ("pay", "book", "order")
 EDITED: Final = 1000  # added to an amount when an approval changes it
+_WORD: Final = "word-"  # how each message begins
+_TALKS: Final = 0.3  # share of decisions before which somebody says something
 
 
 def asking_agent(tell: Callable[[str], None], *, steps: int, pause: float, lie: Lie = "") -> Agent:
@@ -83,21 +87,28 @@ def asking_agent(tell: Callable[[str], None], *, steps: int, pause: float, lie: 
 
 
 async def decide_for_ever(run: Run[Any], tell: Callable[[str], None], pause: float, lie: Lie) -> None:
-    """Decide waiting calls at random, and write down accepted decisions, until cancelled."""
+    """Decide waiting calls at random, say something before some, and write down what was accepted, until cancelled."""
     chance = random.Random(os.urandom(8))
+
+    async def act(what: str, do: Callable[[], Any]) -> None:
+        if lie == "early":
+            tell(what)
+            await anyio.sleep(4 * pause)
+        await do()
+        if lie != "early":
+            tell(what)
+
     while True:
         for each in run.waiting():
             await anyio.sleep(chance.random() * pause)
             what, decide = _mind(run, each, chance)
-            if lie == "early":
-                tell(f"told {each.call_id} {what}")
-                await anyio.sleep(4 * pause)
+            word = f"{_WORD}{os.urandom(8).hex()}"
             try:
-                await decide()
+                if chance.random() < _TALKS:  # now, as the run does not end before the call is decided
+                    await act(f"said {word}", partial(run.send, word))
+                await act(f"told {each.call_id} {what}", decide)
             except RunError:
                 continue  # the run is about to be resumed, or there is an earlier result
-            if lie != "early":
-                tell(f"told {each.call_id} {what}")
         await anyio.sleep(pause / 4)
 
 
@@ -120,7 +131,7 @@ def approval_problems(database: Path, account: Sequence[str]) -> list[str]:
 
     Args:
         database: The journal.
-        account: The account outside of the process: a line for each effect and for each accepted decision.
+        account: The account outside of the process: a line for each effect, accepted decision and message.
     """
     words = [line.split(" ") for line in account]
     effects: dict[str, list[tuple[int, str]]] = {}
@@ -172,6 +183,15 @@ def approval_problems(database: Path, account: Sequence[str]) -> list[str]:
             found.append(f"{call_id} was allowed, and never done")
         if interrupted and not call_id.startswith("pay"):
             found.append(f"{call_id} was left undone")
+    heard = {line[1] for line in words if line[0] == "said"}
+    read = Counter(
+        block.text
+        for turns in read_transcripts(database).values()
+        for _, content in turns
+        for block in content
+        if isinstance(block, Text) and block.text.startswith(_WORD)
+    )
+    found += [f"{word} was said and is read {read[word]} times" for word in heard | set(read) if read[word] != 1]
     for call_id, times in Counter(call_id for call_id, _ in told).items():
         if times > 1:
             found.append(f"{call_id} was decided {times} times")
