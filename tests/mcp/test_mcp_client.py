@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,13 +21,18 @@ import mcp_types as types
 import pytest
 import trio.testing
 
+import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, ToolSetUnavailable
-from repertory.llm.messages import Image
+from repertory.llm import text_of
+from repertory.llm.anthropic import AnthropicModel
+from repertory.llm.messages import Image, ToolResult
+from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.mcp import McpServer
 from repertory.mcp.results import to_tool_output
 from repertory.mcp.transport import keep_last_lines
+from repertory.testing import call, open_messages_server
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")
@@ -260,12 +265,12 @@ for line in sys.stdin:
 
 
 def test_an_odd_server_fills_nothing_and_has_the_tools_that_can_be_called(run_async: RunAsync) -> None:
-    """Without a name none can; a line without an end, and what it says of its progress, is cut."""
+    """Without a name none can, and no two have the same; an endless line, and what it says of its progress, is cut."""
     said: list[str] = []
 
     async def main() -> None:
         async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
-            assert {*tools} == {"go", "g_o", "checked"}
+            assert {*tools} == {"go", "g_o", "g_o_2", "checked"}
             context = ToolContext(progress=said.append)
             assert (await call_tool(tools["go"], context=context)).content == "gone"
         assert {len(each) for each in said} <= {500}
@@ -354,11 +359,66 @@ def test_an_error_with_the_code_of_a_lost_connection_is_only_an_error(run_async:
     async def main() -> None:
         async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
             for call in (1, 2):
-                output = await call_tool(tools["g_o"])
+                output = await call_tool(tools["g_o_2"])
                 assert output.status == "error"
                 assert f"out of paper in call {call}" in output.text
 
     run_async(main)
+
+
+LIBERAL = """
+import json, sys
+string = {"type": "string"}
+texts = [{"properties": {"text": string}}, {"properties": {"url": string, "text": {"const": 1}}}]
+schemas = {
+    "attach": {"type": "object", "anyOf": [*texts, {"$ref": "#/$defs/file"}, True], "$defs": {"file": texts[0]}},
+    "list": {"type": "object", "properties": {"filter[id]": {}, "filter id": {}, "": {}}, "required": ["filter[id]"]},
+}
+for line in sys.stdin:
+    asked = json.loads(line)
+    answer = {"error": {"code": -32601, "message": "no"}}
+    if asked["method"] == "initialize":
+        info = {"name": "liberal", "version": "1"}
+        version = asked["params"]["protocolVersion"]
+        answer = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
+    if asked["method"] == "tools/list":
+        answer = {"result": {"tools": [{"name": name, "inputSchema": schema} for name, schema in schemas.items()]}}
+    if asked["method"] == "tools/call":
+        answer = {"result": {"content": [], "structuredContent": asked["params"]["arguments"]}}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+def test_schemas_that_the_messages_api_refuses_are_put_in_another_way(run_async: RunAsync) -> None:
+    """It would refuse every request because of one of them: alternatives on top, and names with brackets."""
+    seen: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> ModelResponse | str:
+        seen.append(request)
+        if len(seen) == 1:
+            return call("list", filter_id_=1, filter_id=2, _=3)
+        return "".join(
+            text_of(block.content) for block in request.messages[-1].content if isinstance(block, ToolResult)
+        )
+
+    async def main() -> str:
+        async with open_messages_server(answer) as server:
+            model = AnthropicModel("claude-haiku-4-5", base_url=server.url, api_key="none")
+            agent = rp.Agent("clerk", tools=[McpServer("liberal", [sys.executable, "-c", LIBERAL])])
+            async with aclosing(model), rp.open_supervisor(model=model) as supervisor:
+                return await (await supervisor.spawn(agent, "go")).wait_result()
+
+    assert json.loads(run_async(main)) == {"filter[id]": 1, "filter id": 2, "": 3}
+    attach, listing = seen[0].tools
+    assert attach.input_schema["properties"] == {
+        "text": {"anyOf": [{"type": "string"}, {"const": 1}]},
+        "url": {"type": "string"},
+    }
+    assert attach.description.startswith(
+        'attach\n\nThe arguments must also fit this JSON schema: {"anyOf":[{"properties":'
+    )
+    assert listing.input_schema["required"] == ["filter_id_"]
 
 
 LOUD = """

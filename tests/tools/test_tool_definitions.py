@@ -439,32 +439,3 @@ def test_a_schema_of_an_older_draft_is_taken_only_where_it_is_one_of_the_newest_
     foreign_definition("move", "", {"properties": {"to": {"type": "array", "prefixItems": pair}}})
     with pytest.raises(ConfigurationError, match="tool 'move' cannot be checked, as its schema is none"):
         foreign_definition("move", "", {"properties": {"to": {"type": "array", "items": pair}}})
-
-
-def test_a_choice_of_schemas_for_all_arguments_is_shown_as_one() -> None:
-    """The API refuses every request with such a tool; who wrote the schema checks what goes together."""
-    made = foreign_definition(
-        "find",
-        "",
-        {
-            "properties": {"in": {"type": "string"}},
-            "oneOf": [
-                {"properties": {"id": {"type": "integer"}, "in": {"type": "integer"}}, "required": ["id"]},
-                {"$ref": "#/$defs/Named"},
-            ],
-            "allOf": [{"properties": {"limit": {"type": "integer"}}, "required": ["limit"]}] * 2,
-            "$defs": {"Named": {"properties": {"name": {"type": "string"}}}},
-        },
-    )
-    text, whole = {"type": "string"}, {"type": "integer"}
-    assert made.input_schema["properties"] == {"in": text, "id": whole, "name": text, "limit": whole}
-    assert made.input_schema["required"] == ["limit"]
-    assert not made.input_schema.keys() & {"oneOf", "allOf", "anyOf"}
-
-
-def test_a_schema_with_an_argument_that_the_api_does_not_accept_is_refused() -> None:
-    """It would refuse every request with such a tool; within an argument any name is fine."""
-    inside = {"type": "object", "properties": {"filter[id]": {}}}
-    foreign_definition("find", "", {"properties": {"filter.id-1": inside}})
-    with pytest.raises(ConfigurationError, match=r"an argument's name must have 1 to 64 .* got 'filter\[id\]'"):
-        foreign_definition("find", "", {"properties": {"filter[id]": {}}})

@@ -31,7 +31,7 @@ from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
 from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP
 from repertory.tools.output import ResultLater, one_line, redact
-from repertory.tools.schema import LONGEST_NAME, foreign_definition
+from repertory.tools.schema import LONGEST_NAME, NAME, fit_names, foreign_definition
 from repertory.tools.tool_sets import Lifetime
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 CONNECT_TIMEOUT: Final = 30.0  # seconds; a command that downloads its server at the first start takes some time
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # characters that the Messages API does not allow in the name of a tool
 _MOST_PAGES = 100  # of the list of tools
 _MOST_TOOLS: Final = 1_000  # of one server; so many definitions fill the largest window
 _DESCRIPTION: Final = 10_000  # characters of a tool's description, which each request repeats
@@ -184,6 +183,14 @@ class _Started(Protocol):
     def started(self, value: None = None) -> None: ...
 
 
+class _Remote(msgspec.Struct, frozen=True):
+    """A tool as its server knows it."""
+
+    name: str
+    effect: Effect
+    arguments: Mapping[str, str]  # the server's names of those arguments that have another name here
+
+
 class _Connection:
     """The connection to one server. One task opens and holds it; any task may call through it."""
 
@@ -320,9 +327,11 @@ class _Connection:
         made: dict[str, Tool] = {}
         if len(offered) > _MOST_TOOLS:
             log(logging.WARNING, "mcp.tools.dropped", server=self._server.name, tools=len(offered) - _MOST_TOOLS)
-        for tool in offered[:_MOST_TOOLS]:
-            name = _UNFIT.sub("_", tool.name)[:LONGEST_NAME]
-            if not name or name in made:
+        offered = offered[:_MOST_TOOLS]
+        names = fit_names([tool.name for tool in offered], NAME, LONGEST_NAME)
+        for tool in offered:
+            name = names[tool.name]
+            if not tool.name or name in made:
                 log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name)
                 continue
             description = first_chars(tool.description or tool.title or tool.name, _DESCRIPTION)
@@ -335,7 +344,7 @@ class _Connection:
             effect = self._server.effects.get(tool.name, hinted)
             made[name] = Tool(
                 name=name,
-                function=partial(self._call, tool.name, effect),
+                function=partial(self._call, _Remote(tool.name, effect, definition.foreign_names)),
                 definition=definition,
                 effect=effect,
                 deadline=self._server.deadline,
@@ -344,13 +353,13 @@ class _Connection:
             )
         return list(made.values())
 
-    async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
+    async def _call(self, tool: _Remote, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
         """Call a tool. Call it once more if the connection was lost during the call and the call may be repeated."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import INVALID_PARAMS, PARSE_ERROR
         from pydantic import ValidationError
 
-        answer, may_repeat = context.answer, effect in ("pure", "idempotent")
+        answer, may_repeat = context.answer, tool.effect in ("pure", "idempotent")
         for again in (may_repeat, False):
             client = await self._connected()
             forgotten = self._forgotten
@@ -369,7 +378,7 @@ class _Connection:
                         return self._unanswered()
                     # The state that the server gave us may be valid only for one process, or for some minutes.
                     if may_repeat:
-                        return await self._call(tool, effect, arguments, msgspec.structs.replace(context, answer=None))
+                        return await self._call(tool, arguments, msgspec.structs.replace(context, answer=None))
                     return self._interrupted(
                         f"A person answered what server {self._server.name} had asked, but the server does not know of "
                         f"its question any more: {error.message}."
@@ -408,7 +417,7 @@ class _Connection:
         return self._client
 
     async def _ask(
-        self, client: Client, tool: str, arguments: Json, context: ToolContext, answer: GivenAnswer | None
+        self, client: Client, tool: _Remote, arguments: Json, context: ToolContext, answer: GivenAnswer | None
     ) -> ToolOutput | ResultLater:
         from mcp_types import InputRequiredResult
 
@@ -421,8 +430,8 @@ class _Connection:
         state = None if answer is None else answer.state["request_state"]
         for pause in chain(_POLLS, repeat(_POLLS[-1])):
             result = await client.session.call_tool(
-                tool,
-                arguments,
+                tool.name,
+                {tool.arguments.get(name, name): value for name, value in arguments.items()},
                 progress_callback=tell,
                 meta=meta,
                 input_responses=given,

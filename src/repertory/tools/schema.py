@@ -7,7 +7,8 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain, count
 from types import UnionType
 from typing import Any, Final, cast
 
@@ -16,7 +17,7 @@ import msgspec
 from repertory._choices import check_pattern
 from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields, thaw
-from repertory._json_text import encode_other
+from repertory._json_text import encode_other, json_text
 from repertory._json_types import can_be_sent, resolve, schema_of, why_not
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
@@ -25,10 +26,12 @@ from repertory.tools.docstrings import read_docstring
 
 LONGEST_NAME: Final = 128
 NAME: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST_NAME}}}")  # names that the Messages API accepts
+_LONGEST_ARGUMENT: Final = 64
 # Names of arguments that it accepts: "input_schema.properties: Property keys should match pattern …". It looks at those
 # of the arguments alone, not within them, and one that does not fit makes it refuse every request.
-_ARGUMENT: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-_ARGUMENT_WORDS: Final = "have 1 to 64 of the characters a-z A-Z 0-9 _ . -"
+ARGUMENT: Final = re.compile(rf"[a-zA-Z0-9_.-]{{1,{_LONGEST_ARGUMENT}}}")
+_ARGUMENT_WORDS: Final = f"have 1 to {_LONGEST_ARGUMENT} of the characters a-z A-Z 0-9 _ . -"
+_NOT_ON_TOP: Final = ("oneOf", "anyOf", "allOf")  # keywords that the Messages API refuses beside the arguments
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -41,6 +44,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             else wrote the schema and checks by it: the function then takes all of them as one, ``arguments``.
         context_parameter: The parameter that receives the ``ToolContext``; None if there is none.
         signature: ``name(argument: type = default, …)`` with the types of JSON schema.
+        foreign_names: How somebody else's schema names the arguments that were renamed for the API, by the new names.
     """
 
     description: str
@@ -48,9 +52,10 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     arguments: type[msgspec.Struct] | None
     context_parameter: str | None
     signature: str
+    foreign_names: dict[str, str] = {}
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "input_schema")
+        freeze_fields(self, "input_schema", "foreign_names")
 
 
 def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str, Any]) -> Definition:
@@ -105,29 +110,55 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
 def foreign_definition(name: str, description: str, input_schema: Json) -> Definition:
     """The definition of a tool whose schema somebody else wrote, such as an MCP server.
 
-    Its function takes ``arguments``, unchanged and all as one, and ``context``. The API refuses a choice of schemas for
-    all arguments; the model is shown the arguments of all of them instead, and whoever wrote the schema checks.
+    Its function takes ``arguments``, unchanged and all as one, and ``context``. What the API would refuse is put in
+    another way: alternatives beside the arguments go into the description, and arguments get names that it accepts.
 
     Raises:
-        ConfigurationError: The schema is not valid by draft 2020-12, or names an argument as the API does not accept
-            it. The API may refuse a whole request because of it.
+        ConfigurationError: The schema is not valid by draft 2020-12. The API may refuse a whole request because of it.
     """
     _checker(input_schema, f"tool {name!r}", formats=False)  # its patterns may be JavaScript's, not Python's
-    schema: Json = {"properties": {}, "required": [], **input_schema, "type": "object"}
-    for key in ("allOf", "anyOf", "oneOf"):
-        for part in [resolve(each, schema) for each in schema.pop(key, ())]:
-            schema["properties"] = {**part.get("properties", {}), **schema["properties"]}
-            if key == "allOf":
-                schema["required"] = list(dict.fromkeys([*schema["required"], *part.get("required", ())]))
-    for argument in schema["properties"]:
-        check_pattern(f"tool {name!r}: an argument's name", argument, _ARGUMENT, _ARGUMENT_WORDS)
+    rules: Json = {word: input_schema[word] for word in _NOT_ON_TOP if word in input_schema}
+    properties: Json = _properties_of(rules, input_schema) | input_schema.get("properties", {})
+    names = fit_names(properties, ARGUMENT, _LONGEST_ARGUMENT)
+    schema: Json = {
+        **{word: value for word, value in input_schema.items() if word not in rules},
+        "type": "object",
+        "properties": {names[argument]: described for argument, described in properties.items()},
+        "required": [names.get(argument, argument) for argument in input_schema.get("required", ())],
+    }
+    if rules:
+        description += f"\n\nThe arguments must also fit this JSON schema: {json_text(rules)}"
     return Definition(
         description=description,
         input_schema=schema,
         arguments=None,
         context_parameter="context",
         signature=render_signature(name, schema),
+        foreign_names={fit: argument for argument, fit in names.items() if fit != argument},
     )
+
+
+def _properties_of(rules: Json, root: Json) -> Json:
+    """The arguments that only the alternatives of a schema name."""
+    found: dict[str, list[Any]] = {}
+    for alternative in chain.from_iterable(rules.values()):
+        for name, described in resolve(alternative, root).get("properties", {}).items():
+            if described not in found.setdefault(name, []):
+                found[name].append(described)
+    return {name: each[0] if len(each) == 1 else {"anyOf": each} for name, each in found.items()}
+
+
+def fit_names(names: Collection[str], pattern: re.Pattern[str], longest: int) -> dict[str, str]:
+    """A name of its own for each name, which matches a pattern; those that match it already stay as they are."""
+    fitting = {name: name for name in names if pattern.fullmatch(name)}
+    taken, free = set(fitting), dict[str, Iterator[str]]()
+    for name in names:
+        if name not in fitting:
+            plain = "".join(letter if pattern.fullmatch(letter) else "_" for letter in name)[:longest] or "_"
+            numbered = (f"{base}_{number}" for base in [plain[: longest - 8]] for number in count(2))
+            fitting[name] = next(each for each in free.setdefault(plain, chain([plain], numbered)) if each not in taken)
+            taken.add(fitting[name])
+    return fitting
 
 
 def _checker(schema: Json, where: str, *, formats: bool) -> Any:
@@ -216,7 +247,7 @@ def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
         raise ConfigurationError(
             f"{where} has pydantic's Field as its default; write Annotated[type, Field(…)] instead"
         )
-    check_pattern(f"{where}: its name", parameter.name, _ARGUMENT, _ARGUMENT_WORDS)
+    check_pattern(f"{where}: its name", parameter.name, ARGUMENT, _ARGUMENT_WORDS)
     if parameter.name.startswith("__"):
         raise ConfigurationError(f"{where} begins with two underscores; choose another name")
     try:
