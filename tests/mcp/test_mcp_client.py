@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -362,6 +364,45 @@ def test_an_error_with_the_code_of_a_lost_connection_is_only_an_error(run_async:
                 output = await call_tool(tools["g_o_2"])
                 assert output.status == "error"
                 assert f"out of paper in call {call}" in output.text
+
+    run_async(main)
+
+
+OLD = """
+import json, os, sys
+first = True
+for line in sys.stdin:
+    asked = json.loads(line)
+    if first and asked["method"] != "initialize":
+        sys.exit("expected initialize")
+    first = False
+    answer = {}
+    if asked["method"] == "initialize":
+        can, info = {"tools": {}}, {"name": "old", "version": "1"}
+        answer = {"protocolVersion": "2025-06-18", "capabilities": can, "serverInfo": info}
+    if asked["method"] == "tools/list":
+        answer = {"tools": [{"name": "pid", "inputSchema": {"type": "object"}}]}
+    if asked["method"] == "tools/call":
+        answer = {"content": [{"type": "text", "text": str(os.getpid())}]}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"""
+
+
+def test_a_server_that_ends_at_an_unknown_question_is_asked_by_the_older_protocol(
+    run_async: RunAsync, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If it ends while it is not called, nothing was lost: the next call starts it again."""
+
+    async def main() -> None:
+        server = McpServer("old", [sys.executable, "-c", OLD])
+        async with opened(server) as tools:
+            pid = (await call_tool(tools["pid"])).text
+            os.kill(int(pid), signal.SIGKILL)
+            while "mcp.connection.lost" not in caplog.text:
+                await anyio.lowlevel.checkpoint()
+            again = await call_tool(tools["pid"])
+            assert (again.status, again.text != pid) == ("ok", True)
 
     run_async(main)
 

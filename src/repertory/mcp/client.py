@@ -229,21 +229,26 @@ class _Connection:
     async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
         """Connect, call ``connected``, and hold the connection until it is lost. Return why it could not connect."""
         timeout, is_connected, forgotten = self._server.connect_timeout, False, anyio.Event()
+        failure: BaseException | None = None
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
-                async with self._opened(forgotten) as client:
+                async with self._opened(forgotten) as (client, lost):
                     await self._list_tools(client)
                     scope.deadline = math.inf
-                    self._client, self._lost, self._forgotten, is_connected = client, anyio.Event(), forgotten, True
+                    self._client, self._lost, self._forgotten, is_connected = client, lost, forgotten, True
                     connected()
                     await self._hold(client)
         except Exception as error:  # noqa: BLE001 - from the server, its process or the network: the server is gone
-            return None if is_connected else leaves_of(error)[0]
+            failure = leaves_of(error)[0]
         finally:
             self._client = None
-        return None if is_connected else TimeoutError(f"no answer within {timeout:g} seconds")
+        if not is_connected:
+            return failure or TimeoutError(f"no answer within {timeout:g} seconds")
+        why = None if failure is None else reason(failure)
+        log(logging.WARNING, "mcp.connection.lost", server=self._server.name, error=why)
+        return None
 
-    def _opened(self, forgotten: anyio.Event) -> AbstractAsyncContextManager[Client]:
+    def _opened(self, forgotten: anyio.Event) -> AbstractAsyncContextManager[tuple[Client, anyio.Event]]:
         server = self._server
         return open_client(
             server.target,
@@ -267,7 +272,6 @@ class _Connection:
     def _mark_lost(self, client: Client) -> None:
         """Give up a dead connection."""
         if self._client is client:
-            self._client = None
             self._lost.set()
 
     async def _listen(self, client: Client) -> None:
@@ -407,7 +411,7 @@ class _Connection:
 
     async def _connected(self) -> Client:
         """The connection, reopened if it was lost."""
-        if self._client is None:
+        if self._client is None or self._lost.is_set():
             if self._settled.is_set():  # no attempt is in progress
                 self._settled = anyio.Event()
                 self._wanted.set()

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
     from mcp.client._transport import ReadStream, TransportStreams
     from mcp.client.session import ElicitationFnT, MessageHandlerFnT
-    from mcp.shared.exceptions import MCPError
     from mcp.shared.message import SessionMessage
     from pydantic import ValidationError
 
@@ -53,8 +52,10 @@ async def open_client(
     on_message: MessageHandlerFnT,
     forgotten: anyio.Event,
     answer: ElicitationFnT,
-) -> AsyncGenerator[Client]:
+) -> AsyncGenerator[tuple[Client, anyio.Event]]:
     """Start or reach a server, as ``McpServer`` says, and close the connection at the end of the block.
+
+    Beside the client it gives an event, which is set when the server's process closes its output, mostly as it ended.
 
     Args:
         target: Its command, or its address.
@@ -80,7 +81,7 @@ async def open_client(
         raise ConfigurationError("an McpServer needs the extra: pip install 'repertory[mcp]'") from error
     async with AsyncExitStack() as stack:
         words: deque[str] = deque(maxlen=_LAST_LINES)
-        transport: AbstractAsyncContextManager[Any]
+        transport: Callable[[], AbstractAsyncContextManager[Any]]
         output: tuple[TextIO, threading.Thread] | None = None  # what a process writes to its standard error
         if isinstance(target, str):
             import httpx2
@@ -92,7 +93,7 @@ async def open_client(
                     event_hooks={"response": [partial(_note_refusal, words, forgotten), _bound_reading]},
                 )
             )
-            transport = streamable_http_client(target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
+            transport = partial(streamable_http_client, target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
         else:
             command, *arguments = target
             output = stack.enter_context(keep_last_lines(words))
@@ -104,11 +105,22 @@ async def open_client(
                 # Otherwise one byte that is not UTF-8 ends the reading without any report.
                 encoding_error_handler="replace",
             )
-            transport = stdio_client(parameters, errlog=output[0])
+            transport = partial(stdio_client, parameters, errlog=output[0])
+
+        async def connect(mode: str) -> tuple[Client, anyio.Event]:
+            repaired = _repaired(transport(), name, ended := anyio.Event())
+            client = Client(repaired, mode=mode, message_handler=on_message, elicitation_callback=answer)
+            return await stack.enter_async_context(client), ended
+
         try:
-            client = await stack.enter_async_context(
-                Client(_repaired(transport, name), message_handler=on_message, elicitation_callback=answer)
-            )
+            try:
+                client, ended = await connect("auto")
+            except Exception as error:
+                if output is None or not says_lost(leaves_of(error)[0]):
+                    raise
+                # Some servers of an older protocol end if they are asked for the newest one, as rmcp 1.7 does.
+                words.clear()
+                client, ended = await connect("legacy")
         except Exception as error:
             if output is not None:
                 errlog, reader = output
@@ -117,7 +129,7 @@ async def open_client(
             said = redact("\n".join(words))
             raise (ConnectionError(f"{reason(error)}; it said last:\n{said}") if said else error) from error
         client.session.validate_tool_result = _accept  # type: ignore[method-assign]
-        yield client
+        yield client, ended
 
 
 async def _accept(name: str, result: object) -> None:
@@ -130,12 +142,15 @@ async def _accept(name: str, result: object) -> None:
 
 @asynccontextmanager
 async def _repaired(
-    transport: AbstractAsyncContextManager[TransportStreams], server: str
+    transport: AbstractAsyncContextManager[TransportStreams], server: str, ended: anyio.Event
 ) -> AsyncGenerator[TransportStreams]:
-    """A transport that does not lose unreadable answers, nor what stands beside something unreadable."""
+    """A transport that does not lose unreadable answers, nor what stands beside something unreadable.
+
+    At the end of what the server says it sets ``ended``.
+    """
     async with transport as (incoming, writing), anyio.create_task_group() as tasks:
         passing, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
-        tasks.start_soon(_pass_on, incoming, passing, server)
+        tasks.start_soon(_pass_on, incoming, passing, server, ended)
         try:
             yield heard, writing
         finally:
@@ -147,6 +162,7 @@ async def _pass_on(
     incoming: ReadStream[SessionMessage | Exception],
     passing: MemoryObjectSendStream[SessionMessage | Exception],
     server: str,
+    ended: anyio.Event,
 ) -> None:
     from pydantic import ValidationError
 
@@ -157,6 +173,7 @@ async def _pass_on(
             if isinstance(result, dict):
                 _leave_out_unreadable(result, server)
             await passing.send(said)
+    ended.set()
 
 
 def _leave_out_unreadable(result: dict[str, Any], server: str) -> None:
@@ -275,8 +292,11 @@ def reason(error: BaseException) -> str:
     return str(error) if isinstance(error, ConnectionError | TimeoutError) else one_line(error)
 
 
-def says_lost(error: MCPError) -> bool:
+def says_lost(error: BaseException) -> bool:
     """Whether the SDK says by an error that the connection ended. Servers use its code for errors of their own."""
+    from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 
+    if not isinstance(error, MCPError):
+        return False
     return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection closed", "SSE stream "))
