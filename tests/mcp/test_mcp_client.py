@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -505,6 +505,8 @@ def test_a_server_that_says_too_much_is_heard_in_part(run_async: RunAsync) -> No
 class Endless(BaseHTTPRequestHandler):
     """A server whose answers to calls have more bytes than may be read; one tool's have many, but not so many."""
 
+    names: Sequence[str] = ("plain", "packed", "event", "large_event")
+
     def do_POST(self) -> None:
         """Answer."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -520,11 +522,11 @@ class Endless(BaseHTTPRequestHandler):
             version = asked["params"]["protocolVersion"]
             answer = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
         if asked["method"] == "tools/list":
-            names = ("plain", "packed", "event", "large_event")
-            answer = {"result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}}
+            answer = {"result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in self.names]}}
         if asked["method"] == "tools/call":
             called = asked["params"]["name"]
-            self.work()
+            if self.answer_call(called, asked["id"]):
+                return
             answer = {"result": {"content": [{"type": "text", "text": "x" * 1_900_000}]}}
         body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}).encode()
         self.send_response(200)
@@ -544,8 +546,9 @@ class Endless(BaseHTTPRequestHandler):
             else:
                 self.wfile.write(b"data: %b\n\n" % body if called else body)
 
-    def work(self) -> None:
-        """What a call takes its time for."""
+    def answer_call(self, name: str, call_id: int) -> bool:
+        """Do what a call takes its time for, and say whether that has answered it."""
+        return False
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
         """Say nothing."""
@@ -560,7 +563,7 @@ def test_an_answer_over_http_without_an_end_is_not_read_to_its_end(run_async: Ru
         async with opened(McpServer("endless", f"http://127.0.0.1:{web.server_port}/mcp")) as tools:
             for name in ("plain", "packed"):
                 assert "the answer has more than 32,000,000 bytes" in (await call_tool(tools[name])).text
-            assert "was lost during this call" in (await call_tool(tools["event"])).text
+            assert "gave no answer to this call: SSE stream failed" in (await call_tool(tools["event"])).text
             assert (await call_tool(tools["large_event"])).content == "x" * 1_900_000
 
     try:
@@ -599,10 +602,11 @@ class Slow(Endless):
     asked = threading.Event()
     told = threading.Event()
 
-    def work(self) -> None:
+    def answer_call(self, name: str, call_id: int) -> bool:
         """Wait."""
         self.asked.set()
         self.told.wait(PATIENCE)
+        return False
 
 
 async def test_a_call_over_http_takes_as_long_as_its_deadline_allows(mock_clock: trio.testing.MockClock) -> None:
@@ -629,17 +633,33 @@ async def test_a_call_over_http_takes_as_long_as_its_deadline_allows(mock_clock:
 
 
 class Forgetful(Endless):
-    """A server that knows one session at a time."""
+    """A server that knows one session at a time, and has no stream for notifications."""
 
     session = "1"
+    status = 404
+
+    def do_GET(self) -> None:
+        """Answer like a server that has only one method at this address."""
+        self.send_error(404)
 
     def do_POST(self) -> None:
         """Answer, if it is a request of the session or the beginning of one."""
         if self.headers.get("Mcp-Session-Id", self.session) == self.session:
             super().do_POST()
             return
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_error(404)
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.status == 404:
+            self.send_error(404)
+        else:
+            error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+            self.say(self.status, {"jsonrpc": "2.0", "id": asked.get("id"), "error": error})
+
+    def say(self, status: int, body: object) -> None:
+        """Answer with JSON."""
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
 
     def end_headers(self) -> None:
         """Name the session."""
@@ -647,23 +667,113 @@ class Forgetful(Endless):
         super().end_headers()
 
 
-def test_a_server_that_was_started_again_gets_another_session(run_async: RunAsync) -> None:
-    """It does not know the old one, which would stay useless; the call that notices it is not repeated."""
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Forgetful)
+class Web(ThreadingHTTPServer):
+    """A server that many connect to at once."""
+
+    request_queue_size = 200
+
+
+@contextmanager
+def served(handler: type[Endless]) -> Iterator[str]:
+    """The address of a server."""
+    web = Web(("127.0.0.1", 0), handler)
     threading.Thread(target=web.serve_forever, daemon=True).start()
-
-    async def main() -> None:
-        async with opened(McpServer("forgetful", f"http://127.0.0.1:{web.server_port}/mcp")) as tools:
-            assert (await call_tool(tools["large_event"])).status == "ok"
-            Forgetful.session += "1"
-            assert (await call_tool(tools["large_event"])).status == "interrupted"
-            assert (await call_tool(tools["large_event"])).status == "ok"
-
     try:
-        run_async(main)
+        yield f"http://127.0.0.1:{web.server_port}/mcp"
     finally:
         web.shutdown()
         web.server_close()
+
+
+@pytest.mark.parametrize("status", [404, 400])
+def test_a_server_that_was_started_again_gets_another_session(run_async: RunAsync, status: int) -> None:
+    """It does not know the old one, and refuses the call that notices it: so that is made again, unsafe or not."""
+
+    async def main(address: str) -> None:
+        async with opened(McpServer("forgetful", address)) as tools:
+            assert (await call_tool(tools["large_event"])).status == "ok"
+            Forgetful.session += "1"
+            assert (await call_tool(tools["large_event"])).status == "ok"
+
+    Forgetful.status = status
+    with served(Forgetful) as address:
+        run_async(main, address)
+
+
+class Troubled(Forgetful):
+    """A server whose calls have trouble."""
+
+    arrived = threading.Barrier(105)
+    names = ("plain", "wait", "together", "refuse", "busy", "gone", "cut")
+    told = threading.Event()
+
+    def answer_call(self, name: str, call_id: int) -> bool:
+        """Answer in another way."""
+        match name:
+            case "wait" | "together":
+                if name == "wait":
+                    self.told.wait(PATIENCE)
+                else:
+                    self.arrived.wait(PATIENCE)
+                self.say(200, {"jsonrpc": "2.0", "id": call_id, "result": {"content": []}})
+            case "refuse":
+                self.say(200, {"jsonrpc": "2.0", "id": call_id, "error": {"code": -32603, "message": "no paper"}})
+            case "busy" | "plain":
+                self.send_error(504 if name == "busy" else 401)
+            case "cut":
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+        return True
+
+
+def test_what_came_of_a_call_over_http_is_told_and_is_no_matter_of_the_others(run_async: RunAsync) -> None:
+    """A refusal is an error with its status; if the answer was lost, it may have had its effect."""
+    others: list[ToolOutput] = []
+
+    async def main(address: str) -> None:
+        async with opened(McpServer("troubled", address)) as tools, anyio.create_task_group() as tasks:
+
+            async def call_another() -> None:
+                others.append(await call_tool(tools["wait"]))
+
+            tasks.start_soon(call_another)
+            for name, status, said in (
+                ("refuse", "error", "server troubled: no paper"),
+                ("plain", "error", "server troubled: HTTP 401 Unauthorized"),
+                ("busy", "interrupted", "Server troubled gave no answer to this call: HTTP 504 Gateway Timeout. The c"),
+                (
+                    "gone",
+                    "interrupted",
+                    "Server disconnected without sending a response. The call may have had its eff",
+                ),
+                ("cut", "interrupted", "peer closed connection without sending complete message body"),
+            ):
+                output = await call_tool(tools[name])
+                assert (output.status, said in output.text) == (status, True), output
+            Troubled.told.set()
+
+    Troubled.told.clear()
+    with served(Troubled) as address:
+        run_async(main, address)
+    assert [other.status for other in others] == ["ok"]
+
+
+def test_as_many_calls_over_http_are_open_as_are_made(run_async: RunAsync) -> None:
+    """All runs share one client; with a bound to its connections, one call too many waited for nothing."""
+
+    async def main(address: str) -> None:
+        async with opened(McpServer("troubled", address)) as tools, anyio.create_task_group() as tasks:
+
+            async def call_one() -> None:
+                assert (await call_tool(tools["together"])).status == "ok"
+
+            for _ in range(Troubled.arrived.parties):
+                tasks.start_soon(call_one)
+
+    with served(Troubled) as address:
+        run_async(main, address)
 
 
 def test_a_list_that_changed_is_there_for_the_next_run(run_async: RunAsync) -> None:
@@ -677,6 +787,45 @@ def test_a_list_that_changed_is_there_for_the_next_run(run_async: RunAsync) -> N
             while not _named(tools, "grown"):
                 await anyio.lowlevel.checkpoint()
             assert (await call_tool(_named(tools, "grown")[0])).content == "here"
+
+    run_async(main)
+
+
+NEW = """
+import json, sys
+tools, listens = ["before"], 0
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
+    if asked["method"] == "server/discover":
+        answer |= {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
+    if asked["method"] == "tools/list":
+        answer |= {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in tools]}
+    if asked["method"] == "subscriptions/listen":
+        told = {"_meta": {"io.modelcontextprotocol/subscriptionId": asked["id"]}}
+        told["notifications"] = {"toolsListChanged": True}
+        said = [("notifications/subscriptions/acknowledged", told)]
+        if listens == 0:
+            said.append(("notifications/cancelled", {"requestId": asked["id"]}))
+        for method, params in said:
+            print(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}), flush=True)
+        tools += ["after"] * listens
+        listens += 1
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"""
+
+
+def test_a_server_that_stops_telling_of_changes_is_asked_again(run_async: RunAsync) -> None:
+    """It was restarted behind its address, say, or a proxy has closed what was quiet."""
+
+    async def main() -> None:
+        async with McpServer("new", [sys.executable, "-c", NEW]).open() as tools:
+            with anyio.fail_after(PATIENCE):
+                while not _named(tools, "after"):
+                    await anyio.lowlevel.checkpoint()
 
     run_async(main)
 

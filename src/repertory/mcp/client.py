@@ -25,7 +25,7 @@ from repertory.errors import ConfigurationError, RepertoryError, ToolFailed, Too
 from repertory.llm.messages import Json
 from repertory.mcp.asking import OnInput, legacy_handler, responses, result_later
 from repertory.mcp.results import effect_of, to_tool_output
-from repertory.mcp.transport import MOST_SAID, log, open_client, reason, says_lost
+from repertory.mcp.transport import MOST_SAID, fate_of, log, open_client, reason, says_lost
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
@@ -49,6 +49,7 @@ _MOST_PAGES = 100  # of the list of tools
 _MOST_TOOLS: Final = 1_000  # of one server; so many definitions fill the largest window
 _DESCRIPTION: Final = 10_000  # characters of a tool's description, which each request repeats
 _BETWEEN_LISTS: Final = 1.0  # seconds between two lists, if a server reports changes again and again
+_LISTENING_AGAIN = (0.0, 1.0, 5.0, 30.0, 60.0)  # seconds before listening for changes again; the last one repeats
 _POLLS = (0.05, 0.25, 1.0, 5.0)  # seconds before calling again a server that is not ready; the last one repeats
 _BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before reconnecting, by failures in a row
 
@@ -199,7 +200,6 @@ class _Connection:
         self.tools: list[Tool] = []
         self._client: Client | None = None
         self._lost = anyio.Event()  # the current connection is lost
-        self._forgotten = anyio.Event()  # the server over HTTP does not know the current session any more
         self._stale = anyio.Event()  # the list of tools is out of date
         self._settled = anyio.Event()  # no attempt to connect is in progress
         self._settled.set()
@@ -228,14 +228,14 @@ class _Connection:
 
     async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
         """Connect, call ``connected``, and hold the connection until it is lost. Return why it could not connect."""
-        timeout, is_connected, forgotten = self._server.connect_timeout, False, anyio.Event()
+        timeout, is_connected = self._server.connect_timeout, False
         failure: BaseException | None = None
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
-                async with self._opened(forgotten) as (client, lost):
+                async with self._opened() as (client, lost):
                     await self._list_tools(client)
                     scope.deadline = math.inf
-                    self._client, self._lost, self._forgotten, is_connected = client, lost, forgotten, True
+                    self._client, self._lost, is_connected = client, lost, True
                     connected()
                     await self._hold(client)
         except Exception as error:  # noqa: BLE001 - from the server, its process or the network: the server is gone
@@ -248,7 +248,7 @@ class _Connection:
         log(logging.WARNING, "mcp.connection.lost", server=self._server.name, error=why)
         return None
 
-    def _opened(self, forgotten: anyio.Event) -> AbstractAsyncContextManager[tuple[Client, anyio.Event]]:
+    def _opened(self) -> AbstractAsyncContextManager[tuple[Client, anyio.Event]]:
         server = self._server
         return open_client(
             server.target,
@@ -257,7 +257,6 @@ class _Connection:
             cwd=server.cwd,
             headers=server.headers,
             on_message=self._on_message,
-            forgotten=forgotten,
             answer=legacy_handler(server.on_input, server=server.name),
         )
 
@@ -275,20 +274,29 @@ class _Connection:
             self._lost.set()
 
     async def _listen(self, client: Client) -> None:
-        """Listen for changes of the tool list, if the protocol has that, and notice early that the server is gone."""
+        """Listen for changes of the tool list, if the protocol has that, and again if the server stops telling."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
+        from mcp_types import METHOD_NOT_FOUND
 
-        try:
-            async with client.listen(tools_list_changed=True) as changes:
-                self._stale.set()  # changes since the last list are not reported
-                async for _ in changes:
-                    self._stale.set()
-        except (ListenNotSupportedError, SubscriptionLost):
-            pass
-        except MCPError as error:
-            if says_lost(error):
-                self._mark_lost(client)
+        for pause in chain(_LISTENING_AGAIN, repeat(_LISTENING_AGAIN[-1])):
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    self._stale.set()  # changes since the last list are not reported
+                    async for _ in changes:
+                        self._stale.set()
+                    if not changes.honored.tools_list_changed:
+                        return
+            except ListenNotSupportedError:
+                return
+            except SubscriptionLost:
+                pass
+            except MCPError as error:
+                if error.code == METHOD_NOT_FOUND:
+                    return
+                if says_lost(error):
+                    self._mark_lost(client)
+            await anyio.sleep(pause)
 
     async def _on_message(self, message: Any) -> None:
         """Handle a notification from the server; older protocols report a changed list this way."""
@@ -358,15 +366,15 @@ class _Connection:
         return list(made.values())
 
     async def _call(self, tool: _Remote, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
-        """Call a tool. Call it once more if the connection was lost during the call and the call may be repeated."""
+        """Call a tool. Call it once more if its result was lost and it may be repeated, or if nobody heard the call."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import INVALID_PARAMS, PARSE_ERROR
         from pydantic import ValidationError
 
-        answer, may_repeat = context.answer, tool.effect in ("pure", "idempotent")
-        for again in (may_repeat, False):
+        name, answer, may_repeat = self._server.name, context.answer, tool.effect in ("pure", "idempotent")
+        why = ""
+        for first in (True, False):
             client = await self._connected()
-            forgotten = self._forgotten
             try:
                 result = await self._ask(client, tool, arguments, context, answer)
                 if answer is not None and answer.expired and isinstance(result, ResultLater):
@@ -384,15 +392,18 @@ class _Connection:
                     if may_repeat:
                         return await self._call(tool, arguments, msgspec.structs.replace(context, answer=None))
                     return self._interrupted(
-                        f"A person answered what server {self._server.name} had asked, but the server does not know of "
-                        f"its question any more: {error.message}."
+                        f"A person answered what server {name} had asked, but the server does not know of its question "
+                        f"any more: {error.message}."
                     )
-                if not says_lost(error) and not forgotten.is_set():
-                    raise ToolFailed(f"server {self._server.name}: {error.message}") from error
-                self._mark_lost(client)
-            if not again:
-                break
-        return self._interrupted(f"The connection to server {self._server.name} was lost during this call.")
+                fate = fate_of(error)
+                if fate == "none" or says_lost(error):
+                    self._mark_lost(client)
+                if fate == "answered" or (fate == "none" and not first):
+                    raise ToolFailed(f"server {name}: {error.message}") from error
+                why = error.message.rstrip(".")
+                if fate == "unknown" and not may_repeat:
+                    break
+        return self._interrupted(f"Server {name} gave no answer to this call: {why}.")
 
     def _unreadable(self, why: str) -> ToolOutput:
         return self._interrupted(f"Server {self._server.name} gave an answer that cannot be read: {why}.")

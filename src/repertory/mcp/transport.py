@@ -7,9 +7,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
     from mcp.client._transport import ReadStream, TransportStreams
     from mcp.client.session import ElicitationFnT, MessageHandlerFnT
+    from mcp.shared.exceptions import MCPError
     from mcp.shared.message import SessionMessage
     from pydantic import ValidationError
 
@@ -37,7 +38,8 @@ _LAST_LINES = 20  # last lines of a server process's output that are reported if
 _READING_ON = 1.0  # seconds to read that output to its end: a process that the server has started may hold it open
 # Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
 # nothing longer could be shown to a model.
-_LONGEST_ANSWER: Final = 32_000_000
+LONGEST_ANSWER: Final = 32_000_000
+Fate: TypeAlias = Literal["answered", "none", "unknown"]
 _USED: Final = ("name", "title", "description", "inputSchema", "annotations")  # of a tool; anything else is not used
 
 
@@ -50,7 +52,6 @@ async def open_client(
     cwd: str | os.PathLike[str] | None,
     headers: dict[str, str],
     on_message: MessageHandlerFnT,
-    forgotten: anyio.Event,
     answer: ElicitationFnT,
 ) -> AsyncGenerator[tuple[Client, anyio.Event]]:
     """Start or reach a server, as ``McpServer`` says, and close the connection at the end of the block.
@@ -64,7 +65,6 @@ async def open_client(
         cwd: Working directory of the process.
         headers: Headers of each request to the address.
         on_message: Called with each notification from the server.
-        forgotten: Set if the server at the address no longer knows the session, for example after a restart.
         answer: Answers what the server asks within a call.
 
     Raises:
@@ -84,16 +84,10 @@ async def open_client(
         transport: Callable[[], AbstractAsyncContextManager[Any]]
         output: tuple[TextIO, threading.Thread] | None = None  # what a process writes to its standard error
         if isinstance(target, str):
-            import httpx2
+            from repertory.mcp.http import HttpClient
 
-            http = await stack.enter_async_context(
-                httpx2.AsyncClient(
-                    headers=headers,
-                    timeout=httpx2.Timeout(30.0, read=None),  # a call takes as long as its deadline allows
-                    event_hooks={"response": [partial(_note_refusal, words, forgotten), _bound_reading]},
-                )
-            )
-            transport = partial(streamable_http_client, target, http_client=http, max_sse_event_size=_LONGEST_ANSWER)
+            http = await stack.enter_async_context(HttpClient(headers))
+            transport = partial(streamable_http_client, target, http_client=http, max_sse_event_size=LONGEST_ANSWER)
         else:
             command, *arguments = target
             output = stack.enter_context(keep_last_lines(words))
@@ -240,33 +234,6 @@ def _repair_message(error: ValidationError) -> SessionMessage | Exception:
         return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message["id"], error=told))
 
 
-async def _note_refusal(words: deque[str], forgotten: anyio.Event, response: Any) -> None:
-    """Remember the HTTP status of an error response, which the SDK does not report."""
-    if response.status_code == 404 and "mcp-session-id" in response.request.headers:
-        forgotten.set()  # by the protocol it means this; another session must be begun
-    if response.is_error:
-        words.append(f"HTTP {response.status_code} {response.reason_phrase}")
-
-
-async def _bound_reading(response: Any) -> None:
-    """Limit the size of a response that is read as a whole, as the SDK does with JSON.
-
-    The bytes are counted after decompression: a small compressed response can be a bomb.
-    """
-    import httpx2
-
-    async def read() -> bytes:
-        body = bytearray()
-        async with aclosing(response.aiter_bytes()) as pieces:
-            async for piece in pieces:
-                body += piece
-                if len(body) > _LONGEST_ANSWER:
-                    raise httpx2.StreamError(f"the answer has more than {_LONGEST_ANSWER:,} bytes")
-        return bytes(body)
-
-    response.aread = read
-
-
 @contextmanager
 def keep_last_lines(lines: deque[str]) -> Generator[tuple[TextIO, threading.Thread]]:
     """A file whose last lines are kept, and the thread that reads it until all who write to it have closed it.
@@ -297,6 +264,14 @@ def says_lost(error: BaseException) -> bool:
     from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 
-    if not isinstance(error, MCPError):
-        return False
-    return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection closed", "SSE stream "))
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message.startswith("Connection cl")
+
+
+def fate_of(error: MCPError) -> Fate:
+    """What came of a call: the server answered with an error, it heard nothing of the call, or nobody knows."""
+    from mcp_types import CONNECTION_CLOSED
+
+    if says_lost(error) or (error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream ")):
+        return "unknown"
+    fate = error.data.get("repertory/fate") if isinstance(error.data, dict) else None
+    return fate if fate in ("none", "unknown") else "answered"

@@ -1,0 +1,106 @@
+"""HTTP to an MCP server, so that what happens to one request is the answer to that request alone.
+
+The SDK ends the whole connection if one request fails, and with it the calls of all runs that share it. And it does not
+tell the status with which a request was refused.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final
+
+import httpx2
+import msgspec
+from mcp_types import INTERNAL_ERROR
+
+from repertory.llm.messages import Json
+from repertory.mcp.transport import LONGEST_ANSWER, Fate
+from repertory.tools.output import one_line
+
+_HANDSHAKE: Final = ("initialize", "server/discover")
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+
+
+class _Sent(msgspec.Struct):
+    id: int | str | None = None
+    method: str = ""
+
+
+class _Error(msgspec.Struct):
+    code: int
+    message: str
+
+
+class _Answer(msgspec.Struct):
+    error: _Error
+
+
+class HttpClient(httpx2.AsyncClient):
+    """A client whose failed requests are answered with an error of the protocol, which says what came of them."""
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        super().__init__(
+            headers=headers,
+            timeout=httpx2.Timeout(30.0, read=None),  # a call takes as long as its deadline allows
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # each open call needs its own
+        )
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request, and read no more of its answer than a model could be shown."""
+        sent = _read_sent(request)
+        try:
+            response = await super().send(request, **options)
+        except httpx2.TransportError as error:
+            if sent.method in _HANDSHAKE:  # no answer says nothing about the protocol that the server speaks
+                raise
+            body = _failure(sent, one_line(error), "none" if isinstance(error, _NOT_SENT) else "unknown")
+            return httpx2.Response(502, json=body, request=request)
+        response.aread = partial(_read, response, sent)  # type: ignore[method-assign]
+        return await _explained(response, sent) if response.is_error and sent.method else response
+
+
+def _read_sent(request: httpx2.Request) -> _Sent:
+    try:
+        return msgspec.json.decode(request.content, type=_Sent)
+    except msgspec.MsgspecError:  # no message of the protocol, but the end of a session, say
+        return _Sent()
+
+
+async def _read(response: httpx2.Response, sent: _Sent) -> bytes:
+    """Read a response as a whole. The bytes are counted after decompression: a small one can be a bomb."""
+    body = bytearray()
+    try:
+        async with aclosing(response.aiter_bytes()) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > LONGEST_ANSWER:
+                    raise httpx2.StreamError(f"the answer has more than {LONGEST_ANSWER:,} bytes")
+    except httpx2.RequestError as error:
+        return msgspec.json.encode(_failure(sent, one_line(error), "unknown"))
+    return bytes(body)
+
+
+async def _explained(response: httpx2.Response, sent: _Sent) -> httpx2.Response:
+    """A refusal with the server's own error, or one that names the status."""
+    try:
+        body = await response.aread()
+        said = msgspec.json.decode(body, type=_Answer).error.message
+    except (httpx2.StreamError, msgspec.MsgspecError):
+        body, said = b"", ""
+    finally:
+        await response.aclose()
+    status, request = response.status_code, response.request
+    fate: Fate = "unknown" if status >= 500 and not said else "answered"
+    # Status 404 says by the protocol that the session is no more; many servers say it with 400.
+    if "mcp-session-id" in request.headers and (status == 404 or (status == 400 and "session" in said.lower())):
+        fate = "none"
+    if fate != "answered" or not said:
+        told = f"HTTP {status} {response.reason_phrase}" + (f": {said}" if said else "")
+        body = msgspec.json.encode(_failure(sent, told, fate))
+    return httpx2.Response(status, headers={"Content-Type": "application/json"}, content=body, request=request)
+
+
+def _failure(sent: _Sent, message: str, fate: Fate) -> Json:
+    error = {"code": INTERNAL_ERROR, "message": message, "data": {"repertory/fate": fate}}
+    return {"jsonrpc": "2.0", "id": sent.id, "error": error}
