@@ -867,14 +867,24 @@ def test_a_server_that_cannot_be_opened_says_why(run_async: RunAsync, server: Mc
         ([], {}, "target must be a command"),
         (["a"], {"headers": {"A": "b"}}, "headers are for an address"),
         ("http://a", {"env": {"A": "b"}}, "env and cwd are for a command"),
+        (
+            "http://a",
+            {"headers": {"Key": "hush\n"}},
+            r"headers\['Key'\] must be printable ASCII without spaces or line e",
+        ),
+        ("http://a", {"headers": {"Key": "hüsh"}}, r"headers\['Key'\] must be printable ASCII"),
+        ("http://a", {"headers": {"Key:": "hush"}}, r"headers\['Key:'\] must be printable ASCII"),
+        ("http://a", {"headers": "Key: hush"}, "headers must be a mapping of texts, or None, got str$"),
+        (["a"], {"env": {"KEY": "hush", "PORT": 80}}, r"env\['PORT'\] must be a text, got int$"),
         (["a"], {"effects": {"x": "safe"}}, "effects"),
         (["a"], {"lifetime": "process"}, "lifetime"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(target: object, options: dict[str, object], says: str) -> None:
-    """Options that make no sense are refused."""
-    with pytest.raises(ConfigurationError, match=says):
+    """Options that make no sense are refused, and what is secret is not shown."""
+    with pytest.raises(ConfigurationError, match=says) as caught:
         McpServer("x", target, **options)  # type: ignore[arg-type]
+    assert "hush" not in str(caught.value)
 
 
 def test_what_a_server_prints_beside_its_messages_is_not_written_to_standard_error(tmp_path: Path) -> None:

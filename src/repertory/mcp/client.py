@@ -45,6 +45,7 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 CONNECT_TIMEOUT: Final = 30.0  # seconds; a command that downloads its server at the first start takes some time
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # the name of a header, by RFC 9110
 _MOST_PAGES = 100  # of the list of tools
 _MOST_TOOLS: Final = 1_000  # of one server; so many definitions fill the largest window
 _DESCRIPTION: Final = 10_000  # characters of a tool's description, which each request repeats
@@ -112,8 +113,19 @@ class McpServer:
         check_deadline(f"{where}: deadline", deadline)
         check_number(f"{where}: input_timeout", input_timeout, int | float, least=0, none=True)
         check_number(f"{where}: connect_timeout", connect_timeout, int | float, least=0)
-        for option, given in (("env", env), ("headers", headers), ("effects", effects)):
-            _check_texts(f"{where}: {option}", given, Mapping | None, "a mapping of texts")
+        for option, given in (("env", env), ("headers", headers)):
+            _check_secrets(f"{where}: {option}", given)
+        for header, value in (headers or {}).items():  # the error that h11 raises shows the value
+            if (
+                not _HEADER.fullmatch(header)
+                or not value.isascii()
+                or not value.isprintable()
+                or value != value.strip()
+            ):
+                raise ConfigurationError(
+                    f"{where}: headers[{header!r}] must be printable ASCII without spaces or line ends around it"
+                )
+        _check_texts(f"{where}: effects", effects, Mapping | None, "a mapping of texts")
         for option, names in (("include", include), ("exclude", exclude)):
             _check_texts(f"{where}: {option}", names, list | tuple | set | frozenset | None, "a list of names")
         for tool, effect in (effects or {}).items():
@@ -469,6 +481,16 @@ def _check_texts(where: str, values: object, kinds: Any, words: str) -> None:
         values = [*values.keys(), *values.values()]
     if not all(_is_word(each) for each in cast("Sequence[object]", values or ())):
         raise ConfigurationError(f"{where} must be {words}, got {show(values)}")
+
+
+def _check_secrets(where: str, values: object) -> None:
+    """Check for a mapping of texts, and show none of its values."""
+    if values is not None and not isinstance(values, Mapping):
+        raise ConfigurationError(f"{where} must be a mapping of texts, or None, got {type(values).__name__}")
+    for name, value in cast("Mapping[object, object]", values or {}).items():
+        if not _is_word(name) or not _is_word(value):
+            got = "an empty one" if value == "" else type(value).__name__
+            raise ConfigurationError(f"{where}[{show(name)}] must be a text, got {got}")
 
 
 def _is_word(value: object) -> bool:
