@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -29,7 +30,7 @@ from patience import PATIENCE
 from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.llm import text_of
 from repertory.llm.anthropic import AnthropicModel
-from repertory.llm.messages import Image, ToolResult
+from repertory.llm.messages import Image, RawBlock, Text, ToolResult
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.mcp import McpServer
 from repertory.mcp.results import to_tool_output
@@ -38,6 +39,7 @@ from repertory.testing import call, open_messages_server
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 COMMAND = [sys.executable, str(SERVER)]
 
 
@@ -159,6 +161,25 @@ def test_a_picture_that_no_model_can_be_shown_is_a_line_of_text() -> None:
         "[audio of 6 bytes, which",
         "[image of 0 bytes, which",
     ]
+
+
+def test_pictures_and_documents_are_shown_whatever_their_server_calls_them() -> None:
+    """A document comes as a resource; types and data are often written a little wrong."""
+    pdf = types.BlobResourceContents(uri="file:///a.pdf", blob=base64.b64encode(b"%PDF-1.4 %%EOF").decode())
+    blocks: list[types.ContentBlock] = [
+        types.ImageContent(data=PIXEL, mime_type="image/jpg"),
+        types.ImageContent(data=f"data:image/png;base64,{PIXEL[:40]}\n{PIXEL[40:]}", mime_type="image/png"),
+        types.EmbeddedResource(resource=pdf),
+        types.EmbeddedResource(resource=types.BlobResourceContents(uri="file:///a.zip", blob="UEsD")),
+    ]
+    first, second, document, archive = to_tool_output(types.CallToolResult(content=blocks), server="tests").content
+    assert isinstance(first, Image)
+    assert first == second
+    assert first.source == {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    assert isinstance(document, RawBlock)
+    assert document.raw["source"]["media_type"] == "application/pdf"
+    assert isinstance(archive, Text)
+    assert archive.text.startswith("[resource file:///a.zip of 3 bytes, which cannot be shown: media_type is 'unknown'")
 
 
 def test_a_structured_value_is_shown_if_the_blocks_say_nothing() -> None:

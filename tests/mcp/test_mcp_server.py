@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from backends import RunAsync
+from repertory.llm.messages import RawBlock
 from repertory.mcp import McpServer
 from repertory.mcp.client import ToolSetUnavailable
 from repertory.tools import Tool, ToolContext, call_tool
@@ -93,6 +94,7 @@ import repertory as rp
 from repertory.errors import ToolAbort
 from repertory.mcp.server import serve_over_stdio
 from repertory.tools import ResultLater, ToolContext
+from repertory.tools.media import media_block
 
 @rp.tool
 def steps(context: ToolContext) -> str:
@@ -111,7 +113,12 @@ def wait() -> ResultLater:
     "Wait."
     return ResultLater("a person is asked")
 
-anyio.run(serve_over_stdio, [steps, give_up, wait], backend=sys.argv[1])
+@rp.tool
+def paper() -> list:
+    "A document."
+    return [media_block(b"%PDF-1.4 %%EOF", "application/pdf")]
+
+anyio.run(serve_over_stdio, [steps, give_up, wait, paper], backend=sys.argv[1])
 """
 
 
@@ -125,6 +132,9 @@ def test_any_tools_can_be_served(run_async: RunAsync, backend: str) -> None:
             tools = {tool.name: tool for tool in offered}
             done = await call_tool(tools["steps"], context=ToolContext(progress=told.append))
             assert (done.text, told) == ("done", ["one", "two"])
+            (document,) = (await call_tool(tools["paper"])).content
+            assert isinstance(document, RawBlock)
+            assert document.raw["source"]["media_type"] == "application/pdf"
             for name, words in (("give_up", "no paper"), ("wait", "nothing here can wait for it: a person is asked")):
                 failed = await call_tool(tools[name])
                 assert failed.status == "error"

@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.llm.messages import Text
 from repertory.record.records import Effect, OutcomeStatus
-from repertory.tools.media import Media, media_block
+from repertory.tools.media import Media, media_block, media_type_of
 from repertory.tools.output import ToolOutput
 
 if TYPE_CHECKING:
@@ -35,18 +35,26 @@ def _block(block: Any) -> Text | Media:
         case "text":
             return Text(block.text)
         case "image" | "audio":
-            try:  # an image that the API refuses would spoil this request and every later one
-                return media_block(base64.b64decode(block.data, validate=True), block.mime_type)
-            except ValueError as error:
-                size = len(block.data) * 3 // 4
-                return Text(f"[{block.type} of {size:,} bytes, which cannot be shown: {error}]")
+            return _media(block.data, block.mime_type, block.type)
         case "resource":
             inner = block.resource
             text = getattr(inner, "text", None)
-            return Text(text if text is not None else f"[resource {inner.uri}: binary, {inner.mime_type or 'no type'}]")
+            return Text(text) if text is not None else _media(inner.blob, inner.mime_type, f"resource {inner.uri}")
         case _:  # the last of the types that the SDK reads
             about = f": {block.description}" if block.description else ""
             return Text(f"[resource {block.name} at {block.uri}{about}]")
+
+
+def _media(encoded: str, media_type: str | None, what: str) -> Text | Media:
+    """An image or a document; a line of text if the API would refuse it, as that would spoil every later request too.
+
+    What a server says of the type is often wrong (image/jpg), or stands in front of the data (data:image/png;base64,).
+    """
+    try:
+        data = base64.b64decode(encoded.rpartition(",")[2])
+        return media_block(data, media_type_of(data) or media_type or "unknown")
+    except ValueError as error:
+        return Text(f"[{what} of {len(encoded) * 3 // 4:,} bytes, which cannot be shown: {error}]")
 
 
 def effect_of(annotations: types.ToolAnnotations | None) -> Effect:

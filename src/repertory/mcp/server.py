@@ -13,7 +13,7 @@ import msgspec
 from repertory._error_texts import safe_str
 from repertory._version import __version__
 from repertory.errors import ConfigurationError, ToolAbort
-from repertory.llm.messages import Image, Text
+from repertory.llm.messages import Image, Json, Text, is_media
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.execution import execute, unknown_tool
 from repertory.tools.threads import from_any_thread
@@ -131,8 +131,14 @@ def _result(output: ToolOutput) -> types.CallToolResult:
     for block in blocks:
         if isinstance(block, Text):
             content.append(types.TextContent(text=block.text))
-        elif isinstance(block, Image) and block.source.get("type") == "base64":
-            content.append(types.ImageContent(data=block.source["data"], mime_type=block.source["media_type"]))
-        else:
+            continue
+        source: Json = block.source if isinstance(block, Image) else block.raw.get("source") or {}
+        if not is_media(block) or source.get("type") != "base64":
             content.append(types.TextContent(text="[a block that this protocol has no form for]"))
+        elif isinstance(block, Image):
+            content.append(types.ImageContent(data=source["data"], mime_type=source["media_type"]))
+        else:
+            uri = f"result:document-{len(content)}"
+            blob = types.BlobResourceContents(uri=uri, blob=source["data"], mime_type=source["media_type"])
+            content.append(types.EmbeddedResource(resource=blob))
     return types.CallToolResult(content=content, is_error=output.is_error)
