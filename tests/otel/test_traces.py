@@ -9,9 +9,10 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Sampler
 
 import repertory as rp
 from backends import RunAsync
@@ -227,6 +228,48 @@ def test_what_cannot_be_shown_in_a_span_stops_no_run(run_async: RunAsync, model:
     run_async(main)
     assert len(backend.exporter.get_finished_spans()) == 2
     assert "gen_ai.output.messages" in (backend.spans["chat odd"].attributes or {})
+
+
+class Broken(SpanProcessor, Sampler):
+    """A part of a tracing backend that always fails."""
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """Fail."""
+        raise OSError("the disk is full")
+
+    def on_end(self, span: Any) -> None:
+        """Fail."""
+        raise OSError("the disk is full")
+
+    def should_sample(self, *_: Any, **__: Any) -> Any:
+        """Fail."""
+        raise OSError("the disk is full")
+
+    def get_description(self) -> str:
+        """Its name."""
+        return "broken"
+
+
+@pytest.mark.parametrize("sampler", [None, Broken()], ids=["processor", "sampler"])
+def test_a_backend_that_fails_stops_no_run(
+    run_async: RunAsync, sampler: Sampler | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK passes on what its parts raise; the log tells of it."""
+    provider = TracerProvider(sampler=sampler)
+    provider.add_span_processor(Broken())
+
+    @rp.tool(effect="pure")
+    def measure(place: str) -> str:
+        """Measure."""
+        return place
+
+    async def main() -> str:
+        model = ScriptedModel([call("measure", place="harbour"), "done"])
+        async with rp.open_supervisor(model=model, telemetry=OpenTelemetry(tracer_provider=provider)) as supervisor:
+            return await (await supervisor.spawn(rp.Agent("clerk", tools=[measure]), "go")).wait_result()
+
+    assert run_async(main) == "done"
+    assert 'otel.span.failed error="OSError: the disk is full"' in caplog.text
 
 
 def test_what_fails_is_an_error_in_its_span(run_async: RunAsync) -> None:

@@ -6,6 +6,7 @@ of the conventions' repository.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 from repertory._error_texts import safe_str
 from repertory._json_text import json_text
+from repertory._log import Log
 from repertory._version import __version__
 from repertory._web_address import port_of
 from repertory.errors import ConfigurationError
@@ -24,10 +26,13 @@ from repertory.llm.profiles import cost_of
 from repertory.record.records import EventLogged
 from repertory.runs.telemetry import TRACED, TracedRun
 from repertory.tools import Tool, ToolOutput
+from repertory.tools.output import one_line
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
+
+log = Log("repertory.otel")
 
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SCOPE: Final = "repertory"
@@ -192,10 +197,11 @@ class OpenTelemetry:
     ) -> Generator[Span]:
         """Open a span and make it current; record the error that ends it, and its duration as a metric."""
         trace, operation, begun = self._trace, attributes["gen_ai.operation.name"], perf_counter()
-        span = self._tracer.start_span(
-            name, context=context, kind=kind or trace.SpanKind.INTERNAL, attributes=attributes, links=links
-        )
-        error = ""
+        span, error = trace.INVALID_SPAN, ""
+        with _contained():
+            span = self._tracer.start_span(
+                name, context=context, kind=kind or trace.SpanKind.INTERNAL, attributes=attributes, links=links
+            )
         try:
             with trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
                 yield span
@@ -204,7 +210,8 @@ class OpenTelemetry:
             self._fail(live, span, error, safe_str(raised))
             raise
         finally:
-            span.end()
+            with _contained():
+                span.end()
             common = {name: value for name, value in attributes.items() if name in _OF_METRICS}
             if error:
                 common["error.type"] = error
@@ -256,6 +263,15 @@ _OF_METRICS: Final = frozenset(
         "server.port",
     }
 )
+
+
+@contextmanager
+def _contained() -> Generator[None]:
+    """Log an error of a sampler or a processor, which the SDK passes on: the work that is traced has no part in it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - foreign code
+        log(logging.WARNING, "otel.span.failed", error=one_line(error))
 
 
 def _address(url: str) -> _Attributes:
