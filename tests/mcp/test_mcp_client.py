@@ -399,12 +399,14 @@ for line in sys.stdin:
     first = False
     answer = {}
     if asked["method"] == "initialize":
+        client = asked["params"]["clientInfo"]["name"]
         can, info = {"tools": {}}, {"name": "old", "version": "1"}
         answer = {"protocolVersion": "2025-06-18", "capabilities": can, "serverInfo": info}
     if asked["method"] == "tools/list":
-        answer = {"tools": [{"name": "pid", "inputSchema": {"type": "object"}}]}
+        answer = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "client")]}
     if asked["method"] == "tools/call":
-        answer = {"content": [{"type": "text", "text": str(os.getpid())}]}
+        told = str(os.getpid()) if asked["params"]["name"] == "pid" else client
+        answer = {"content": [{"type": "text", "text": told}]}
     if "id" in asked:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
 """
@@ -418,6 +420,7 @@ def test_a_server_that_ends_at_an_unknown_question_is_asked_by_the_older_protoco
     async def main() -> None:
         server = McpServer("old", [sys.executable, "-c", OLD])
         async with opened(server) as tools:
+            assert (await call_tool(tools["client"])).text == "repertory"
             pid = (await call_tool(tools["pid"])).text
             os.kill(int(pid), signal.SIGKILL)
             while "mcp.connection.lost" not in caplog.text:

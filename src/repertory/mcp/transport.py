@@ -16,6 +16,7 @@ import anyio
 from repertory._error_texts import leaves_of
 from repertory._json_text import decode_received, json_text
 from repertory._log import Log
+from repertory._version import __version__
 from repertory.errors import ConfigurationError
 from repertory.tools.output import one_line, redact
 
@@ -75,6 +76,7 @@ async def open_client(
     try:
         from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import streamable_http_client
+        from mcp_types import Implementation
 
         from mcp import Client, StdioServerParameters
     except ImportError as error:
@@ -103,7 +105,13 @@ async def open_client(
 
         async def connect(mode: str) -> tuple[Client, anyio.Event]:
             repaired = _repaired(transport(), name, ended := anyio.Event())
-            client = Client(repaired, mode=mode, message_handler=on_message, elicitation_callback=answer)
+            client = Client(
+                repaired,
+                mode=mode,
+                message_handler=on_message,
+                elicitation_callback=answer,
+                client_info=Implementation(name="repertory", version=__version__),
+            )
             return await stack.enter_async_context(client), ended
 
         try:
