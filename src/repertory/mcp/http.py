@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import httpx2
 import msgspec
 from mcp_types import INTERNAL_ERROR
 
 from repertory.llm.messages import Json
-from repertory.mcp.transport import LONGEST_ANSWER, Fate
 from repertory.tools.output import one_line
+
+# Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
+# nothing longer could be shown to a model.
+LONGEST_ANSWER: Final = 32_000_000
+
+Fate: TypeAlias = Literal["answered", "none", "unknown"]
 
 _HANDSHAKE: Final = ("initialize", "server/discover")
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)

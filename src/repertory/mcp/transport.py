@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -31,16 +31,13 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
     from mcp import Client
+    from repertory.mcp.http import Fate
 
 log = Log("repertory.mcp")
 
 MOST_SAID: Final = 500  # characters of one line of a server's log or progress
 _LAST_LINES = 20  # last lines of a server process's output that are reported if it does not start
 _READING_ON = 1.0  # seconds to read that output to its end: a process that the server has started may hold it open
-# Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
-# nothing longer could be shown to a model.
-LONGEST_ANSWER: Final = 32_000_000
-Fate: TypeAlias = Literal["answered", "none", "unknown"]
 _USED: Final = ("name", "title", "description", "inputSchema", "annotations")  # of a tool; anything else is not used
 
 
@@ -86,7 +83,7 @@ async def open_client(
         transport: Callable[[], AbstractAsyncContextManager[Any]]
         output: tuple[TextIO, threading.Thread] | None = None  # what a process writes to its standard error
         if isinstance(target, str):
-            from repertory.mcp.http import HttpClient
+            from repertory.mcp.http import LONGEST_ANSWER, HttpClient
 
             http = await stack.enter_async_context(HttpClient(headers))
             transport = partial(streamable_http_client, target, http_client=http, max_sse_event_size=LONGEST_ANSWER)
