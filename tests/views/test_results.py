@@ -54,6 +54,12 @@ class Claim:
     text: str
 
 
+class Size(msgspec.Struct, rename={"size": "größe"}):
+    """How large it is."""
+
+    size: int
+
+
 class Verdict(pydantic.BaseModel):
     """Whether it holds."""
 
@@ -100,6 +106,7 @@ async def entries_of(supervisor: rp.Supervisor, run: rp.Run[Any]) -> list[Entry]
         (int, {"result": 3}, 3),
         (Report | None, {"result": None}, None),
         (dict[str, int], {"result": {"a": 1}}, {"a": 1}),
+        (Size, {"result": {"größe": 3}}, Size(3)),  # the Messages API takes no such name for an argument
     ],
 )
 def test_a_final_call_gives_a_value_of_the_type(kind: Any, arguments: Any, value: Any) -> None:

@@ -26,7 +26,7 @@ from repertory.llm.model import ToolSchema
 from repertory.llm.profiles import ModelProfile
 from repertory.record import Entry
 from repertory.runs.live import LiveRun
-from repertory.tools.schema import render_signature
+from repertory.tools.schema import ARGUMENT, render_signature
 from repertory.views.answers import is_part
 
 _ACCEPTED: Final = "The result was taken."
@@ -71,8 +71,10 @@ class ResultForm:
         self._kind = kind
         self._retries = retries
         self._failed_attempts = 0
-        # Tools and the provider's format only take objects: any other value becomes the only field of an object.
-        self._wrapped = "properties" not in kind.schema
+        # Tools and the provider's format only take objects, whose fields have names as an argument has. Any other value
+        # becomes the only field of an object.
+        fields = kind.schema.get("properties")
+        self._wrapped = fields is None or not all(map(ARGUMENT.fullmatch, fields))
         schema = _wrap(kind.schema) if self._wrapped else kind.schema
         self._signature = render_signature(FINAL_RESULT, {"required": [], **schema})
         shown = output_format(schema) if profile.json_outputs else None
