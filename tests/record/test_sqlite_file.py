@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import stat
 import threading
@@ -347,21 +348,45 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, run_async: RunA
     run_async(main)
 
 
-def test_a_lock_that_cannot_be_written_is_told_and_given_up(tmp_path: Path, run_async: RunAsync) -> None:
+def test_a_lock_that_cannot_be_written_is_told_and_given_up(tmp_path: Path) -> None:
     """A full disk has no room for the owner's number: one typed error, and who comes next may own the file."""
-    lock = tmp_path / "journal.db.lock"
-    lock.symlink_to("/dev/full")
-
-    async def main() -> None:
-        for _ in range(2):  # not "is owned by this process"
+    path, (soft, hard) = str(tmp_path / "journal.db"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    for _ in range(2):  # not "is owned by this process"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
             with pytest.raises(JournalUnreadable, match=r"cannot lock .*journal\.db: "):
-                async with open_journal(tmp_path / "journal.db"):
-                    raise AssertionError("opened a journal without a lock")
-        lock.unlink()
-        async with open_journal(tmp_path / "journal.db"):
-            pass
+                FileLock(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    FileLock(path).release()
 
-    run_async(main)
+
+async def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    """What it points to would be emptied."""
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (tmp_path / "journal.db.lock").symlink_to(other)
+    with pytest.raises(JournalUnreadable, match="cannot lock"):
+        async with open_journal(tmp_path / "journal.db"):
+            raise AssertionError("opened a journal by the lock of another file")
+    assert other.read_text() == "kept"
+
+
+async def test_a_file_that_is_missing_beside_its_log_is_not_made_anew(tmp_path: Path) -> None:
+    """Somebody has moved it alone. SQLite would remove the log, and with it what only the log has."""
+    path, log = tmp_path / "journal.db", tmp_path / "journal.db-wal"
+    async with open_journal(path) as journal:
+        await journal.write(kit.one_of_each())
+        content, logged = path.read_bytes(), log.read_bytes()
+    path.unlink()
+    log.write_bytes(logged)
+    with pytest.raises(JournalUnreadable, match="put the file back beside its log"):
+        async with open_journal(path):
+            raise AssertionError("made a journal beside the log of another one")
+    assert not path.exists()
+    path.write_bytes(content)
+    async with open_journal(path) as journal:
+        assert await journal.read_runs()
 
 
 def test_a_foreign_program_that_holds_the_file_is_named_as_the_cause(tmp_path: Path) -> None:

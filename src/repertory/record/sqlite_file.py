@@ -309,17 +309,23 @@ class FileLock:
 
         Raises:
             JournalLocked: Another process, or another journal in this one, owns the file.
-            JournalUnreadable: The path is not that of a file, the file has other names too, or the lock file cannot be
-                created or written.
+            JournalUnreadable: The path is not that of a file, the file has other names too or is missing beside its
+                log, or the lock file is a link or cannot be created or written.
         """
         if (names := _check_kind(path)) > 1:
             raise JournalUnreadable(
                 f"{path} has {names} names (hard links), and under each it would have an owner and a log of its own; "
                 "remove the others, or copy it (cp) and name the copy"
             )
+        log = f"{path}-wal"
+        if not names and os.path.isfile(log) and os.path.getsize(log):  # SQLite would remove it beside a new file
+            raise JournalUnreadable(
+                f"{path} is not there, but {log} is, and may have records of it; put the file back beside its log, or "
+                "remove the log"
+            )
         lock_path = f"{path}.lock"
         try:
-            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JournalUnreadable(f"cannot lock {path}: {error.strerror} ({lock_path})") from error
         self._descriptor: int | None = descriptor
