@@ -124,7 +124,7 @@ async def _waiting(live: LiveRun, news: list[AnyEvent]) -> AsyncGenerator[None]:
 
 def _seconds(event: ApprovalRequested | ResultAwaited) -> str:
     assert event.expires_at is not None
-    return f"{round(event.expires_at - event.at, 2):,.10g}"
+    return f"{max(0, round(event.expires_at - event.at, 2)):,.10g}"
 
 
 # --- somebody outside answers -----------------------------------------------------------------------------
