@@ -39,9 +39,13 @@ def test_a_new_folder_and_a_new_file_keep_their_names(tmp_path: Path) -> None:
 
 
 def test_what_a_failed_sync_left_is_written_again(tmp_path: Path) -> None:
-    """The next process reads it from the system's memory, builds on it, and a cut shows that the disk has it."""
-    rule = shim.Rule(on="sync", suffix="-wal", first=6, last=6, action="fail", error=errno.EIO)
-    assert failures(tmp_path, life(0, "power", rule), life(1), life(2)) == []
+    """The next process reads it from the system's memory, builds on it, and a cut shows that the disk has it.
+
+    The one whose sync failed is killed: at its end it would have removed the log.
+    """
+    fails = shim.Rule(on="sync", suffix="-wal", first=7, last=7, action="fail", error=errno.EIO)
+    killed = shim.Rule(on="sync", suffix="-wal", first=8, last=8, action="die before")
+    assert failures(tmp_path, life(0, "power", fails, killed), life(1), life(2)) == []
 
 
 def test_what_was_written_without_syncs_is_durable_once_it_was_opened_with_them(tmp_path: Path) -> None:
