@@ -85,12 +85,12 @@ def test_a_run_that_asks_too_often_fails(run_async: RunAsync) -> None:
     run_async(main)
 
 
-def test_a_check_in_a_script_that_fails_is_not_got_past(run_async: RunAsync) -> None:
-    """A run that crashes tries again: it would take the next step, and the test would pass. It fails by the check."""
+@pytest.mark.parametrize("kind", [AssertionError, LookupError])
+def test_a_check_in_a_script_that_fails_is_not_got_past(run_async: RunAsync, kind: type[Exception]) -> None:
+    """A run that crashes tries again, unless by an assertion: it would take the next step, and the test would pass."""
 
     def check(asked: ModelRequest) -> str:
-        assert len(asked.messages) == 3, "the model was shown too little"
-        return "first"
+        raise kind("the model was shown too little")
 
     async def main() -> None:
         model = ScriptedModel([check, "second"])
@@ -99,7 +99,8 @@ def test_a_check_in_a_script_that_fails_is_not_got_past(run_async: RunAsync) -> 
             with pytest.raises(RunFailed) as failed:
                 await run.wait_result()
         assert "the model was shown too little" in str(failed.value.__cause__)
-        with pytest.raises(AssertionError, match="too little"):
+        assert (len(model.requests) == 1) == (kind is AssertionError)
+        with pytest.raises(kind, match="too little"):
             model.assert_complete()
 
     run_async(main)

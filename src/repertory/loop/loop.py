@@ -66,8 +66,8 @@ class Loop:
     async def run(self) -> RunEnd | None:
         """Run to the end.
 
-        An error of the run itself, of its model or of a limit ends the run as failed. Any other error is a crash of
-        the actor, which its supervisor handles.
+        An error of the run itself, of its model or of a limit ends the run as failed, and so does an assertion, which
+        would fail again. Any other error is a crash of the actor, which its supervisor handles.
 
         Returns:
             How it ended; None if the supervisor is closing, so that the run can be resumed from its record.
@@ -77,7 +77,7 @@ class Loop:
             result = await self._iterate_until_answered()
         except JournalError:
             raise  # nothing can be recorded any more, so there is no honest way to end the run
-        except (ModelError, ContextError, ToolAbort, RunError) as error:
+        except (ModelError, ContextError, ToolAbort, RunError, AssertionError) as error:
             return RunEnd.failed(error)
         if result is not None:
             return RunEnd("done", result)
