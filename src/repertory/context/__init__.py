@@ -7,7 +7,7 @@ examines the record and ``Projector.project`` makes the request.
 from __future__ import annotations
 
 from repertory.context.decisions import Arithmetic, Decision, apply, decode_decision, encode_decision, replay
-from repertory.context.lifecycle import LifecycleKind, MessageEvent
+from repertory.context.lifecycle import MessageEvent
 from repertory.context.plan import EMPTY, Plan
 from repertory.context.planner import Outcome, Planner
 from repertory.context.policy import ContextPolicy
@@ -18,7 +18,6 @@ __all__ = [
     "Arithmetic",
     "ContextPolicy",
     "Decision",
-    "LifecycleKind",
     "MessageEvent",
     "Outcome",
     "Plan",

@@ -111,6 +111,7 @@ class DropThinking(msgspec.Struct, frozen=True, kw_only=True):
 
 Shown: TypeAlias = StubResult | RemoveResult | ExpandEntry
 Edit: TypeAlias = Shown | CoverRange | HoldBack | PinEntry | UnpinEntry | DropThinking
+_SHOWN_AS: dict[type[Shown], Representation] = {StubResult: "stub", RemoveResult: "removed", ExpandEntry: "expanded"}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,15 +181,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def representation(self, entry: Entry) -> Representation:
         """How one entry is shown."""
-        match self.shown.get(entry.position):
-            case StubResult():
-                return "stub"
-            case RemoveResult():
-                return "removed"
-            case ExpandEntry():
-                return "expanded"
-            case None:
-                pass
+        if (shown := self.shown.get(entry.position)) is not None:
+            return _SHOWN_AS[type(shown)]
         cover = self.cover_of(entry.position)
         if cover is not None and entry.position not in cover.kept and entry.position not in self.pins:
             return "covered"
