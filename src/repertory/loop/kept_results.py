@@ -77,9 +77,10 @@ class Results:
 
     def _is_remembered(self, use: ToolUse, output: ToolOutput) -> bool:
         """Whether a result becomes an item of memory; results from memory or from the record do not."""
-        if self._policy is None or output.is_error or output.retrieved is not None or output.source_type == "memory":
+        if self._policy is None or not self._policy.rules(use.name).remember:
             return False
-        return self._policy.rules(use.name).remember and bool(output.text)
+        known = output.retrieved is not None or output.source_type == "memory"
+        return not (known or output.is_error) and bool(output.text)
 
     async def _remember(
         self, use: ToolUse, output: ToolOutput, draft: Draft, records: Sequence[Record]
