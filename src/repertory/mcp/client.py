@@ -116,12 +116,7 @@ class McpServer:
         for option, given in (("env", env), ("headers", headers)):
             _check_secrets(f"{where}: {option}", given)
         for header, value in (headers or {}).items():  # the error that h11 raises shows the value
-            if (
-                not _HEADER.fullmatch(header)
-                or not value.isascii()
-                or not value.isprintable()
-                or value != value.strip()
-            ):
+            if not (_HEADER.fullmatch(header) and value.isascii() and value.isprintable() and value == value.strip()):
                 raise ConfigurationError(
                     f"{where}: headers[{header!r}] must be printable ASCII without spaces or line ends around it"
                 )
