@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +24,8 @@ import anyio.to_thread
 import mcp_types as types
 import pytest
 import trio.testing
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 import repertory as rp
 from backends import RunAsync
@@ -784,6 +787,101 @@ def test_what_came_of_a_call_over_http_is_told_and_is_no_matter_of_the_others(ru
     assert [other.status for other in others] == ["ok"]
 
 
+class Guarded(Troubled):
+    """A server that wants a token, says where there is one, and has an open event stream."""
+
+    arrived = threading.Barrier(3)
+    tokens: ClassVar[list[str]] = []
+    refusing = False
+
+    def do_GET(self) -> None:
+        """Say where there are tokens; or open the stream, and leave it open until all calls have been made."""
+        here = f"http://{self.headers['Host']}"
+        if self.path == "/.well-known/oauth-protected-resource/mcp":
+            self.say(200, {"resource": f"{here}/mcp", "authorization_servers": [here]})
+        elif self.path == "/.well-known/oauth-authorization-server":
+            authorize, token = f"{here}/authorize", f"{here}/token"
+            self.say(200, {"issuer": here, "authorization_endpoint": authorize, "token_endpoint": token})
+        elif self._is_authorized():
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.told.wait(PATIENCE)
+
+    def do_POST(self) -> None:
+        """Issue a token, or answer whoever has the newest one."""
+        if self.path != "/token":
+            if self._is_authorized():
+                super().do_POST()
+        elif self.refusing:
+            self.send_error(400)
+        else:
+            self.tokens.append(f"geheim-{len(self.tokens)}")
+            self.say(200, {"access_token": self.tokens[-1], "token_type": "Bearer", "expires_in": 3600})
+
+    def _is_authorized(self) -> bool:
+        if self.tokens and self.headers.get("Authorization") == f"Bearer {self.tokens[-1]}":
+            return True
+        self.send_error(401)
+        return False
+
+
+class TokenStorage:
+    """Keeps tokens as long as the process runs."""
+
+    tokens: OAuthToken | None = None
+    client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """The last token."""
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep a token."""
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """The last registration."""
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep a registration."""
+        self.client = client_info
+
+
+def test_a_server_that_wants_oauth_is_signed_in_to(run_async: RunAsync) -> None:
+    """Once for all calls, which wait neither for each other nor for the open stream, and again if a token has ended."""
+
+    async def main(address: str) -> None:
+        auth = ClientCredentialsOAuthProvider(
+            address, TokenStorage(), client_id="us", client_secret="s", issuer=address.removesuffix("/mcp")
+        )
+        async with opened(McpServer("guarded", address, auth=auth)) as tools:
+
+            async def call_one() -> None:
+                assert (await call_tool(tools["together"])).status == "ok"
+
+            for tokens in (1, 3):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(Guarded.arrived.parties):
+                        tasks.start_soon(call_one)
+                assert len(Guarded.tokens) == tokens
+                Guarded.tokens.append("of somebody else")
+            Guarded.refusing = True
+            output = await call_tool(tools["together"])
+            assert (output.status, "server guarded: OAuthTokenError: Token exchange fail" in output.text) == (
+                "error",
+                True,
+            ), output
+            Guarded.told.set()
+
+    Guarded.tokens.clear()
+    Guarded.told.clear()
+    Guarded.refusing = False
+    with served(Guarded) as address:
+        run_async(main, address)
+
+
 def test_as_many_calls_over_http_are_open_as_are_made(run_async: RunAsync) -> None:
     """All runs share one client; with a bound to its connections, one call too many waited for nothing."""
 
@@ -889,7 +987,8 @@ def test_a_server_that_cannot_be_opened_says_why(run_async: RunAsync, server: Mc
         ("npx server", {}, "as a list, such as"),
         ("http://host:port/mcp?key=hush", {}, "target must begin with http:// .*, got 'http://host:port/mcp'$"),
         ([], {}, "target must be a command"),
-        (["a"], {"headers": {"A": "b"}}, "headers are for an address"),
+        (["a"], {"headers": {"A": "b"}}, "headers and auth are for an address"),
+        ("http://a", {"auth": ("user", "hush")}, "auth must be an httpx2.Auth or None, got tuple$"),
         ("http://a", {"env": {"A": "b"}}, "env and cwd are for a command"),
         (
             "http://a",

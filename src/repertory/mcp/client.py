@@ -35,6 +35,7 @@ from repertory.tools.schema import LONGEST_NAME, NAME, fit_names, foreign_defini
 from repertory.tools.tool_sets import Lifetime
 
 if TYPE_CHECKING:
+    import httpx2
     import mcp_types as types
 
     from mcp import Client
@@ -72,12 +73,13 @@ class McpServer:
         env: Environment variables of the process. Beside them it sees only a few harmless ones (``PATH``, ``HOME``, …).
         cwd: The working directory of the process; None for this process's own.
         headers: Headers of each HTTP request, such as ``Authorization``. Neither shown nor recorded.
+        auth: Authenticates each HTTP request, such as the SDK's providers for OAuth; None for nothing but the headers.
         include: The tools to offer, by their names at the server; None for all.
         exclude: Tools not to offer.
         effects: The effects of tools by their names at the server; see ``Tool``. They override the server's hints.
         trusted: Believe the server's hints that its tools only read, or may be called again.
         deadline: Seconds for one call; None for no limit.
-        connect_timeout: Seconds for starting and connecting.
+        connect_timeout: Seconds for starting and connecting, signing in included.
         input_timeout: Seconds for which a call waits for a person's answer when the server asks for input. Then the
             server is told that the question was cancelled. If it asks again, the call fails. None waits without limit.
         on_input: Answers questions of servers with a protocol before 2026-07-28, which ask within an open call. It
@@ -97,6 +99,7 @@ class McpServer:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         headers: Mapping[str, str] | None = None,
+        auth: httpx2.Auth | None = None,
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         effects: Mapping[str, Effect] | None = None,
@@ -127,6 +130,8 @@ class McpServer:
             check_choice(f"{where}: effects[{tool!r}]", effect, Effect)
         check_type(f"{where}: cwd", cwd, str | os.PathLike | None, "a folder, or None for this process's own")
         check_type(f"{where}: trusted", trusted, bool, "True or False")
+        if auth is not None and not hasattr(auth, "async_auth_flow"):
+            raise ConfigurationError(f"{where}: auth must be an httpx2.Auth or None, got {type(auth).__name__}")
         if on_input is not None and not callable(on_input):
             raise ConfigurationError(f"{where}: on_input must be a function or None, got {show(on_input)}")
         if isinstance(target, str):
@@ -138,8 +143,8 @@ class McpServer:
             read_web_address(f"{where}: target", target)
         if not isinstance(target, str | list | tuple) or not target or not all(_is_word(word) for word in target):
             raise ConfigurationError(f"{where}: target must be a command as a list of texts, got {show(target)}")
-        if headers and not isinstance(target, str):
-            raise ConfigurationError(f"McpServer {name}: headers are for an address; a command gets its secrets by env")
+        if (headers or auth is not None) and not isinstance(target, str):
+            raise ConfigurationError(f"{where}: headers and auth are for an address; a command gets its secrets by env")
         if (env or cwd) and isinstance(target, str):
             raise ConfigurationError(f"McpServer {name}: env and cwd are for a command, and target is an address")
         self.name = name
@@ -148,6 +153,7 @@ class McpServer:
         self.env = dict(env or {})
         self.cwd = cwd
         self.headers = dict(headers or {})
+        self.auth = auth
         self.include = None if include is None else frozenset(include)
         self.exclude = frozenset(exclude)
         self.effects: dict[str, Effect] = dict(effects or {})
@@ -263,6 +269,7 @@ class _Connection:
             env=server.env,
             cwd=server.cwd,
             headers=server.headers,
+            auth=server.auth,
             on_message=self._on_message,
             answer=legacy_handler(server.on_input, server=server.name),
         )

@@ -6,6 +6,7 @@ tell the status with which a request was refused.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
@@ -44,9 +45,10 @@ class _Answer(msgspec.Struct):
 class HttpClient(httpx2.AsyncClient):
     """A client whose failed requests are answered with an error of the protocol, which says what came of them."""
 
-    def __init__(self, headers: dict[str, str]) -> None:
+    def __init__(self, headers: dict[str, str], auth: httpx2.Auth | None) -> None:
         super().__init__(
             headers=headers,
+            auth=None if auth is None else _BriefAuth(auth),
             timeout=httpx2.Timeout(30.0, read=None),  # a call takes as long as its deadline allows
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # each open call needs its own
         )
@@ -56,13 +58,49 @@ class HttpClient(httpx2.AsyncClient):
         sent = _read_sent(request)
         try:
             response = await super().send(request, **options)
-        except httpx2.TransportError as error:
+        except Exception as error:
             if sent.method in _HANDSHAKE:  # no answer says nothing about the protocol that the server speaks
                 raise
-            body = _failure(sent, one_line(error), "none" if isinstance(error, _NOT_SENT) else "unknown")
-            return httpx2.Response(502, json=body, request=request)
+            fate: Fate = "none" if isinstance(error, _NOT_SENT) else "unknown"
+            if not isinstance(error, httpx2.RequestError):  # from ``auth``: the server did not take the request
+                fate = "answered"
+            return httpx2.Response(502, json=_failure(sent, one_line(error), fate), request=request)
         response.aread = partial(_read, response, sent)  # type: ignore[method-assign]
         return await _explained(response, sent) if response.is_error and sent.method else response
+
+
+class _BriefAuth(httpx2.Auth):
+    """An authentication that is not in progress while a request is answered.
+
+    The SDK's hold a lock in between, so that all calls would wait for an open event stream: its issue 3209.
+    """
+
+    def __init__(self, auth: httpx2.Auth) -> None:
+        self._auth = auth
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Sign a request, send it, and if it is refused sign in and send it once more."""
+        refused: httpx2.Response | None = None
+        token: str | None = None
+        has_told = False
+        while True:
+            async with aclosing(self._auth.async_auth_flow(request)) as flow:
+                try:
+                    outgoing = await anext(flow)
+                    while True:
+                        if outgoing is not request:
+                            response = yield outgoing
+                        elif refused is None or has_told or request.headers.get("Authorization") != token:
+                            break  # another request may have signed in meanwhile
+                        else:
+                            response, has_told = refused, True
+                        outgoing = await flow.asend(response)
+                except StopAsyncIteration:
+                    return
+            token = request.headers.get("Authorization")
+            refused = yield request
+            if has_told or refused.status_code not in (401, 403):
+                return
 
 
 def _read_sent(request: httpx2.Request) -> _Sent:

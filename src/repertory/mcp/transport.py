@@ -23,6 +23,7 @@ from repertory.tools.output import one_line, redact
 if TYPE_CHECKING:
     from typing import TextIO
 
+    import httpx2
     from anyio.streams.memory import MemoryObjectSendStream
     from mcp.client._transport import ReadStream, TransportStreams
     from mcp.client.session import ElicitationFnT, MessageHandlerFnT
@@ -49,6 +50,7 @@ async def open_client(
     env: dict[str, str],
     cwd: str | os.PathLike[str] | None,
     headers: dict[str, str],
+    auth: httpx2.Auth | None,
     on_message: MessageHandlerFnT,
     answer: ElicitationFnT,
 ) -> AsyncGenerator[tuple[Client, anyio.Event]]:
@@ -62,6 +64,7 @@ async def open_client(
         env: Environment of the process.
         cwd: Working directory of the process.
         headers: Headers of each request to the address.
+        auth: Authenticates these requests; None for nothing but the headers.
         on_message: Called with each notification from the server.
         answer: Answers what the server asks within a call.
 
@@ -85,7 +88,7 @@ async def open_client(
         if isinstance(target, str):
             from repertory.mcp.http import LONGEST_ANSWER, HttpClient
 
-            http = await stack.enter_async_context(HttpClient(headers))
+            http = await stack.enter_async_context(HttpClient(headers, auth))
             transport = partial(streamable_http_client, target, http_client=http, max_sse_event_size=LONGEST_ANSWER)
         else:
             command, *arguments = target
