@@ -90,6 +90,7 @@ BOTH = (
     (with_messages(user(CALL)), "ToolUse belongs to the assistant"),
     (with_messages(user(Thinking("x", "s"))), "Thinking belongs to the assistant"),
     (with_messages(HI, agent(ToolResult("a", "x")), HI), "ToolResult belongs to the user"),
+    (with_messages(HI, agent(RawBlock({"type": "document"})), HI), "'document' lacks a field, or belongs to the user"),
     (replaced(max_tokens=0), "max_tokens"),
     (replaced(max_tokens=10**6), "writes at most 8192"),
     (replaced(tools=(ToolSchema("bad name", "", {"type": "object"}),)), "tools[0].name"),

@@ -24,7 +24,7 @@ from repertory.testing.binding import Binder
 MODEL = "claude-sonnet-4-6"
 HEADERS = {
     "content-type": "application/json",
-    "anthropic-version": "2023-06-01",
+    "anthropic-version": "2026-10-21",
     "anthropic-beta": "compact-2026-09-04,context-management-2025-06-27,thinking-binding-controls-2026-08-01",
 }
 MARK = {"type": "ephemeral", "ttl": "1h"}

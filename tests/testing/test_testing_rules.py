@@ -89,6 +89,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("max_tokens", 0, "max_tokens: Input should be greater than or equal to 1"),
     ("max_tokens", 128_001, "max_tokens: 128001 > 128000, which is the maximum allowed number of output tokens for "),
     ("colour", "red", "colour: Extra inputs are not permitted"),
+    ("temperature", 1.0, "temperature: Extra inputs are not permitted"),
     ("context_management", {}, "context_management: Extra inputs are not permitted"),
     ("tools", {}, "tools: Input should be a valid list"),
     ("tools.0", "add", "tools.0: Input should be a valid dictionary"),
@@ -133,6 +134,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("messages.0.content.0.text", 7, "messages.0.content.0.text.text: Input should be a valid string"),
     ("messages.0.content.0.text", REMOVE, "messages.0.content.0.text.text: Field required"),
     ("messages.0.content.0.colour", "red", "messages.0.content.0.text.colour: Extra inputs are not permitted"),
+    ("messages.0.content.0.citations", [{}], "messages.0.content.0.text.citations: Extra inputs are not permitted"),
     ("messages.0.content.0", "hi", "messages.0.content.0.type: Field required"),
     ("messages.0.content.0.type", 7, "messages.0.content.0.type: Field required"),
     (
@@ -142,6 +144,7 @@ CASES: list[tuple[str, Any, str]] = [
     ),
     ("messages.1.content.0.cache_control", MARK, "messages.1.content.0.thinking.cache_control: Extra inputs are not"),
     ("messages.1.content.0.signature", REMOVE, "messages.1.content.0.thinking.signature: Field required"),
+    ("messages.1.content.0", {"type": "document"}, "messages.1.content.0: `document` blocks can only be"),
     ("messages.1.content.2.input", [], "messages.1.content.2.tool_use.input: Input should be a valid dictionary"),
     ("messages.1.content.2.id", "a b", "messages.1.content.2.tool_use.id: String should match pattern"),
     ("messages.1.content.2.name", "", "messages.1.content.2.tool_use.name: String should match pattern"),
@@ -258,7 +261,7 @@ def test_counting_takes_fewer_fields() -> None:
         ({"x-api-key": "wrong"}, 401, "invalid x-api-key"),
         ({"authorization": "Bearer wrong"}, 401, "invalid x-api-key"),
         ({"x-api-key": "right"}, 400, "anthropic-version: header is required"),
-        ({"x-api-key": "right", "anthropic-version": "2023-06-01"}, 400, "content-type"),
+        ({"x-api-key": "right", "anthropic-version": "2026-10-21"}, 400, "content-type"),
     ],
 )
 def test_headers_are_checked_first(headers: dict[str, str], status: int, says: str) -> None:
@@ -270,7 +273,7 @@ def test_headers_are_checked_first(headers: dict[str, str], status: int, says: s
 
 def test_good_headers_pass() -> None:
     """Either way of giving the key, or none where none is required."""
-    rest = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
+    rest = {"anthropic-version": "2026-10-21", "content-type": "application/json"}
     check_headers({"x-api-key": "right", **rest}, api_key="right")
     check_headers({"authorization": "Bearer right", **rest}, api_key="right")
     check_headers(rest, api_key=None)

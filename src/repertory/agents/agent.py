@@ -114,8 +114,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
         context: How much of the record the model sees. None means a plain loop: everything, always.
         limits: How far one run may go. A sub-agent is also bound by the limits of the runs above it.
         max_tokens: The most tokens of one answer; never more than the model supports.
-        options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``; not fields that
-            repertory sets itself, such as ``model``.
+        options: Further top-level fields of the Messages API, such as ``thinking`` or ``output_config``; not fields
+            that repertory sets itself, such as ``model``.
         description: One line for agents that may delegate to it; "" uses the beginning of the instructions.
         delegation: How it works with its team; see ``Delegation``.
         payload: The type of its payload: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, a mapping or a pydantic

@@ -60,7 +60,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
         tools: The tools that the model may call.
         max_tokens: Most tokens that the answer may have.
         breakpoints: Prompt-cache markers; the model does not see them.
-        options: Further top-level fields of the Messages API (``thinking``, ``tool_choice``, ``temperature``,
+        options: Further top-level fields of the Messages API (``thinking``, ``tool_choice``, ``output_config``,
             ``context_management``, ``compaction``, …), sent unchanged.
         betas: Values for the ``anthropic-beta`` header.
     """

@@ -23,6 +23,7 @@ from repertory.llm.messages import (
     ToolResult,
     ToolUse,
     equal_items,
+    is_document,
 )
 from repertory.llm.model import ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile
@@ -173,8 +174,8 @@ def _check_message(message: Message, index: int, calls: dict[str, tuple[int, int
             kind = block.raw.get("type")
             if not isinstance(kind, str):
                 _refuse(place, "has no type")
-            if message.role == "assistant" and kind in KNOWN_TYPES:
-                _refuse(place, f"a block of type {kind!r} lacks a field")
+            if message.role == "assistant" and (kind in KNOWN_TYPES or is_document(block)):
+                _refuse(place, f"a block of type {kind!r} lacks a field, or belongs to the user")
             if kind == "compaction" and (index or at):
                 _refuse(place, "a compaction block must be the first of all")
         else:

@@ -1,4 +1,7 @@
-"""The rules of the Messages API, with its own error messages. Each check raises ``Refusal`` with the failing path."""
+"""The rules of the Messages API, with its own error messages. Each check raises ``Refusal`` with the failing path.
+
+They are those of its version 2026-10-21, which the SDK asks for.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ _PROPERTY = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
 # Top-level fields, and for each the prefix of the beta header value that it needs, or None.
 _FIELDS: dict[str, str | None] = dict.fromkeys(
     (
-        *("model", "messages", "max_tokens", "system", "tools", "stream", "metadata", "stop_sequences", "temperature"),
-        *("top_p", "top_k", "tool_choice", "thinking", "cache_control", "service_tier", "output_config", "container"),
-        *("inference_geo", "diagnostics", "speed", "compaction"),
+        *("model", "messages", "max_tokens", "system", "tools", "stream", "metadata", "stop_sequences", "tool_choice"),
+        *("thinking", "cache_control", "service_tier", "output_config", "container", "inference_geo", "diagnostics"),
+        *("speed", "compaction"),
     )
 ) | {"context_management": "context-management-", "mcp_servers": "mcp-client-"}
 _COUNT_REFUSES = (
-    *("max_tokens", "stream", "temperature", "top_p", "top_k", "stop_sequences", "metadata"),
-    *("service_tier", "inference_geo", "container", "diagnostics"),
+    *("max_tokens", "stream", "stop_sequences", "metadata", "service_tier", "inference_geo", "container"),
+    "diagnostics",
 )
 
 
@@ -148,8 +151,8 @@ def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool) ->
     if thinking is None:
         return
     kind = thinking.get("type")
-    if kind not in ("enabled", "disabled", "adaptive"):
-        refuse("thinking.type: Input should be 'enabled', 'disabled' or 'adaptive'")
+    if kind not in ("enabled", "disabled", "between_tools", "adaptive"):
+        refuse("thinking.type: Input should be 'enabled', 'disabled', 'between_tools' or 'adaptive'")
     if "block_binding" in thinking:
         if BINDING_BETA not in betas or kind == "disabled":
             refuse(f"thinking.{kind}.block_binding: Extra inputs are not permitted")

@@ -15,14 +15,11 @@ _WORDS: Final[dict[type[Any], str]] = {
     str: "string",
     bool: "boolean",
     int: "integer",
-    float: "number",
 }
 # Types that differ within a union of blocks are checked in ``transcript``: the API names such a block by its own type.
 _KINDS: Final[dict[str, type[Any]]] = {
     "max_tokens": int,
     "stream": bool,
-    **dict.fromkeys(("temperature", "top_p"), float),
-    "top_k": int,
     "stop_sequences": list,
     "stop_sequences.*": str,
     "metadata": dict,
@@ -54,9 +51,8 @@ def check_shape(body: dict[str, Any]) -> None:
 
 
 def check_kind(value: Any, kind: type[Any], path: str) -> None:
-    """Check the type of a JSON value; a whole number is also a number, but True is neither."""
-    kinds = (int, float) if kind is float else kind
-    if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+    """Check the type of a JSON value; True is no number."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         refuse(f"{path}: Input should be a valid {_WORDS[kind]}")
 
 

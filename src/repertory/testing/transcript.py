@@ -100,6 +100,8 @@ def _check_content(content: Any, where: str, role: str, *, last: bool) -> None:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             refuse(f"{place}.type: Field required")
         _check_block(block, place, role)
+        if block["type"] == "document" and role == "assistant":
+            refuse(f"{place}: `document` blocks can only be specified in `user` messages")
         if block["type"] == "text" and not block["text"]:
             refuse("messages: text content blocks must be non-empty")
         if block["type"] == "text" and not block["text"].strip():
@@ -122,6 +124,8 @@ def _check_block(block: Json, where: str, role: str) -> None:
             refuse(f"{where}.{kind}.{field}: Extra inputs are not permitted")
     if _ROLE_OF.get(kind, role) != role:
         refuse(f"{where}: `{kind}` blocks can only be specified in `{_ROLE_OF[kind]}` messages")
+    if kind == "text" and role == "user" and block.get("citations"):
+        refuse(f"{where}.text.citations: Extra inputs are not permitted")
     if kind == "text" and not block["text"] and block.get("cache_control"):
         refuse(f"{where}.text: cache_control cannot be set for empty text blocks")
     if kind == "tool_use":

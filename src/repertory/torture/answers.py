@@ -208,6 +208,7 @@ _RAW: Final[Sequence[Json]] = (
     {"type": "text", "text": "", "cache_control": {"type": "ephemeral"}},
     {"type": "thinking"},
     {"type": "image"},
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}},
     {"type": "compaction", "content": "x"},
     {"type": "tool_use"},
     {"type": "tool_use", "id": "t1", "name": "fire"},

@@ -30,6 +30,7 @@ from repertory.llm.messages import (
     ToolUse,
     decode_block,
     encode_block,
+    is_document,
 )
 from repertory.llm.model import CUT_OFF, ModelResponse
 from repertory.llm.validation import CALL_ID, TOOL_NAME
@@ -253,7 +254,8 @@ def _is_allowed(block: Block) -> bool:
     """Whether an assistant's turn may hold a block; text and calls are checked elsewhere."""
     if isinstance(block, RawBlock):
         kind = block.raw.get("type")
-        return isinstance(kind, str) and kind not in KNOWN_TYPES  # a block of a known type lacks a field
+        # A block of a known type lacks a field, and a document belongs to the user.
+        return isinstance(kind, str) and kind not in KNOWN_TYPES and not is_document(block)
     return isinstance(block, Thinking) or (isinstance(block, RedactedThinking) and bool(block.data))
 
 
