@@ -149,7 +149,7 @@ class UnknownModel(ModelError):
 
 
 class ModelAuthenticationError(ModelError):
-    """The key is missing, malformed, refused, or may not use this model."""
+    """The key is missing, malformed, refused, may not use this model, or its account has no money left."""
 
 
 class ModelUnavailable(ModelError):

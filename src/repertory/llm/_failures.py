@@ -42,6 +42,8 @@ _THINKING = re.compile(
     r"|`?redacted_thinking`? blocks in the latest|blocks must match the parameters",
     re.IGNORECASE,
 )
+# Comes with status 400 or 429; no attempt succeeds before somebody pays, or the month is over.
+_UNPAID = re.compile(r"credit balance is too low|API usage limits|spend_limit_reached|insufficient_quota")
 # An error in a body has a type but no status of its own.
 _STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -115,10 +117,11 @@ def _classify(place: Place, status: int, message: str, fact: str) -> tuple[Model
     if status == 400 and _THINKING.search(message):
         todo = "send the history unchanged, or drop the thinking"
         return ThinkingMismatch(f"a thinking block no longer fits its history: {fact}; {todo}"), False
+    status = 402 if _UNPAID.search(message) else status
     if status in (401, 402, 403):
         todo = {
             401: "set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to a valid key",
-            402: "the account behind the key has a billing problem",
+            402: "the account behind the key has a billing problem, or has reached a limit on spending",
             403: f"the key may not use model {place.model!r} or this endpoint",
         }[status]
         return ModelAuthenticationError(f"{fact}; {todo}"), False
@@ -204,9 +207,10 @@ def _message_in(body: Any) -> str:
         said = next((name for name in ("message", "detail") if error.get(name)), None)
         if said is None:
             return excerpt(error) if error else ""
+        details = error.get("details")
         facts = [
             f"{'' if name == 'type' else f'{name} '}{_words(value)}"
-            for name, value in error.items()
+            for name, value in (error | details if isinstance(details, dict) else error).items()
             if name != said and value and isinstance(value, str | int)
         ]
         return f"{_words(error[said])} [{', '.join(facts)}]" if facts else _words(error[said])
