@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import anyio.to_thread
+import h11
 import pytest
 
 from backends import RunAsync
@@ -21,9 +22,10 @@ from repertory.llm import Text, ToolUse, profile_for
 from repertory.offline import OfflineModel
 from repertory.testing import FunctionModel, ScriptedModel, open_messages_server
 from repertory.testing.faults import Drip, Fault, Refuse, Reset, Truncate, overloaded
+from repertory.testing.http import Gone, Reply
 from repertory.testing.wire import decode_request
 
-HEADERS = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+HEADERS = {"content-type": "application/json", "anthropic-version": "2026-10-21"}
 BODY: dict[str, Any] = {
     "model": "claude-sonnet-4-6",
     "max_tokens": 100,
@@ -169,6 +171,20 @@ def test_faults_spoil_one_request_each_in_order(run_async: RunAsync) -> None:
             assert second[0] == fourth[0] == 200
             assert [exchange.status for exchange in server.exchanges] == [429, 200, 0, 200]
             assert [exchange.fault for exchange in server.exchanges] == [refuse, None, Reset(), None]
+
+    run_async(main)
+
+
+def test_a_reset_of_a_connection_that_the_client_has_closed_ends_it_alone(run_async: RunAsync) -> None:
+    """A client that was cancelled meanwhile does not take the server down."""
+
+    async def main() -> None:
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                await stream.aclose()
+                with pytest.raises(Gone):
+                    Reply(stream, h11.Connection(h11.SERVER)).reset()
 
     run_async(main)
 

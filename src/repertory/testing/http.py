@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import anyio
@@ -63,8 +64,9 @@ class Reply:
     def reset(self) -> None:
         """Reset the connection: the client sees no orderly end."""
         raw = self._stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-        # Lingering for no time makes the kernel send RST instead of FIN on close.
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # if it is closed already, by the client
+            # Lingering for no time makes the kernel send RST instead of FIN on close.
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raise Gone
 
     async def wait_gone(self) -> None:
