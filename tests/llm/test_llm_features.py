@@ -32,6 +32,8 @@ def test_headers_follow_from_what_a_request_says() -> None:
     assert needed_betas(encode_request(edits)) == ("context-management-2025-06-27",)
     drops = request(options=dropping_mismatched({}))
     assert needed_betas(encode_request(drops)) == ("thinking-binding-controls-2026-08-01",)
+    hurries = request(options={"output_config": {"task_budget": {"type": "tokens", "total": 40_000}}, "speed": "fast"})
+    assert needed_betas(encode_request(hurries)) == ("task-budgets-2026-03-13", "fast-mode-2026-02-01")
 
 
 def test_a_compaction_request_leaves_out_what_the_provider_refuses_on_it_and_nothing_else() -> None:

@@ -92,7 +92,7 @@ def accept(body: dict[str, Any], *, binder: Binder, profile: Any = BINDING) -> l
 def test_a_compaction_request_is_refused_for_what_does_not_belong_to_it(fields: dict[str, Any], words: str) -> None:
     """Each rule of the documents by itself; the same request without the field passes."""
     body = {**history(2, binder=Binder(1)), "compaction": {"type": "summarize", "instructions": "x" * 16_384}}
-    betas = BETAS | {"context-management-2025-06-27"}
+    betas = BETAS | {"context-management-2025-06-27", "task-budgets-2026-03-13"}
     check_body(body, profile=BINDING, betas=betas)
     assert words in refusal({**body, **fields}, betas).message
 

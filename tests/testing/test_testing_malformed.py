@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from backends import RunAsync
 from patience import PATIENCE
 from repertory.llm import profile_for
+from repertory.llm.features import COMPACT, CONTEXT_EDITING, TASK_BUDGETS, THINKING_CONTROLS
 from repertory.llm.messages import Thinking, encode_block
 from repertory.testing import FunctionModel, open_messages_server
 from repertory.testing.binding import Binder
@@ -25,7 +26,7 @@ MODEL = "claude-sonnet-4-6"
 HEADERS = {
     "content-type": "application/json",
     "anthropic-version": "2026-10-21",
-    "anthropic-beta": "compact-2026-09-04,context-management-2025-06-27,thinking-binding-controls-2026-08-01",
+    "anthropic-beta": ",".join((COMPACT, CONTEXT_EDITING, TASK_BUDGETS, THINKING_CONTROLS)),
 }
 MARK = {"type": "ephemeral", "ttl": "1h"}
 ASKED: dict[str, Any] = {

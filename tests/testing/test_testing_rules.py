@@ -91,6 +91,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("colour", "red", "colour: Extra inputs are not permitted"),
     ("temperature", 1.0, "temperature: Extra inputs are not permitted"),
     ("context_management", {}, "context_management: Extra inputs are not permitted"),
+    ("output_config", {"task_budget": {}}, "output_config.task_budget: Extra inputs are not permitted"),
     ("tools", {}, "tools: Input should be a valid list"),
     ("tools.0", "add", "tools.0: Input should be a valid dictionary"),
     ("tools.0.name", REMOVE, "tools.0.custom.name: Field required"),

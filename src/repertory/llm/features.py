@@ -7,6 +7,7 @@ can forget one: a conversation that begins with a compaction block needs its hea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 import msgspec
 
@@ -16,6 +17,8 @@ from repertory.llm.model import ModelRequest
 COMPACT = "compact-2026-09-04"
 CONTEXT_EDITING = "context-management-2025-06-27"
 THINKING_CONTROLS = "thinking-binding-controls-2026-08-01"
+TASK_BUDGETS = "task-budgets-2026-03-13"
+FAST_MODE = "fast-mode-2026-02-01"
 
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")  # blocks that call a tool which the provider runs
 
@@ -54,7 +57,7 @@ def compaction_request(request: ModelRequest, *, instructions: str = "") -> Mode
         del options["tool_choice"]
     if "output_config" in options:
         config = {name: value for name, value in options["output_config"].items() if name != "format"}
-        if "task_budget" in config:
+        if config.get("task_budget"):
             config["task_budget"] = {n: v for n, v in config["task_budget"].items() if n != "remaining"}
         options["output_config"] = config
     options["compaction"] = {"type": "summarize", **({"instructions": instructions} if instructions else {})}
@@ -72,13 +75,13 @@ def dropping_mismatched(options: Json) -> Json:
 
 def needed_betas(body: Json, given: Sequence[str] = ()) -> tuple[str, ...]:
     """The ``anthropic-beta`` values that are given, then those that a request's body needs, without duplicates."""
-    needed = list(given)
     # A summary can only come first, so the rest of a long history need not be searched.
     first = [block for message in body["messages"][:1] for block in message["content"]]
-    if body.get("compaction") is not None or any(block.get("type") == "compaction" for block in first):
-        needed.append(COMPACT)
-    if body.get("context_management") is not None:
-        needed.append(CONTEXT_EDITING)
-    if "block_binding" in (body.get("thinking") or {}):
-        needed.append(THINKING_CONTROLS)
-    return tuple(dict.fromkeys(needed))
+    needed = {
+        COMPACT: body.get("compaction") is not None or any(block.get("type") == "compaction" for block in first),
+        CONTEXT_EDITING: body.get("context_management") is not None,
+        THINKING_CONTROLS: "block_binding" in (body.get("thinking") or {}),
+        TASK_BUDGETS: (body.get("output_config") or {}).get("task_budget") is not None,
+        FAST_MODE: body.get("speed") == "fast",  # some models take it without
+    }
+    return tuple(dict.fromkeys((*given, *compress(needed, needed.values()))))

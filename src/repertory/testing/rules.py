@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from repertory.llm.features import TASK_BUDGETS
 from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.binding import BINDING_BETA
@@ -72,6 +73,8 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
         if not allowed or (counting and field in _COUNT_REFUSES):
             refuse(f"{field}: Extra inputs are not permitted")
     check_shape(body)
+    if (body.get("output_config") or {}).get("task_budget") is not None and TASK_BUDGETS not in betas:
+        refuse("output_config.task_budget: Extra inputs are not permitted")
     if not counting:
         _check_max_tokens(body, profile)
     tools = body.get("tools", [])
