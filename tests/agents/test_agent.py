@@ -202,6 +202,8 @@ def test_a_tool_named_like_those_of_its_team_is_refused() -> None:
         ({"stream": False}, "cannot have 'stream'"),
         ({"temperature": float("nan")}, r"\['temperature'\] cannot be sent as JSON: nan"),
         ({"metadata": {"user": object()}}, r"\['metadata'\] cannot be sent as JSON"),
+        ({"thinking": "adaptive"}, r"options\['thinking'\] must be a dict, got 'adaptive'"),
+        ({"output_config": ["high"]}, r"options\['output_config'\] must be a dict"),
         ({1: 2}, "name of an option must be a text, got 1"),
     ],
 )

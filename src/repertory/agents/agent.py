@@ -206,6 +206,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
                 encode_json(thaw({name: value}))
             except (TypeError, ValueError) as error:
                 raise ConfigurationError(f"{where}: options[{given!r}] cannot be sent as JSON: {error}") from error
+            if given in _OBJECTS:
+                check_type(f"{where}: options[{given!r}]", value, Mapping | None, "a dict")
 
     def _check_names(self, where: str, *, typed: bool) -> None:
         """Check that no tool has the name of one that its runs bring along."""
@@ -307,6 +309,7 @@ _NO_OPTIONS: Final = {
     "messages": "they are the conversation",
     "stream": "how answers are sent is not for an agent to say",
 }
+_OBJECTS: Final = ("thinking", "output_config", "tool_choice")  # of the API, which repertory reads too
 _A_MODEL: Final = (Model | str | None, "a Model, the name of one or None")
 _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("instructions", str, "a text"),
