@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from repertory.llm import AnthropicModel, Text, ToolUse, profile_for
-from repertory.llm.messages import Thinking, decode_message, encode_block
+from repertory.llm import AnthropicModel, Message, Text, ToolUse, profile_for
+from repertory.llm.messages import Thinking, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.testing import open_messages_server
 from repertory.testing.binding import Binder
@@ -17,6 +17,7 @@ from repertory.testing.compaction import BETA, plain_summary, summary_of
 from repertory.testing.editing import CLEARED, check_editing, edit_context
 from repertory.testing.refusal import Refusal
 from repertory.testing.rules import check_body
+from repertory.testing.wire import decode_request
 
 BINDING = profile_for("claude-opus-5-5")
 FREE = profile_for("claude-opus-4-8")
@@ -256,10 +257,10 @@ def test_everything_behind_a_gap_is_dropped_and_what_is_thought_then_is_valid_ne
 
 def ask(**options: Any) -> ModelRequest:
     """A request for a summary of a short conversation."""
-    said = [{"role": "user", "content": "begin " * 3_000}, {"role": "assistant", "content": "yes"}]
+    begun = Message("user", (Text("begin " * 3_000),))
     return ModelRequest(
         model="claude-opus-5-5",
-        messages=tuple(decode_message(message) for message in [*said, {"role": "user", "content": "and?"}]),
+        messages=(begun, Message("assistant", (Text("yes"),)), Message("user", (Text("and?"),))),
         options={"compaction": {"type": "summarize", **options}},
     )
 
@@ -415,7 +416,7 @@ async def test_edits_are_reported_and_billed_by_the_cache_rules() -> None:
     result = {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 3}, "keep": None}
     options = {"context_management": {"edits": [{k: v for k, v in result.items() if v}]}}
     body = history(5, binder=Binder(0))
-    messages = tuple(decode_message(message) for message in body["messages"])
+    messages = decode_request(body).messages
     async with open_messages_server(lambda _: "ok") as server:
         model = AnthropicModel("claude-opus-5-5", base_url=server.url, api_key="none")
         request = ModelRequest(model="claude-opus-5-5", messages=messages[:1] + messages[1:], options=options)

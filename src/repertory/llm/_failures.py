@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -137,10 +138,9 @@ def _classify(place: Place, status: int, message: str, fact: str) -> tuple[Model
 
 def redirected(place: Place, status: int, location: str) -> Failure:
     """The server redirects. Following it would send the whole prompt, and perhaps the key, to another place."""
-    try:
+    host = ""
+    with suppress(ValueError):
         host = urlsplit(location).hostname or ""
-    except ValueError:
-        host = ""
     where = f"host {place.scrub(host)[:100]!r}" if host else "another address"
     why = "redirects are not followed, since the whole prompt would go there"
     todo = "set ANTHROPIC_BASE_URL, or base_url, to the server itself"
@@ -175,10 +175,9 @@ def unreachable(place: Place, error: BaseException) -> Failure:
 
 def unsendable(place: Place) -> Failure:
     """The HTTP client refuses to send a header."""
+    what = f"no request to {place.url}: a header has characters that none may have"
     todo = "check the key, ANTHROPIC_CUSTOM_HEADERS and the betas for line breaks and outer spaces"
-    return Failure(
-        ModelRequestRejected(f"no request to {place.url}: a header has characters that none may have; {todo}"), False
-    )
+    return Failure(ModelRequestRejected(f"{what}; {todo}"), False)
 
 
 def idle_timeout(place: Place, seconds: float) -> Failure:

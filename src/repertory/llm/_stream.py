@@ -147,26 +147,22 @@ class Assembler:
     def feed(self, event: Json) -> list[StreamEvent]:
         """Add one event and return the parts of it that a caller may want to show."""
         with reading("malformed event in the answer's stream", event):
-            return self._feed(event)
-
-    def _feed(self, event: Json) -> list[StreamEvent]:
-        kind = event["type"]
-        if kind == "message_start":
-            if self.grown:
-                raise ValueError("'message_start' within an answer")
-            self._message = dict(_require(dict, event["message"]))
-            for index, block in enumerate(self._message.get("content") or ()):
-                self._begin(index, block)
-            self.grown += 1
-            return []
-        if kind == "content_block_start":
-            return self._begin(event["index"], event["content_block"])
-        if kind == "content_block_delta":
-            return self._delta(_require(int, event["index"]), _require(dict, event["delta"]))
-        if kind == "message_delta":
-            self._message_delta(event)
-        elif kind == "message_stop":
-            self.complete = True
+            kind = event["type"]
+            if kind == "message_start":
+                if self.grown:
+                    raise ValueError("'message_start' within an answer")
+                self._message = dict(_require(dict, event["message"]))
+                for index, block in enumerate(self._message.get("content") or ()):
+                    self._begin(index, block)
+                self.grown += 1
+            elif kind == "content_block_start":
+                return self._begin(event["index"], event["content_block"])
+            elif kind == "content_block_delta":
+                return self._delta(_require(int, event["index"]), _require(dict, event["delta"]))
+            elif kind == "message_delta":
+                self._message_delta(event)
+            elif kind == "message_stop":
+                self.complete = True
         return []  # content_block_stop says nothing new; the API may add kinds of events
 
     def _begin(self, index: object, block: object) -> list[StreamEvent]:
@@ -226,26 +222,23 @@ class Assembler:
 def response_of(message: object) -> ModelResponse:
     """Read a whole answer, as the API gives it without streaming."""
     with reading("the answer is not a message", message):
-        return _response_of(_require(dict, message))
-
-
-def _response_of(message: Json) -> ModelResponse:
-    content = message["content"]
-    if len(content) > MOST_BLOCKS and not isinstance(content, str):
-        raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
-    for block in () if isinstance(content, str) else content:
-        for name in _STRINGS.get(block.get("type"), ()):
-            if block.get(name) is not None:
-                _require(str, block[name])
-    model, response_id = message.get("model"), message.get("id")
-    return ModelResponse(
-        content=decode_content(content),
-        stop_reason=_require(str, message.get("stop_reason") or "end_turn"),
-        usage=usage_of(message.get("usage")),
-        model=model if isinstance(model, str) else "",
-        response_id=response_id if isinstance(response_id, str) else "",
-        extra={name: value for name, value in message.items() if name not in _KNOWN and value is not None},
-    )
+        said = _require(dict, message)
+        content = said["content"]
+        if len(content) > MOST_BLOCKS and not isinstance(content, str):
+            raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
+        for block in () if isinstance(content, str) else content:
+            for name in _STRINGS.get(block.get("type"), ()):
+                if block.get(name) is not None:
+                    _require(str, block[name])
+        model, response_id = said.get("model"), said.get("id")
+        return ModelResponse(
+            content=decode_content(content),
+            stop_reason=_require(str, said.get("stop_reason") or "end_turn"),
+            usage=usage_of(said.get("usage")),
+            model=model if isinstance(model, str) else "",
+            response_id=response_id if isinstance(response_id, str) else "",
+            extra={name: value for name, value in said.items() if name not in _KNOWN and value is not None},
+        )
 
 
 def usage_of(raw: object) -> Usage:
@@ -253,9 +246,7 @@ def usage_of(raw: object) -> Usage:
 
     The iterations of a compaction are summed, since the top level omits some.
     """
-    if not isinstance(raw, dict):
-        return Usage()
-    iterations = raw.get("iterations")
+    iterations = raw.get("iterations") if isinstance(raw, dict) else None
     parts = iterations if isinstance(iterations, list) and iterations else [raw]
     total = sum((_usage_of(part) for part in parts if isinstance(part, dict)), Usage())
     return Usage(*(min(tokens, MOST_TOKENS) for tokens in msgspec.structs.astuple(total)))

@@ -6,6 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -74,16 +75,15 @@ def count_pages(pdf: bytes) -> int:
 
 
 def _document_tokens(block: RawBlock) -> int:
-    source = block.raw.get("source")
-    kind, data = (source.get("type"), source.get("data")) if isinstance(source, dict) else (None, None)
-    if kind in ("url", "file"):
-        return PAGE_TOKENS  # the number of pages is unknown here; the provider's count will tell
-    if kind != "base64" or not isinstance(data, str):  # a text
-        return _of_bytes(canonical_json(block.raw))
-    try:
-        return count_pages(base64.b64decode(data)) * PAGE_TOKENS
-    except binascii.Error:
-        return PAGE_TOKENS
+    match block.raw.get("source"):
+        case {"type": "base64", "data": str(data)}:
+            with suppress(binascii.Error):
+                return count_pages(base64.b64decode(data)) * PAGE_TOKENS
+            return PAGE_TOKENS
+        case {"type": "url" | "file"}:
+            return PAGE_TOKENS  # the number of pages is unknown here; the provider's count will tell
+        case _:  # a text
+            return _of_bytes(canonical_json(block.raw))
 
 
 def text_tokens(text: str) -> int:

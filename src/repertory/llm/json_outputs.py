@@ -25,7 +25,6 @@ KEYWORDS: Final = frozenset((
 MOST_OPTIONAL: Final = 24  # optional fields in the whole schema
 MOST_UNIONS: Final = 16  # fields of several types, including ``T | None``
 
-_DROPPED: Final = ("discriminator", "title")  # redundant
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
@@ -52,7 +51,7 @@ def _narrow(part: Json) -> bool:
     """Rewrite one level, in place, with the keywords that the provider supports; return whether that is possible."""
     if "oneOf" in part:
         part["anyOf"] = part.pop("oneOf")
-    for keyword in _DROPPED:
+    for keyword in ("discriminator", "title"):  # redundant
         part.pop(keyword, None)
     words: Json = {name: part.pop(name) for name in list(part) if name not in KEYWORDS}
     if words.get("default", 0) is None:

@@ -164,33 +164,20 @@ def encode_block(block: Block) -> Json:
             out["content"] = [encode_block(part) for part in block.content]
         if not block.is_error:
             del out["is_error"]
-    if block.extra:
-        out.update(block.extra)
-    return out
+    return {**out, **block.extra} if block.extra else out
 
 
 def decode_content(content: str | Iterable[Mapping[str, Any]]) -> tuple[Block, ...]:
     """Read a message's content, which the API allows to be a plain string."""
-    if isinstance(content, str):
-        return (Text(content),)
-    return tuple(decode_block(raw) for raw in content)
-
-
-def decode_message(raw: Mapping[str, Any]) -> Message:
-    """Read one message of a request or a transcript.
-
-    Raises:
-        ValueError: The role is neither ``user`` nor ``assistant``.
-    """
-    role = raw.get("role")
-    if role != "user" and role != "assistant":
-        raise ValueError(f"expected role 'user' or 'assistant', got {role!r}")
-    return Message(role, decode_content(raw.get("content", "")))
+    return (Text(content),) if isinstance(content, str) else tuple(map(decode_block, content))
 
 
 def encode_message(message: Message) -> Json:
     """Write one message as the API's JSON object."""
     return {"role": message.role, "content": [*map(encode_block, message.content)]}
+
+
+_TEXTUAL = (Text, ToolResult)
 
 
 def text_of(content: Block | str | Sequence[Block]) -> str:
@@ -199,16 +186,9 @@ def text_of(content: Block | str | Sequence[Block]) -> str:
         content = content.content
     if isinstance(content, str):
         return content
-    parts: list[str] = []
-    for block in content if isinstance(content, tuple | list) else (content,):
-        part = ""
-        if isinstance(block, Text):
-            part = block.text
-        elif isinstance(block, ToolResult):
-            part = block.content if isinstance(block.content, str) else text_of(block.content)
-        if part:
-            parts.append(part)
-    return "\n".join(parts)
+    blocks = content if isinstance(content, tuple | list) else (content,)
+    said = (block for block in blocks if isinstance(block, _TEXTUAL))
+    return "\n".join(filter(None, [block.text if isinstance(block, Text) else text_of(block) for block in said]))
 
 
 def is_document(block: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -110,10 +111,9 @@ def put_markers(body: Json, breakpoints: Iterable[Breakpoint]) -> None:
     for point in breakpoints:
         head: list[Json] = body.get("system") or body.get("tools") or []
         blocks = head if point.message is None else body["messages"][point.message]["content"]
-        for index in range(len(blocks) - 1, -1, -1):
-            block = blocks[index]
+        marker: Json = {"type": "ephemeral"} if point.ttl == "5m" else {"type": "ephemeral", "ttl": point.ttl}
+        for index, block in reversed([*enumerate(blocks)]):
             if block.get("type") not in _UNMARKABLE and block.get("text") != "":
-                marker: Json = {"type": "ephemeral"} if point.ttl == "5m" else {"type": "ephemeral", "ttl": point.ttl}
                 blocks[index] = {**block, "cache_control": marker}
                 break
 
@@ -197,6 +197,7 @@ class BrokenOff(msgspec.Struct, frozen=True):
 StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStarted | Retrying | BrokenOff
 
 
+@dataclass
 class Reservation:
     """What one model call reserves of the limits of its run: reserved before it begins, settled after.
 
@@ -205,9 +206,8 @@ class Reservation:
         lost: The most that broken-off attempts can have used: they are usually billed, but the amount is unknown.
     """
 
-    def __init__(self, at_most: Amount) -> None:
-        self.at_most = at_most
-        self.lost = Amount()
+    at_most: Amount
+    lost: Amount = field(default_factory=Amount)
 
     def broke_off(self) -> None:
         """Count an attempt that broke off; another one may follow."""

@@ -389,19 +389,13 @@ def _undated(name: str) -> str:
 
 
 def _price_at(price: Any, above: int) -> float:
-    held = getattr(price, "base", price)
-    for tier in getattr(price, "tiers", ()):
-        held = tier.price if tier.start <= above else held
-    return float(held)
+    tiers = reversed(getattr(price, "tiers", ()))
+    return float(next((tier.price for tier in tiers if tier.start <= above), getattr(price, "base", price)))
 
 
 def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
     """The prices for a request whose whole prompt, including cached parts, has this many tokens."""
-    held = profile.prices[0]
-    for prices in profile.prices[1:]:
-        if prompt_tokens > prices.above:
-            held = prices
-    return held
+    return next((held for held in reversed(profile.prices) if prompt_tokens > held.above), profile.prices[0])
 
 
 def cost_of(profile: ModelProfile, usage: Usage) -> float:
@@ -440,12 +434,6 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 def amount_at_most(profile: ModelProfile, *, prompt: int, output: int) -> Amount:
-    """The most that a call can use: nothing is read from the cache, and the answer is as long as allowed.
-
-    It costs 0 if the model's prices are unknown (``known=False``).
-    """
-    cost = 0.0
-    if profile.known:
-        prices = prices_at(profile, prompt)
-        cost = (prompt * max(prices.input, prices.cache_write) + output * prices.output) / 1_000_000
-    return Amount(cost, prompt + output)
+    """The most that a call can use: nothing is read from the cache, and the answer is as long as allowed."""
+    bills = Usage(prompt, output), Usage(cache_write_tokens=prompt, output_tokens=output)
+    return Amount(max(cost_of(profile, bill) for bill in bills), prompt + output)

@@ -51,8 +51,6 @@ def asked_delay(headers: Mapping[str, str], *, now: float) -> float | None:
             seconds = float(headers.get(name, "")) * unit
             if math.isfinite(seconds):
                 return max(0.0, seconds)
-    try:
-        date = email.utils.parsedate_tz(headers.get("retry-after", ""))
-        return None if date is None else max(0.0, email.utils.mktime_tz(date) - now)
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None  # a month 13, or an impossible year
+    with suppress(ValueError, OverflowError, TypeError, IndexError):  # a month 13, or an impossible year
+        return max(0.0, email.utils.parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - now)
+    return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from repertory.llm.messages import Json, Text, Thinking, ToolUse, decode_content, decode_message, encode_block
+from repertory.llm.messages import Json, Message, Text, Thinking, ToolUse, decode_content, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse, ToolSchema, Usage
 
 _OWN = frozenset({"model", "messages", "max_tokens", "system", "tools", "stream"})
@@ -19,7 +19,7 @@ def decode_request(body: Json, betas: tuple[str, ...] = ()) -> ModelRequest:
     """Read the body of ``POST /v1/messages``. Cache markers stay where they are, in the blocks' ``extra``."""
     return ModelRequest(
         model=body["model"],
-        messages=tuple(decode_message(message) for message in body["messages"]),
+        messages=tuple(Message(said["role"], decode_content(said["content"])) for said in body["messages"]),
         system=decode_content(body.get("system") or ()),
         tools=tuple(
             ToolSchema(tool["name"], "", {"type": "object"}, tool["type"])
