@@ -710,6 +710,22 @@ def test_a_key_that_cannot_be_sent_is_not_shown(run_async: RunAsync, key: str) -
     run_async(main)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx2.Response(200, content=f"<h1>no, {KEY}</h1>".encode()),
+        httpx2.Response(200, headers={"content-type": "application/json"}, json={"content": [KEY]}),
+        httpx2.RemoteProtocolError(f"illegal status line: {KEY}"),
+    ],
+    ids=["a page", "no message", "no HTTP"],
+)
+async def test_a_key_in_an_answer_that_cannot_be_read_is_in_no_traceback(answer: Any) -> None:
+    """Neither in the error nor in what it came from, which quotes the answer as it is."""
+    _, outcome = await times_of(Wire(answer), RetryPolicy(attempts=1))
+    assert isinstance(outcome, ModelResponseInvalid | ModelUnavailable)
+    assert KEY not in "".join(traceback.format_exception(outcome))
+
+
 def test_a_client_that_cannot_be_made_is_an_error_of_the_configuration() -> None:
     """A bad proxy is found by the HTTP client, with errors of its own. (What the SDK half made warns when deleted.)"""
     code = (

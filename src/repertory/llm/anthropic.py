@@ -436,20 +436,23 @@ async def _read_events(
 
 @contextmanager
 def _translated(place: Place) -> Generator[None]:
-    """Turn every foreign error into a ``Failure``."""
+    """Turn every foreign error into a ``Failure``.
+
+    Those that may quote a header, or what the server sent, are not kept as its cause: a traceback would show the key.
+    """
     import anthropic
     import httpx2
 
     try:
         yield
     except httpx2.RemoteProtocolError as error:
-        raise _failures.unreadable(place, f"the stream broke off ({error})") from error
+        raise _failures.unreadable(place, f"the stream broke off ({error})") from None
+    except ModelResponseInvalid as error:
+        raise _failures.unreadable(place, error) from None
     except (anthropic.APIConnectionError, httpx2.TransportError) as error:
         if isinstance(error.__cause__, httpx2.LocalProtocolError):
-            raise _failures.unsendable(place) from None  # its text quotes the header, which may be the key
-        raise _failures.unreachable(place, error) from error
-    except ModelResponseInvalid as error:
-        raise _failures.unreadable(place, error) from error
+            raise _failures.unsendable(place) from None
+        raise _failures.unreachable(place, error) from None
     except anthropic.CredentialsError as error:
         raise _failures.no_key(place, str(error)) from error
     except TypeError as error:
