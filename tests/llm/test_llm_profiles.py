@@ -45,6 +45,7 @@ profiles = st.sampled_from(list(CATALOG.values()))
         ("anthropic/claude-opus-4.6:thinking", "claude-opus-4-6"),
         ("Claude-Opus-5", "claude-opus-5"),
         ("sonnet-5-5", "claude-sonnet-5-5"),
+        ("claude-mythos-5.2", "claude-fable-5-2"),
         (" offline ", "offline"),
     ],
 )

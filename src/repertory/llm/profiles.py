@@ -249,7 +249,9 @@ def profile_for(name: str) -> ModelProfile:
     """
     check_type("the name of a model", name, str, "a text")
     key = canonical_name(name)
-    found = CATALOG.get(key) or CATALOG.get(f"claude-{key}")
+    # Mythos has the specifications and prices of the Fable of its number (its overview page, 2026-11).
+    row = key.replace("mythos-", "fable-")
+    found = CATALOG.get(row) or CATALOG.get(f"claude-{row}")
     if found is None:
         found = _NEW_CLAUDE if key.startswith("claude-") else _LOCAL
         listed = _listed_prices(key, "anthropic") if found is _NEW_CLAUDE and find_spec(_PRICE_LIST) else ()
