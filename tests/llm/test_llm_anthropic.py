@@ -726,6 +726,18 @@ async def test_a_key_in_an_answer_that_cannot_be_read_is_in_no_traceback(answer:
     assert KEY not in "".join(traceback.format_exception(outcome))
 
 
+@pytest.mark.parametrize("value", ["half \ud800", math.nan, b"bytes"], ids=["half a pair", "NaN", "bytes"])
+async def test_a_request_that_is_no_json_is_refused(value: Any) -> None:
+    """By an error of ours, before anything is sent."""
+    wire = Wire(ok())
+    async with httpx2.AsyncClient(transport=wire) as http:
+        model = AnthropicModel(NAME, api_key=KEY, http_client=http)
+        for calling in (model.complete, model.count_tokens):
+            with pytest.raises(ModelRequestRejected, match="cannot be written as JSON"):
+                await calling(request(options={"thinking": {"type": value}}))
+    assert wire.times == []
+
+
 def test_a_client_that_cannot_be_made_is_an_error_of_the_configuration() -> None:
     """A bad proxy is found by the HTTP client, with errors of its own. (What the SDK half made warns when deleted.)"""
     code = (

@@ -173,11 +173,12 @@ def unreachable(place: Place, error: BaseException) -> Failure:
     return Failure(ModelUnavailable(f"no connection to {place.url} ({why}); {todo}"), True)
 
 
-def unsendable(place: Place) -> Failure:
-    """The HTTP client refuses to send a header."""
-    what = f"no request to {place.url}: a header has characters that none may have"
+def unsendable(place: Place, error: Exception | None = None) -> Failure:
+    """The request cannot be written as JSON; or, without an error, the HTTP client refuses to send a header."""
     todo = "check the key, ANTHROPIC_CUSTOM_HEADERS and the betas for line breaks and outer spaces"
-    return Failure(ModelRequestRejected(f"{what}; {todo}"), False)
+    header = f"a header has characters that none may have; {todo}"
+    why = header if error is None else f"it cannot be written as JSON: {place.scrub(str(error))}"
+    return Failure(ModelRequestRejected(f"no request to {place.url}: {why}"), False)
 
 
 def idle_timeout(place: Place, seconds: float) -> Failure:

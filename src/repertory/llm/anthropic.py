@@ -331,14 +331,19 @@ async def _ask(call: _Call, path: str, timeout: float | None) -> AsyncGenerator[
     bounds = httpx2.Timeout(timeout, connect=10.0)
     options: Any = {"headers": headers, "timeout": bounds, "max_retries": 0, "follow_redirects": False}
     with _translated(call.place):
-        response: httpx2.Response = await call.client.post(  # type: ignore[assignment] # see _skip_reading
-            f"{path}?beta=true" if call.betas else path,
-            body=call.body,
-            cast_to=object,
-            options=options,
-            stream=True,
-            stream_cls=anthropic.AsyncStream[object],
-        )
+        try:
+            response: httpx2.Response = await call.client.post(  # type: ignore[assignment] # see _skip_reading
+                f"{path}?beta=true" if call.betas else path,
+                body=call.body,
+                cast_to=object,
+                options=options,
+                stream=True,
+                stream_cls=anthropic.AsyncStream[object],
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            # Before anything is sent; the SDK reports missing credentials by a bare TypeError, too.
+            no_key = "authentication method" in str(error)
+            raise (_failures.no_key(call.place) if no_key else _failures.unsendable(call.place, error)) from error
         try:
             if not response.is_success:
                 raise await _read_refusal(response, call.place)
@@ -455,8 +460,3 @@ def _translated(place: Place) -> Generator[None]:
         raise _failures.unreachable(place, error) from None
     except anthropic.CredentialsError as error:
         raise _failures.no_key(place, str(error)) from error
-    except TypeError as error:
-        # The SDK reports missing credentials by a bare TypeError, before anything is sent.
-        if "authentication method" not in str(error):
-            raise
-        raise _failures.no_key(place) from error
