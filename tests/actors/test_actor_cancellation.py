@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import anyio
@@ -150,6 +151,37 @@ def test_a_lazy_actor_does_not_outlive_a_cancelled_block(run_async: Any) -> None
                 scope.cancel()
                 await anyio.sleep_forever()
         assert (await ref.wait_stopped()).kind == "killed"
+
+    run_async(main)
+
+
+class Ancestor:
+    """Spawns a child, which spawns a child, and so on; the last one says so."""
+
+    def __init__(self, last: anyio.Event) -> None:
+        self.last = last
+
+    @handler
+    def begin(self, generations: int, ctx: ActorContext) -> None:
+        """Go on below."""
+        if generations:
+            ctx.spawn(partial(Ancestor, self.last)).tell(generations - 1)
+        else:
+            self.last.set()
+
+
+def test_a_deep_tree_is_killed(run_async: Any) -> None:
+    """Each level handed its cancellation up in one more group, and at such a depth trio itself failed."""
+
+    async def main() -> None:
+        last = anyio.Event()
+        async with open_system() as system:
+            ref = system.spawn(partial(Ancestor, last))
+            ref.tell(350)
+            await last.wait()
+            ref.kill()
+            await ref.wait_stopped()
+            assert system.statistics().actors == 0
 
     run_async(main)
 

@@ -42,13 +42,15 @@ async def run_actor(node: ActorNode) -> None:
             else:
                 try:
                     await _run_incarnation(node)
-                except BaseException as error:  # noqa: BLE001 - raised again, apart from what is a crash
+                except BaseException as error:  # noqa: BLE001 - only a crash and a cancellation are not raised again
                     # Cancelled from above (or KeyboardInterrupt): no decision, but the hook is called.
                     crash, others = _split_errors(error)
                     if crash is not None:
                         _note_crash(node, crash)
                     await _call_last_hook(node, "stopped")
-                    raise others from None
+                    if others is not None:
+                        raise others from None
+                    break  # a cancellation handed up would be one more group inside of groups at each level of the tree
                 decision = _decide_restart(node)
                 if isinstance(decision, StopReason):
                     reason = decision
@@ -229,12 +231,10 @@ def _note_crash(node: ActorNode, error: BaseException) -> None:
     log(logging.ERROR, "actors.crashed", exc_info=error, actor=node.mailbox.path, crashes=node.crashes)
 
 
-def _split_errors(error: BaseException) -> tuple[BaseException | None, BaseException]:
-    """What an actor's code raised while it was cancelled from above, if anything, and the cancellation itself."""
-    if not isinstance(error, BaseExceptionGroup):
-        return None, error
-    crash, others = error.split(Exception)
-    return crash, others or error
+def _split_errors(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """What an actor's code raised while it was cancelled from above, and what is neither that nor the cancellation."""
+    crash, others = BaseExceptionGroup("", [error]).split(Exception)
+    return crash, others and others.split(anyio.get_cancelled_exc_class())[1]
 
 
 async def _wait_for_restart(node: ActorNode, plan: RestartPlan) -> None:
