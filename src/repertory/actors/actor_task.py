@@ -17,15 +17,13 @@ from repertory.actors.handlers import Blueprint, blueprint_of
 from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
 from repertory.actors.observation import StopReason
 from repertory.actors.references import asking_mailbox
+from repertory.actors.runtime import QUOTA
 from repertory.actors.scheduler import crash_of
 from repertory.actors.supervision import RestartPlan
 from repertory.actors.tree import ActorNode, Death
 from repertory.errors import ActorStopped, UnhandledMessage
 
 log = Log("repertory.actors")
-
-QUOTA = 256
-"""Messages that a constantly busy actor handles between two checkpoints."""
 
 SLICE = 0.001
 """Seconds after which a busy actor lets others run, however few messages it has handled."""
@@ -87,7 +85,7 @@ async def _run_incarnation(node: ActorNode) -> None:
                     await _call_hook(node, "started")
                 node.change_state("stopping" if node.closing else "running")
                 if box.settings.attempts == 1:  # with more, an asker may have to wait for the next attempt
-                    box.plain_handlers = blueprint.plain
+                    box.handlers = blueprint.handlers
                 await _serve(node, blueprint)
                 await _stop_gracefully(node)
             except Exception as error:  # noqa: BLE001 - the supervisor decides
@@ -150,8 +148,6 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
             continue
         function, is_async, wants_context, expected = found
         box.current = item
-        if ask is not None:
-            box.deadline = ask.deadline
         try:
             value = function(actor, message, context) if wants_context else function(actor, message)
             if is_async:
@@ -169,8 +165,6 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
             if ask is not None:
                 ask.answer(value)
         box.current = NOTHING
-        if ask is not None:
-            box.deadline = NEVER
         box.handled += 1
 
 

@@ -108,7 +108,6 @@ class Blueprint(msgspec.Struct):
     """What the runtime knows about a class of actors."""
 
     handlers: dict[type, HandlerMethod]  # by the exact type of the message; subclasses found on the way are added
-    plain: dict[type, HandlerMethod]  # those of them that are a plain ``def``
     hooks: dict[str, Callable[..., Any]]
 
     def find(self, kind: type) -> HandlerMethod | None:
@@ -117,8 +116,6 @@ class Blueprint(msgspec.Struct):
             found = self.handlers.get(base)
             if found is not None:
                 self.handlers[kind] = found
-                if not found.is_async:
-                    self.plain[kind] = found
                 return found
         return None
 
@@ -160,8 +157,7 @@ def blueprint_of(cls: type) -> Blueprint:
     _check_declared(cls, table)
     # Hooks are looked up on the class, so that an attribute such as ``self.stopped = False`` is not mistaken for one.
     hooks = {name: hook for name in _HOOKS if callable(hook := getattr(cls, name, None))}
-    plain = {kind: found for kind, found in table.items() if not found.is_async}
-    return Blueprint(table, plain, hooks)
+    return Blueprint(table, hooks)
 
 
 def _members(annotation: Any, where: str) -> tuple[type, ...]:

@@ -39,7 +39,8 @@ class Ask(msgspec.Struct, eq=False):
 
     message: Any
     mailbox: Mailbox  # of the actor asked
-    deadline: float  # when the asker gives up, on the scheduler's clock
+    deadline: float = NEVER  # when the asker gives up, on the scheduler's clock
+    sent: bool = False  # by ``send``, which asks for room only: the message alone enters the queue
     state: int = WAITING  # in the mailbox; or BEGUN; or ENDED: answered, failed, or given up
     value: Any = None
     error: BaseException | None = None  # to be raised in the asker
@@ -62,14 +63,6 @@ class Ask(msgspec.Struct, eq=False):
         self.answer(None, AskTimeout(f"{box.path} did not answer {_kind(self)} in time: it had {begun}"))
 
 
-class _Sender(msgspec.Struct, eq=False):
-    """A task that waits in ``send`` for room."""
-
-    message: Any
-    admitted: bool = False
-    parked: Any = None
-
-
 _empty_queue: Callable[[], deque[Any]] = deque  # calling deque[Any] itself takes twice as long
 
 
@@ -88,12 +81,11 @@ class Mailbox:
     thread: int  # the scheduler's
     room: int  # the length at which no more is accepted: the capacity, or CLOSED
     queue: deque[Any] = field(default_factory=_empty_queue)  # accepted and not yet begun, oldest first
-    senders: OrderedDict[_Sender | Ask, None] | None = None  # those that wait for room, behind the queue
+    senders: OrderedDict[Ask, None] | None = None  # those that wait for room, behind the queue
     idle: bool = True  # the actor sleeps on an empty queue: a message must wake it, and may be handled inline
-    plain_handlers: dict[type, HandlerMethod] | None = None  # by type of message, those that may run inline now
+    handlers: dict[type, HandlerMethod] | None = None  # by type of message; None while none may run inline
     parked: Any = None  # the sleeping actor
     current: Any = NOTHING  # the message, or Ask, being handled; not set for inline ones
-    deadline: float = NEVER  # of the asker of the current message
     asking: set[Ask] | None = None  # what the current message waits for
     reason: StopReason | None = None  # why the actor is gone
     handled: int = 0
@@ -148,26 +140,26 @@ class Mailbox:
             return
         if self.room == CLOSED:
             raise self.stopped_error(message)
-        sender = _Sender(message)
+        sender = Ask(message, self, sent=True)
         self._add_sender(sender)
         try:
             await self.runtime.scheduler.park(sender)
         except BaseException:
             self.leave(sender)
             raise
-        if not sender.admitted:
+        if sender.error is not None:
             raise self.stopped_error(message)
 
-    def _add_sender(self, waiting: _Sender | Ask) -> None:
+    def _add_sender(self, waiting: Ask) -> None:
         if self.senders is None:
             self.senders = OrderedDict()
         self.senders[waiting] = None
 
-    def leave(self, waiting: _Sender | Ask) -> None:
+    def leave(self, waiting: Ask) -> None:
         """Forget one that was given up, if it waits for room. Otherwise a mailbox that stays full would keep them."""
         if self.senders and waiting in self.senders:
             del self.senders[waiting]
-            self.withdrawn += isinstance(waiting, Ask)
+            self.withdrawn += not waiting.sent
 
     def admit(self) -> None:
         """Accept the messages of those that wait for room, first come first served."""
@@ -175,13 +167,12 @@ class Mailbox:
         while senders and len(self.queue) < self.room:
             waiting, _ = senders.popitem(last=False)
             if not scheduler.is_parked(waiting):  # cancelled, or timed out
-                self.withdrawn += isinstance(waiting, Ask)
-            elif isinstance(waiting, Ask):
-                self.queue.append(waiting)
-            else:
-                waiting.admitted = True
+                self.withdrawn += not waiting.sent
+            elif waiting.sent:
                 self.queue.append(waiting.message)
-                scheduler.unpark(waiting)
+                waiting.answer(None)
+            else:
+                self.queue.append(waiting)
 
     def put_threadsafe(self, message: Any) -> None:
         """Put a message from another OS thread, through the scheduler's thread.
@@ -219,10 +210,7 @@ class Mailbox:
         self.idle = False
         senders, self.senders = self.senders, None
         for waiting in senders or ():
-            if isinstance(waiting, _Sender):
-                self.runtime.scheduler.unpark(waiting)
-            else:
-                waiting.answer(None, self.stopped_error(waiting))
+            waiting.answer(None, self.stopped_error(waiting))
 
     def reopen(self) -> None:
         """Accept messages again: a permanent actor has stopped itself and is restarted."""
@@ -274,7 +262,7 @@ class Mailbox:
             self._end(item, "interrupted", answer, cause)
 
     def _take_current(self) -> Any:
-        item, self.current, self.deadline = self.current, NOTHING, NEVER
+        item, self.current = self.current, NOTHING
         return item
 
     def _put_back(self, item: Any) -> None:

@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from repertory.actors.mailbox import ENDED, NEVER, Ask, Mailbox
 from repertory.actors.observation import ActorStatistics, StopReason
-from repertory.actors.runtime import INLINE_QUOTA
+from repertory.actors.runtime import QUOTA
 from repertory.actors.tree import ActorNode
 from repertory.errors import AskCycle
 
@@ -157,19 +157,20 @@ class ActorRef(Generic[MessageT_contra]):
             raise self._wrong_thread()
         runtime = box.runtime
         asker = asking_mailbox.get()
-        deadline = NEVER if asker is None else asker.deadline
+        asked = None if asker is None else asker.current
+        deadline = asked.deadline if type(asked) is Ask else NEVER
         late = False
         if reply_timeout is not None or deadline != NEVER:
             now = runtime.scheduler.now()
             if reply_timeout is not None:
                 deadline = min(deadline, now + reply_timeout)
             late = now >= deadline
-        if box.idle and box.plain_handlers and not late:
+        if box.idle and box.handlers and not late:
             if not runtime.inline_left:
-                runtime.inline_left = INLINE_QUOTA
+                runtime.inline_left = QUOTA
                 await checkpoint()
-            found = box.plain_handlers.get(type(request)) if box.idle else None  # still idle after the checkpoint
-            if found is not None:
+            found = box.handlers.get(type(request)) if box.idle else None  # still idle after the checkpoint
+            if found is not None and not found.is_async:
                 runtime.inline_left -= 1
                 return cast("ReplyT", self._node.handle_inline(found, request))
         ask = Ask(request, box, deadline)
@@ -253,17 +254,11 @@ def _waiting_path(start: Mailbox, goal: Mailbox) -> list[Mailbox]:
     that ask each other at the same time. Each actor is looked at once: handlers that ask several others at a time make
     more ways through them than can be followed.
     """
-    asker_of: dict[Mailbox, Mailbox | None] = {start: None}
+    paths = {start: [start]}
     looking = [start]
-    while looking and goal not in asker_of:
-        box = looking.pop()
+    for box in looking:  # which grows meanwhile
         for ask in box.asking or ():
-            if ask.state != ENDED and ask.mailbox not in asker_of:
-                asker_of[ask.mailbox] = box
+            if ask.state != ENDED and ask.mailbox not in paths:
+                paths[ask.mailbox] = [*paths[box], ask.mailbox]
                 looking.append(ask.mailbox)
-    path: list[Mailbox] = []
-    step = goal if goal in asker_of else None
-    while step is not None:
-        path.insert(0, step)
-        step = asker_of[step]
-    return path
+    return paths.get(goal, [])

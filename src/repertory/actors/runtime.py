@@ -14,8 +14,8 @@ from repertory.actors.scheduler import TimingWheel, current_scheduler
 
 ArgsT = TypeVarTuple("ArgsT")
 
-INLINE_QUOTA = 256
-"""Inline asks in one system between two checkpoints: as many as messages that an actor handles between two."""
+QUOTA = 256
+"""Messages that a busy actor handles, and asks that run inline in one system, between two checkpoints."""
 
 
 class Runtime:
@@ -35,7 +35,7 @@ class Runtime:
         self.cleanup_timeout = cleanup_timeout
         self.wheel = TimingWheel(self.scheduler, timer_resolution)  # the timers of all asks
         self.dead_letters = dead_letters
-        self.inline_left = INLINE_QUOTA  # how many more asks may run inline before one must be a checkpoint
+        self.inline_left = QUOTA  # how many more asks may run inline before one must be a checkpoint
         self.foreign: deque[Callable[[], None]] = deque()  # calls from other OS threads, mostly messages
         self.parked: Any = None  # the sleeping task of serve_foreign_calls
         self.failure: BaseException | None = None  # the crash at the top that ends the system

@@ -228,7 +228,7 @@ class ActorNode:
     def end_incarnation(self) -> None:
         """Clean up after an incarnation: its tasks and children are gone; its last hook is still to be called."""
         box = self.mailbox
-        box.plain_handlers = None
+        box.handlers = None
         box.asking = None
         self.children = None
         for node in self.watching or ():
