@@ -1,4 +1,4 @@
-"""``ActorContext``: what an actor itself can do in the runtime."""
+"""``ActorContext``: what an actor itself can do in the runtime; and how it, or a system, starts actors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 from repertory.actors.handlers import Actor
 from repertory.actors.references import ActorRef, asking_mailbox, node_of
 from repertory.actors.scheduler import Nursery, crash_of
-from repertory.actors.supervision import SpawnOptions
+from repertory.actors.supervision import SpawnOptions, Supervision
 from repertory.actors.tree import ActorNode, Children
 from repertory.errors import ActorStopped, ConfigurationError
 
@@ -19,7 +19,45 @@ MessageT = TypeVar("MessageT")
 ArgsT = TypeVarTuple("ArgsT")
 
 
-class ActorContext:
+class Spawner:
+    """What actors may be started in: an actor's context, or a system."""
+
+    __slots__ = ()
+
+    @overload
+    def spawn(
+        self, factory: Callable[[], Actor[MessageT]], name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> ActorRef[MessageT]: ...
+
+    @overload
+    def spawn(
+        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> ActorRef[Any]: ...
+
+    def spawn(
+        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> ActorRef[Any]:
+        """Start an actor: a child, which lives no longer than its parent's incarnation, or one at the top of the tree.
+
+        Args:
+            factory: A class, or a function that returns a fresh object; called at the start and at every restart.
+            name: Its name, unique among its living siblings; None generates one.
+            options: See ``SpawnOptions``.
+
+        Returns:
+            Its reference, typed by the actor's ``receives`` annotation. Messages may be sent at once.
+
+        Raises:
+            ConfigurationError: The class has no handlers, the name is taken, or an option is wrong.
+            ActorStopped: The parent, or the system, is stopping or has stopped.
+        """
+        return ActorRef(self._open_children().spawn(factory, name, options))
+
+    def _open_children(self) -> Children:
+        raise NotImplementedError
+
+
+class ActorContext(Spawner):
     """What hooks, and handlers with a second parameter, get; for this incarnation, in the scheduler's thread."""
 
     __slots__ = ("_node",)
@@ -44,40 +82,6 @@ class ActorContext:
         """The living children, in the order in which they were started."""
         children = self._node.children if self._node.context is self else None
         return () if children is None else tuple(child.ref for child in children.members.values())
-
-    @overload
-    def spawn(
-        self, factory: Callable[[], Actor[MessageT]], name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> ActorRef[MessageT]: ...
-
-    @overload
-    def spawn(
-        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> ActorRef[Any]: ...
-
-    def spawn(
-        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> ActorRef[Any]:
-        """Start a child. It lives no longer than this incarnation.
-
-        Args:
-            factory: A class, or a function that returns a fresh object; called at the start and at every restart.
-            name: Its name, unique among its living siblings; None generates one.
-            options: See ``SpawnOptions``.
-
-        Returns:
-            Its reference, typed by the actor's ``receives`` annotation. Messages may be sent at once.
-
-        Raises:
-            ConfigurationError: The class has no handlers, the name is taken, or an option is wrong.
-            ActorStopped: This actor is stopping or has stopped.
-        """
-        node = self._node
-        nursery = self._open_nursery()
-        if node.children is None:
-            box = node.mailbox
-            node.children = Children(box.runtime, node, nursery, node.siblings.run, box.settings.supervision)
-        return ActorRef(node.children.spawn(factory, name, options))
 
     def start_soon(self, function: Callable[[*ArgsT], Awaitable[object]], *args: *ArgsT) -> None:
         """Start a background task that this incarnation owns.
@@ -121,6 +125,14 @@ class ActorContext:
     def stop(self, *, drain_timeout: float | None = None) -> None:
         """Stop gracefully, like ``ActorRef.stop``, but from within: a permanent actor is restarted."""
         self._node.stop(drain_timeout, by_itself=True)
+
+    def _open_children(self) -> Children:
+        node, nursery = self._node, self._open_nursery()
+        if node.children is None:
+            box = node.mailbox
+            policy = box.settings.supervision or Supervision()
+            node.children = Children(box.runtime, node, nursery, node.siblings.run, policy)
+        return node.children
 
     def _open_nursery(self) -> Nursery:
         """The nursery for children and tasks; raises ``ActorStopped`` if this incarnation has ended."""

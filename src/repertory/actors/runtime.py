@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
 from typing import Any, TypeVarTuple
 
 from repertory.actors.observation import DeadLetters
-from repertory.actors.scheduler import TimingWheel, current_scheduler
+from repertory.actors.scheduler import Scheduler, TimingWheel
 
 ArgsT = TypeVarTuple("ArgsT")
 
@@ -18,30 +19,27 @@ QUOTA = 256
 """Messages that a busy actor handles, and asks that run inline in one system, between two checkpoints."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Runtime:
     """The internals of an ``ActorSystem``."""
 
-    def __init__(
-        self,
-        *,
-        drain_timeout: float,
-        cleanup_timeout: float,
-        timer_resolution: float,
-        dead_letters: DeadLetters,
-    ) -> None:
-        self.scheduler = current_scheduler()
-        self.thread = get_ident()  # the scheduler's
-        self.drain_timeout = drain_timeout
-        self.cleanup_timeout = cleanup_timeout
-        self.wheel = TimingWheel(self.scheduler, timer_resolution)  # the timers of all asks
-        self.dead_letters = dead_letters
-        self.inline_left = QUOTA  # how many more asks may run inline before one must be a checkpoint
-        self.foreign: deque[Callable[[], None]] = deque()  # calls from other OS threads, mostly messages
-        self.parked: Any = None  # the sleeping task of serve_foreign_calls
-        self.failure: BaseException | None = None  # the crash at the top that ends the system
-        self.actors = self.spawned = self.crashes = self.restarts = self.asks_timed_out = 0
-        self._serves_foreign_calls = False
-        self._announced = False
+    scheduler: Scheduler
+    wheel: TimingWheel  # the timers of all asks
+    drain_timeout: float
+    cleanup_timeout: float
+    dead_letters: DeadLetters
+    thread: int = field(default_factory=get_ident)  # the scheduler's
+    inline_left: int = QUOTA  # how many more asks may run inline before one must be a checkpoint
+    foreign: deque[Callable[[], None]] = field(default_factory=deque)  # calls from other OS threads, mostly messages
+    parked: Any = None  # the sleeping task of serve_foreign_calls
+    failure: BaseException | None = None  # the crash at the top that ends the system
+    actors: int = 0  # that live
+    spawned: int = 0
+    crashes: int = 0
+    restarts: int = 0
+    asks_timed_out: int = 0
+    _serves_foreign_calls: bool = False
+    _announced: bool = False
 
     def run_in_thread(self, function: Callable[[*ArgsT], None], *args: *ArgsT) -> None:
         """Call a function in the scheduler's thread: now if this is that thread, otherwise soon."""

@@ -4,42 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, Unpack, overload
 
 from repertory._choices import check_number, check_seconds
 from repertory.actors.actor_task import run_actor
-from repertory.actors.handlers import Actor
+from repertory.actors.context import Spawner
 from repertory.actors.observation import DeadLetter, DeadLetters, SystemStatistics
-from repertory.actors.references import ActorRef
 from repertory.actors.runtime import Runtime
-from repertory.actors.supervision import SpawnOptions, Supervision
+from repertory.actors.scheduler import TimingWheel, current_scheduler
+from repertory.actors.supervision import Supervision
 from repertory.actors.tree import Children
 
-MessageT = TypeVar("MessageT")
 
-
-class ActorSystem:
+class ActorSystem(Spawner):
     """A tree of actors. Made by ``open_system``; all actors are gone when its block is left."""
 
     def __init__(self, runtime: Runtime, top: Children) -> None:
         self._runtime = runtime
         self._top = top
 
-    @overload
-    def spawn(
-        self, factory: Callable[[], Actor[MessageT]], name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> ActorRef[MessageT]: ...
-
-    @overload
-    def spawn(
-        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> ActorRef[Any]: ...
-
-    def spawn(
-        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> ActorRef[Any]:
-        """Start an actor at the top of the tree; see ``ActorContext.spawn``."""
-        return ActorRef(self._top.spawn(factory, name, options))
+    def _open_children(self) -> Children:
+        return self._top
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -102,16 +86,13 @@ async def open_system(
     check_seconds("drain_timeout", drain_timeout)
     check_seconds("cleanup_timeout", cleanup_timeout)
     check_number("timer_resolution", timer_resolution, int | float, least=0.001)
-    runtime = Runtime(
-        drain_timeout=drain_timeout,
-        cleanup_timeout=cleanup_timeout,
-        timer_resolution=timer_resolution,
-        dead_letters=DeadLetters(on_dead_letter),
-    )
+    scheduler = current_scheduler()
+    wheel = TimingWheel(scheduler, timer_resolution)
+    runtime = Runtime(scheduler, wheel, drain_timeout, cleanup_timeout, DeadLetters(on_dead_letter))
     failure: BaseException | None = None
     try:
         async with runtime.scheduler.open_nursery() as nursery:
-            top = Children(runtime, None, nursery, run_actor, supervision)
+            top = Children(runtime, None, nursery, run_actor, supervision or Supervision())
             nursery.start_soon(runtime.serve_foreign_calls, name=f"{name} courier")
             nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
             try:

@@ -280,28 +280,20 @@ class ActorNode:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Children:
     """The living children of one parent, in the order in which they were started, and their supervision policy."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        parent: ActorNode | None,
-        nursery: Nursery,
-        run: Callable[[ActorNode], Coroutine[Any, Any, None]],
-        policy: Supervision | None,
-    ) -> None:
-        self.runtime = runtime
-        self.parent = parent  # None at the top of the tree
-        self.members: dict[str, ActorNode] = {}  # by name; a child that stops leaves
-        self.nursery = nursery  # of their tasks; it is the parent's incarnation's, so a parent outlives its children
-        self.run = run  # the task of an actor; passed in, since it is in a module above this one
-        self.closed = False
-        self._path = "" if parent is None else parent.mailbox.path
-        self._policy = policy or Supervision()
-        self._history = RestartHistory()
-        self._group_lock = anyio.Lock()
-        self._spawned = 0
+    runtime: Runtime
+    parent: ActorNode | None  # None at the top of the tree
+    nursery: Nursery  # of their tasks; it is the parent's incarnation's, so a parent outlives its children
+    run: Callable[[ActorNode], Coroutine[Any, Any, None]]  # an actor's task; passed in, as its module is above this one
+    policy: Supervision
+    members: dict[str, ActorNode] = field(default_factory=dict[str, ActorNode])  # by name; a child that stops leaves
+    closed: bool = False
+    _history: RestartHistory = field(default_factory=RestartHistory)
+    _group_lock: anyio.Lock = field(default_factory=anyio.Lock)
+    _spawned: int = 0
 
     def spawn(self, factory: Callable[[], object], name: str | None, options: SpawnOptions) -> ActorNode:
         """Start a child; see ``ActorContext.spawn``."""
@@ -313,7 +305,7 @@ class Children:
             while name is None or name in self.members:  # somebody may have chosen such a name
                 self._spawned += 1
                 name = f"{kind}-{self._spawned}"
-        path = f"{self._path}/{name}"
+        path = f"{'' if self.parent is None else self.parent.mailbox.path}/{name}"
         if not name or "/" in name:
             raise ConfigurationError(f"an actor cannot be named {name!r}: a name is not empty and has no slash")
         if name in self.members:
@@ -347,7 +339,7 @@ class Children:
 
     def decide(self, node: ActorNode, error: BaseException) -> StopReason | RestartPlan:
         """Decide about a child that crashed, or about a permanent one that stopped itself."""
-        policy = self._policy
+        policy = self.policy
         if node.mailbox.settings.restart == "temporary":
             return StopReason("failed", error)
         history, alone = self._history, policy.strategy == "one-for-one"
@@ -377,7 +369,7 @@ class Children:
             if not failed.awaits_group:
                 return  # it was restarted together with another that crashed at the same time, or has stopped
             group = list(self.members.values())
-            if self._policy.strategy == "rest-for-one":
+            if self.policy.strategy == "rest-for-one":
                 group = group[group.index(failed) :]
             for node in reversed(group):
                 if node is failed:
