@@ -156,6 +156,16 @@ def make_string() -> type:
     return Literal
 
 
+def make_quoted() -> type:
+    """The name of a class in the decorator, in place of the class."""
+
+    class Quoted:
+        @handler("Note")  # type: ignore[call-overload,untyped-decorator]
+        def one(self, message: Note) -> None: ...
+
+    return Quoted
+
+
 def make_greedy() -> type:
     """A handler with too many parameters."""
 
@@ -184,6 +194,7 @@ class Boastful:
         (make_unannotated(), "Unannotated.one does not say what it handles"),
         (make_local(), r"cannot resolve an annotation of .*Local.one: name 'Hidden' is not defined; .*@handler\(Store"),
         (make_string(), "cannot dispatch on ~T: it is not a class"),
+        (make_quoted(), "cannot dispatch on 'Note': it is not a class"),
         (make_greedy(), "must take a message and at most a context, not 3 values"),
         (Boastful, "Boastful receives Add but has no handler for it"),
     ],
@@ -206,6 +217,9 @@ def test_types_local_to_a_function_are_named_in_the_decorator(run_async: Any) ->
     class Hidden(Request[int], frozen=True):
         pass
 
+    class Other(Hidden, frozen=True):
+        pass
+
     class Local:
         receives: Accepts[Hidden]
 
@@ -213,9 +227,14 @@ def test_types_local_to_a_function_are_named_in_the_decorator(run_async: Any) ->
         def one(self, message: Hidden) -> int:
             return 1
 
+        @handler(Other | Note)
+        def two(self, message: Other | Note) -> int:
+            return 2
+
     async def main() -> None:
         async with open_system() as system:
-            assert await system.spawn(Local).ask(Hidden()) == 1
+            ref = system.spawn(Local)
+            assert [await ref.ask(Hidden()), await ref.ask(Other())] == [1, 2]
 
     run_async(main)
 

@@ -41,7 +41,7 @@ _HOOKS = ("started", "stopping", "stopped", "restarting", "terminated")
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    types: tuple[type, ...]
+    types: tuple[Any, ...]
     expected: tuple[type[Exception], ...]
 
 
@@ -141,12 +141,10 @@ def blueprint_of(cls: type) -> Blueprint:
         parameters = list(inspect.signature(method).parameters.values())[1:]
         if not 1 <= len(parameters) <= 2:
             raise ConfigurationError(f"{where} must take a message and at most a context, not {len(parameters)} values")
-        kinds = mark.types
-        if not kinds:
-            annotation = _hints(method, where).get(parameters[0].name)
-            if annotation is None:
-                raise ConfigurationError(f"{where} does not say what it handles: annotate its first parameter")
-            kinds = _members(annotation, where)
+        declared = mark.types or (_hints(method, where).get(parameters[0].name),)
+        if declared == (None,):
+            raise ConfigurationError(f"{where} does not say what it handles: annotate its first parameter")
+        kinds = [kind for each in declared for kind in _members(each, where)]
         found = HandlerMethod(method, inspect.iscoroutinefunction(method), len(parameters) == 2, mark.expected)
         for kind in kinds:
             if kind in table:
