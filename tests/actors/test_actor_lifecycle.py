@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -693,7 +693,7 @@ def test_names_of_living_siblings_differ(run_async: Any) -> None:
             ref = system.spawn(Player, "a")
             with pytest.raises(ConfigurationError, match="/a exists already"):
                 system.spawn(Player, "a")
-            for name in ("", "a/b"):
+            for name in cast("list[str]", ["", "a/b", 5, b"a"]):
                 with pytest.raises(ConfigurationError, match="cannot be named"):
                     system.spawn(Player, name)
             ref.kill()
@@ -721,6 +721,18 @@ def test_impossible_options_are_refused(run_async: Any, options: Any, message: s
         async with open_system() as system:
             with pytest.raises(ConfigurationError, match=message):
                 system.spawn(Player, **options)
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("factory", [None, 5, Player()])
+def test_only_what_makes_an_actor_is_spawned(run_async: Any, factory: Any) -> None:
+    """Its call failed at every restart, until the system failed."""
+
+    async def main() -> None:
+        async with open_system() as system:
+            with pytest.raises(ConfigurationError, match="expected a class of actors, or a function that makes one"):
+                system.spawn(factory)
 
     run_async(main)
 

@@ -626,12 +626,15 @@ def test_a_policy_of_impossible_numbers_is_refused(wrong: Any) -> None:
         Supervision(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"timer_resolution": 0}, {"drain_timeout": -1}, {"cleanup_timeout": math.nan}])
-def test_a_system_of_impossible_times_is_refused(run_async: Any, wrong: Any) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [{"timer_resolution": 0}, {"drain_timeout": -1}, {"cleanup_timeout": math.nan}, {"supervision": "one-for-all"}],
+)
+def test_a_system_of_impossible_options_is_refused(run_async: Any, wrong: Any) -> None:
     """The error names the option, and comes out as it is."""
 
     async def main() -> None:
-        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a number"):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be "):
             async with open_system(**wrong):
                 pass
 

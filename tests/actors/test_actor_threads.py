@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from actor_cast import Add, AddSlowly, Note, Player
 
 from repertory.actors import ActorRef, DeadLetter, handler, open_system
 from repertory.actors.mailbox import MOST_UNDER_WAY
-from repertory.errors import ActorStopped, MailboxFull
+from repertory.errors import ActorStopped, ConfigurationError, MailboxFull
 
 
 class Count(Note, frozen=True):
@@ -230,6 +231,22 @@ def test_any_thread_may_stop_kill_pause_and_resume(run_async: Any) -> None:
             assert (await ref.wait_stopped()).kind == "stopped"
             assert (await other.wait_stopped()).kind == "killed"
         assert diary == ["told before the stop"]
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("seconds", ["5", math.nan])
+def test_a_stop_within_no_time_is_refused(run_async: Any, seconds: Any) -> None:
+    """To whoever asks for it: half of a stop was done before, and from a thread it ended the system."""
+
+    async def main() -> None:
+        async with open_system() as system:
+            ref = system.spawn(Player)
+            with pytest.raises(ConfigurationError, match="drain_timeout must be a number"):
+                await anyio.to_thread.run_sync(lambda: ref.stop(drain_timeout=seconds))
+            with pytest.raises(ConfigurationError, match="reply_timeout must be a number"):
+                await ref.ask(Add(), reply_timeout=seconds)
+            assert await ref.ask(Add()) == 1
 
     run_async(main)
 

@@ -7,7 +7,7 @@ for one. ``docs/semantics.md`` says what is promised and what is not.
 
 from __future__ import annotations
 
-from repertory.actors.context import ActorContext
+from repertory.actors.context import ActorContext, Spawner
 from repertory.actors.handlers import Accepts, Actor, handler
 from repertory.actors.observation import ActorStatistics, DeadLetter, DeadLetters, StopReason, SystemStatistics
 from repertory.actors.references import ActorRef, Request
@@ -27,6 +27,7 @@ __all__ = [
     "Request",
     "Restart",
     "SpawnOptions",
+    "Spawner",
     "StopReason",
     "Strategy",
     "Supervision",

@@ -11,7 +11,7 @@ import anyio
 from repertory.actors.handlers import Actor
 from repertory.actors.references import ActorRef, asking_mailbox, node_of
 from repertory.actors.scheduler import Nursery, crash_of
-from repertory.actors.supervision import SpawnOptions, Supervision
+from repertory.actors.supervision import SpawnOptions, Supervision, check_timeout
 from repertory.actors.tree import ActorNode, Children
 from repertory.errors import ActorStopped, ConfigurationError
 
@@ -124,6 +124,7 @@ class ActorContext(Spawner):
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
         """Stop gracefully, like ``ActorRef.stop``, but from within: a permanent actor is restarted."""
+        check_timeout("drain_timeout", drain_timeout)
         self._node.stop(drain_timeout, by_itself=True)
 
     def _open_children(self) -> Children:

@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 from repertory.actors.mailbox import ENDED, NEVER, Ask, Mailbox
 from repertory.actors.observation import ActorStatistics, StopReason
 from repertory.actors.runtime import QUOTA
+from repertory.actors.supervision import check_timeout
 from repertory.actors.tree import ActorNode
 from repertory.errors import AskCycle
 
@@ -150,6 +151,7 @@ class ActorRef(Generic[MessageT_contra]):
             ActorStopped: The receiver stopped before it answered.
             ActorFailed: The receiver crashed while handling the request; ``__cause__`` has the error.
             UnhandledMessage: The receiver has no handler for this type.
+            ConfigurationError: ``reply_timeout`` is not a number.
             Exception: An error that the handler declares as expected is raised unchanged.
         """
         box = self._mailbox
@@ -163,6 +165,7 @@ class ActorRef(Generic[MessageT_contra]):
         if reply_timeout is not None or deadline != NEVER:
             now = runtime.scheduler.now()
             if reply_timeout is not None:
+                check_timeout("reply_timeout", reply_timeout)
                 deadline = min(deadline, now + reply_timeout)
             late = now >= deadline
         if box.idle and box.handlers and not late:
@@ -211,7 +214,11 @@ class ActorRef(Generic[MessageT_contra]):
             drain_timeout: Seconds to handle the messages and stop the children. After that the rest is cancelled, and
                 unhandled messages go to dead letters. None for the system's. If called again, only an earlier deadline
                 takes effect.
+
+        Raises:
+            ConfigurationError: ``drain_timeout`` is not a number.
         """
+        check_timeout("drain_timeout", drain_timeout)
         self._mailbox.runtime.run_in_thread(self._node.stop, drain_timeout)
 
     def kill(self) -> None:

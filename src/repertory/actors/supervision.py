@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from repertory._choices import Checked, Natural, NotNegative, Positive
+from repertory._choices import Checked, Natural, NotNegative, Positive, check_seconds
 from repertory.errors import ConfigurationError
 
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
@@ -119,6 +119,12 @@ def settings_of(options: SpawnOptions) -> Settings:
         return msgspec.convert(options, Settings, from_attributes=True)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"cannot spawn: {error}") from error
+
+
+def check_timeout(name: str, seconds: Any) -> None:
+    """Raise ``ConfigurationError`` unless this is None, or seconds; fewer than 0 are over at once."""
+    if seconds is not None and not (isinstance(seconds, int | float) and seconds < 0):
+        check_seconds(name, seconds)
 
 
 class RestartPlan(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from repertory._choices import check_number, check_seconds
+from repertory._choices import check_number, check_seconds, check_type
 from repertory.actors.actor_task import run_actor
 from repertory.actors.context import Spawner
 from repertory.actors.observation import DeadLetter, DeadLetters, SystemStatistics
@@ -80,9 +80,10 @@ async def open_system(
         The system.
 
     Raises:
-        ConfigurationError: A number of seconds is none, or out of range.
+        ConfigurationError: ``supervision`` is none, or a number of seconds is none or out of range.
         ActorFailed: An actor at the top failed more often than ``supervision`` allows; ``__cause__`` has its error.
     """
+    check_type("supervision", supervision, Supervision | None, "Supervision(…), or None for its defaults")
     check_seconds("drain_timeout", drain_timeout)
     check_seconds("cleanup_timeout", cleanup_timeout)
     check_number("timer_resolution", timer_resolution, int | float, least=0.001)

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import anyio
 import msgspec
 
+from repertory._choices import show
 from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
 from repertory.actors.mailbox import NEVER, Mailbox
 from repertory.actors.observation import ActorState, ActorStatistics, StopReason
@@ -298,6 +299,8 @@ class Children:
     def spawn(self, factory: Callable[[], object], name: str | None, options: SpawnOptions) -> ActorNode:
         """Start a child; see ``ActorContext.spawn``."""
         settings = settings_of(options)
+        if not callable(factory):
+            raise ConfigurationError(f"expected a class of actors, or a function that makes one, got {show(factory)}")
         if isinstance(factory, type):
             blueprint_of(factory)  # a class that cannot be an actor is the caller's mistake, not a crash of the actor
         if name is None:
@@ -305,9 +308,9 @@ class Children:
             while name is None or name in self.members:  # somebody may have chosen such a name
                 self._spawned += 1
                 name = f"{kind}-{self._spawned}"
+        if not isinstance(name, str) or not name or "/" in name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"an actor cannot be named {show(name)}: a name is text, not empty, with no slash")
         path = f"{'' if self.parent is None else self.parent.mailbox.path}/{name}"
-        if not name or "/" in name:
-            raise ConfigurationError(f"an actor cannot be named {name!r}: a name is not empty and has no slash")
         if name in self.members:
             raise ConfigurationError(f"{path} exists already; names of living siblings differ")
         if self.closed:
