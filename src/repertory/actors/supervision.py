@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -123,7 +124,7 @@ def settings_of(options: SpawnOptions) -> Settings:
 
 def check_timeout(name: str, seconds: Any) -> None:
     """Raise ``ConfigurationError`` unless this is None, or seconds; fewer than 0 are over at once."""
-    if seconds is not None and not (isinstance(seconds, int | float) and seconds < 0):
+    if seconds is not None and not (isinstance(seconds, (float, int)) and seconds < math.inf):  # an ask has no time
         check_seconds(name, seconds)
 
 
