@@ -11,19 +11,16 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory._log import Log
 from repertory.actors.context import ActorContext
 from repertory.actors.handlers import Blueprint, blueprint_of
 from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
-from repertory.actors.observation import StopReason
+from repertory.actors.observation import StopReason, log
 from repertory.actors.references import asking_mailbox
 from repertory.actors.runtime import QUOTA
 from repertory.actors.scheduler import crash_of
 from repertory.actors.supervision import RestartPlan
-from repertory.actors.tree import ActorNode, Death
+from repertory.actors.tree import ActorNode
 from repertory.errors import ActorStopped, UnhandledMessage
-
-log = Log("repertory.actors")
 
 SLICE = 0.001
 """Seconds after which a busy actor lets others run, however few messages it has handled."""
@@ -35,9 +32,7 @@ async def run_actor(node: ActorNode) -> None:
     reason = StopReason("killed")
     try:
         while not node.killed:
-            if node.halted:  # a sibling crashed before this task ran for the first time
-                plan = RestartPlan(node.halt_error, grouped=True)
-            else:
+            if node.halted is None:  # else a sibling crashed before this task ran for the first time
                 try:
                     await _run_incarnation(node)
                 except BaseException as error:  # noqa: BLE001 - only a crash and a cancellation are not raised again
@@ -49,15 +44,14 @@ async def run_actor(node: ActorNode) -> None:
                     if others is not None:
                         raise others from None
                     break  # a cancellation handed up would be one more group inside of groups at each level of the tree
-                decision = _decide_restart(node)
-                if isinstance(decision, StopReason):
-                    reason = decision
-                    await _call_last_hook(node, "stopped")
-                    break
-                node.state = "restarting"
-                await _call_last_hook(node, "restarting", decision.error)
-                plan = decision
-            await _wait_for_restart(node, plan)
+            decision = _decide_restart(node)
+            if isinstance(decision, StopReason):
+                reason = decision
+                await _call_last_hook(node, "stopped")
+                break
+            node.state = "restarting"
+            await _call_last_hook(node, "restarting", decision.error)
+            await _wait_for_restart(node, decision)
             if node.closing:
                 reason = StopReason("killed" if node.killed else "stopped")
                 break
@@ -91,7 +85,7 @@ async def _run_incarnation(node: ActorNode) -> None:
             except Exception as error:  # noqa: BLE001 - the supervisor decides
                 node.failure = node.failure or error
             finally:
-                box.interrupt(node.failure or node.halt_error)
+                box.interrupt(node.failure or (node.halted.error if node.halted else None))
                 node.close_nursery()
     except Exception as error:  # noqa: BLE001 - trio groups what was raised while this was cancelled with Cancelled
         node.failure = node.failure or error
@@ -154,13 +148,10 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
                 value = await value
         except expected as error:
             box.reject(item, error, "refused", error)
-        except Exception as error:
-            box.crashed(error)
-            raise
-        except CancelledError as cancelled:
-            crash = crash_of(cancelled)
+        except (Exception, CancelledError) as raised:  # noqa: BLE001 - raised again
+            crash = crash_of(raised)
             box.crashed(crash)
-            raise crash from cancelled
+            raise crash  # noqa: B904 - it is what was raised, or has that as its cause
         else:
             if ask is not None:
                 ask.answer(value)
@@ -176,11 +167,11 @@ async def _handle_signals(node: ActorNode) -> None:
             await node.mailbox.runtime.scheduler.park(node.mailbox)
             continue
         signal = node.control.popleft()
-        if not isinstance(signal, Death):
+        if isinstance(signal, str):
             node.paused = signal == "pause"
-        elif node.watching is not None and signal.node in node.watching:
-            node.watching.discard(signal.node)
-            await _call_hook(node, "terminated", signal.node.ref, signal.reason)
+        elif node.watching is not None and signal in node.watching:
+            node.watching.discard(signal)
+            await _call_hook(node, "terminated", signal.ref, signal.mailbox.reason)
 
 
 async def _stop_gracefully(node: ActorNode) -> None:
@@ -207,14 +198,14 @@ def _decide_restart(node: ActorNode) -> StopReason | RestartPlan:
         _note_crash(node, error)
     if node.killed:
         return StopReason("killed")
-    if node.halted:
-        return RestartPlan(node.halt_error, grouped=True)
+    if node.halted is not None:
+        return node.halted
     if error is not None:
         return StopReason("failed", error) if node.closing else node.siblings.decide(node, error)
     if node.stopped_itself and settings.restart == "permanent":
         node.closing = node.stopped_itself = False
         node.stop_deadline = NEVER
-        box.reopen()
+        box.room = settings.capacity  # it accepts messages again
         return node.siblings.decide(node, ActorStopped(f"{box.path} stopped itself, but is permanent"))
     return StopReason("stopped")
 
@@ -237,8 +228,9 @@ async def _wait_for_restart(node: ActorNode, plan: RestartPlan) -> None:
     if plan.grouped:
         node.awaits_group = True
         node.change_state("restarting")
-        if not node.halted:
-            node.siblings.restart_group(node, plan)
+        if node.halted is None:
+            group = node.siblings
+            group.nursery.start_soon(group.restart, node, plan, name=f"{node.mailbox.path} restart group")
         while node.awaits_group and not node.closing:
             await scheduler.park(node.mailbox)
         node.awaits_group = False

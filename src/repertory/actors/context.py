@@ -9,7 +9,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 import anyio
 
 from repertory.actors.handlers import Actor
-from repertory.actors.references import ActorRef, asking_mailbox, node_of
+from repertory.actors.references import ActorRef, asking_mailbox
 from repertory.actors.scheduler import Nursery, crash_of
 from repertory.actors.supervision import SpawnOptions, Supervision, check_timeout
 from repertory.actors.tree import ActorNode, Children
@@ -118,7 +118,7 @@ class ActorContext(Spawner):
             raise ConfigurationError(f"{node.mailbox.path} cannot watch {ref.path}: it has no `terminated` hook")
         if node.watching is None:
             node.watching = set()
-        if (other := node_of(ref)) not in node.watching:
+        if (other := ref._node) not in node.watching:  # pyright: ignore[reportPrivateUsage] - the one way in
             node.watching.add(other)
             other.add_watcher(node)
 

@@ -66,10 +66,9 @@ def handler(*types: Any, expected: Expected = ()) -> Any:
         expected: Errors that are an answer: the asker gets the same error object and the actor continues. After a
             ``tell`` the message goes to dead letters with the error. Any other exception is a crash.
     """
-    expected = expected if isinstance(expected, tuple) else (expected,)
     if len(types) == 1 and inspect.isfunction(types[0]):
-        setattr(types[0], _MARK, _Mark((), ()))
-        return types[0]
+        return handler()(types[0])
+    expected = expected if isinstance(expected, tuple) else (expected,)
 
     def mark(method: MethodT) -> MethodT:
         setattr(method, _MARK, _Mark(types, expected))
@@ -112,12 +111,10 @@ class Blueprint(msgspec.Struct):
 
     def find(self, kind: type) -> HandlerMethod | None:
         """Find the handler of the nearest base class and remember it."""
-        for base in kind.__mro__:
-            found = self.handlers.get(base)
-            if found is not None:
-                self.handlers[kind] = found
-                return found
-        return None
+        found = next((self.handlers[base] for base in kind.__mro__ if base in self.handlers), None)
+        if found is not None:
+            self.handlers[kind] = found
+        return found
 
 
 @lru_cache(maxsize=1024)

@@ -212,15 +212,10 @@ class Mailbox:
         for waiting in senders or ():
             waiting.answer(None, self.stopped_error(waiting))
 
-    def reopen(self) -> None:
-        """Accept messages again: a permanent actor has stopped itself and is restarted."""
-        self.room = self.settings.capacity
-
     def end(self, reason: StopReason) -> None:
         """The actor has stopped for good: deal with all messages that still wait."""
         self.reason = reason
-        if self.room != CLOSED:
-            self.close()
+        self.close()
         self._suspect = None
         for item in self.queue:
             self._end_unbegun(item, "stopped", self.stopped_error(item))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from threading import get_ident
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -239,33 +239,38 @@ class ActorRef(Generic[MessageT_contra]):
 
     def statistics(self) -> ActorStatistics:
         """The actor's counts at this instant."""
-        return self._node.statistics()
-
-
-def node_of(ref: ActorRef[Any]) -> ActorNode:
-    """The actor behind a reference."""
-    return ref._node  # pyright: ignore[reportPrivateUsage] - the one way in
+        node, box = self._node, self._mailbox
+        return ActorStatistics(
+            path=box.path,
+            state="paused" if node.paused and node.state == "running" else node.state,
+            mailbox_length=len(box.queue),
+            mailbox_capacity=box.settings.capacity,
+            senders_waiting=len(box.senders or ()),
+            handled=box.handled,
+            inline=box.handled_inline,
+            withdrawn=box.withdrawn,
+            dead_lettered=box.dead_lettered,
+            crashes=node.crashes,
+            restarts=node.restarts,
+            children=0 if node.children is None else len(node.children.members),
+            tasks=len(node.tasks or ()),
+        )
 
 
 def _refuse_cycle(ask: Ask, asker: Mailbox) -> None:
-    if path := _waiting_path(ask.mailbox, asker):
-        names = " → ".join(box.path for box in (asker, *path))
-        kind = type(ask.message).__qualname__
-        raise AskCycle(f"{kind} would wait for itself: {names}; use tell, or ask from a background task")
-
-
-def _waiting_path(start: Mailbox, goal: Mailbox) -> list[Mailbox]:
-    """The mailboxes from ``start`` to ``goal`` if ``start`` waits for ``goal``, directly or through others; else none.
+    """Raise ``AskCycle`` if the actor asked waits for the asker, directly or through others.
 
     Every actor knows the asks its handler waits for, so this finds both an ask up its own chain and two actors
     that ask each other at the same time. Each actor is looked at once: handlers that ask several others at a time make
     more ways through them than can be followed.
     """
-    paths = {start: [start]}
-    looking = [start]
+    ways = {ask.mailbox: [asker, ask.mailbox]}
+    looking = [ask.mailbox]
     for box in looking:  # which grows meanwhile
-        for ask in box.asking or ():
-            if ask.state != ENDED and ask.mailbox not in paths:
-                paths[ask.mailbox] = [*paths[box], ask.mailbox]
-                looking.append(ask.mailbox)
-    return paths.get(goal, [])
+        if box is asker:
+            names, kind = " → ".join(each.path for each in ways[box]), type(ask.message).__qualname__
+            raise AskCycle(f"{kind} would wait for itself: {names}; use tell, or ask from a background task")
+        for other in box.asking or ():
+            if other.state != ENDED and other.mailbox not in ways:
+                ways[other.mailbox] = [*ways[box], other.mailbox]
+                looking.append(other.mailbox)

@@ -13,27 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import anyio
-import msgspec
 
 from repertory._choices import show
 from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
 from repertory.actors.mailbox import NEVER, Mailbox
-from repertory.actors.observation import ActorState, ActorStatistics, StopReason
+from repertory.actors.observation import ActorState, StopReason
 from repertory.actors.runtime import Runtime
 from repertory.actors.scheduler import Nursery, crash_of
 from repertory.actors.supervision import RestartHistory, RestartPlan, SpawnOptions, Supervision, settings_of
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
-
-class Death(msgspec.Struct, frozen=True):
-    """The signal that a watched actor is gone."""
-
-    node: ActorNode
-    reason: StopReason
-
-
-Signal: TypeAlias = Death | Literal["pause", "resume"]
-"""Signals, which overtake the messages in the mailbox."""
+Signal: TypeAlias = "Literal['pause', 'resume'] | ActorNode"
+"""What overtakes the messages in a mailbox; an actor that was watched means that it is gone."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -74,8 +65,7 @@ class ActorNode:
     killed: bool = False  # is never restarted
     cancelled: bool = False  # the incarnation is to end now
     failure: BaseException | None = None  # the crash that ends it
-    halted: bool = False  # it ends because its group is restarted
-    halt_error: BaseException | None = None  # because of this crash of a sibling
+    halted: RestartPlan | None = None  # it ends because its group is restarted, with a sibling that crashed
     awaits_group: bool = False  # it waits until the group is restarted
 
     # --- waking and waiting ---------------------------------------------------------------------------
@@ -122,7 +112,6 @@ class ActorNode:
         """Handle a request in the asker's task. The handler cannot suspend, so nothing else can run in between."""
         box = self.mailbox
         box.idle = False
-        crashed = False
         try:
             if found.wants_context:
                 return found.function(self.actor, request, self.context)
@@ -131,12 +120,11 @@ class ActorNode:
             raise
         except (Exception, CancelledError) as raised:  # noqa: BLE001 - the supervisor decides
             error = crash_of(raised)
-            crashed = True
             box.send_to_dead_letters(request, "failed", error)
             self.fail(error)
             raise box.failed_error(request, error, "crashed on") from error
         finally:
-            if not crashed:
+            if self.failure is None:
                 box.handled += 1
                 box.handled_inline += 1
                 if box.queue or self.control or self.closing:
@@ -185,18 +173,16 @@ class ActorNode:
         self.failure = self.failure or error
         self._cancel()
 
-    def halt(self, error: BaseException | None) -> None:
+    def halt(self, plan: RestartPlan) -> None:
         """End this incarnation for a restart of the group, and wait for that."""
         if self.state != "new":
-            self.halted = True
-            self.halt_error = error
+            self.halted = plan
             self._cancel()
 
     def release(self) -> None:
         """End the wait for the group: this actor's turn to restart has come."""
         if self.awaits_group:
-            self.awaits_group = self.halted = False
-            self.halt_error = None
+            self.awaits_group, self.halted = False, None
             self.state = "starting"
             self.mailbox.runtime.scheduler.unpark(self.mailbox)
 
@@ -239,12 +225,10 @@ class ActorNode:
 
     def finish(self, reason: StopReason) -> None:
         """End the actor for good: deal with every message, answer every ask, signal all watchers."""
-        if self.state == "stopped":
-            return
         self.mailbox.end(reason)
         watchers, self.watchers = self.watchers, None
         for watcher in watchers or ():
-            watcher.signal(Death(self, reason))
+            watcher.signal(self)
         self.awaits_group = False
         del self.siblings.members[self.name]
         self.siblings.runtime.actors -= 1
@@ -255,30 +239,11 @@ class ActorNode:
     def add_watcher(self, watcher: ActorNode) -> None:
         """Signal a watcher when this actor has stopped for good, or at once if it has."""
         if self.mailbox.reason is not None:
-            watcher.signal(Death(self, self.mailbox.reason))
+            watcher.signal(self)
             return
         if self.watchers is None:
             self.watchers = set()
         self.watchers.add(watcher)
-
-    def statistics(self) -> ActorStatistics:
-        """The counts at this instant."""
-        box = self.mailbox
-        return ActorStatistics(
-            path=box.path,
-            state="paused" if self.paused and self.state == "running" else self.state,
-            mailbox_length=len(box.queue),
-            mailbox_capacity=box.settings.capacity,
-            senders_waiting=len(box.senders or ()),
-            handled=box.handled,
-            inline=box.handled_inline,
-            withdrawn=box.withdrawn,
-            dead_lettered=box.dead_lettered,
-            crashes=self.crashes,
-            restarts=self.restarts,
-            children=0 if self.children is None else len(self.children.members),
-            tasks=len(self.tasks or ()),
-        )
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -362,12 +327,8 @@ class Children:
                 self.nursery.cancel_scope.cancel()
         return StopReason("failed", error)
 
-    def restart_group(self, failed: ActorNode, plan: RestartPlan) -> None:
-        """Restart a crashed child, which waits, together with its group."""
-        self.nursery.start_soon(self._restart_group, failed, plan, name=f"{failed.mailbox.path} restart group")
-
-    async def _restart_group(self, failed: ActorNode, plan: RestartPlan) -> None:
-        """Halt the group from last to first, wait, and start it from first to last, one after the other."""
+    async def restart(self, failed: ActorNode, plan: RestartPlan) -> None:
+        """Halt the group of a crashed child from last to first, wait, and start it from first to last, one by one."""
         async with self._group_lock:
             if not failed.awaits_group:
                 return  # it was restarted together with another that crashed at the same time, or has stopped
@@ -380,7 +341,7 @@ class Children:
                 if node.mailbox.settings.restart == "temporary":
                     node.kill()
                 else:
-                    node.halt(plan.error)
+                    node.halt(plan)
                 while not (node.awaits_group or node.state in ("stopped", "new")):
                     await node.wait_change()
             await anyio.sleep(plan.delay)
