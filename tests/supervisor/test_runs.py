@@ -147,6 +147,21 @@ async def test_a_tool_that_aborts_ends_the_run_and_leaves_a_whole_transcript() -
     assert [entry.kind for entry in entries] == ["task", "assistant", "action-result", "action-result"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_process_comes_out_as_it_is(run_async: RunAsync, error: type[BaseException]) -> None:
+    """Wherever in a run it strikes. In the groups of trio's tasks it was a long error, with another exit status."""
+
+    def answer(request: ModelRequest) -> str:
+        raise error
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+            await (await supervisor.spawn(agent(), "Go.")).wait_result()
+
+    with pytest.raises(error):
+        run_async(main)
+
+
 async def test_an_answer_that_was_cut_off_is_continued() -> None:
     """The parts become one answer; the model is asked to go on where it stopped."""
     cut = ModelResponse(content=(Text("The tide "),), stop_reason="max_tokens")

@@ -224,6 +224,8 @@ async def open_supervisor(
         leaves = leaves_of(group)
         if errors and leaves == errors:
             raise errors[0] from errors[0].__cause__
+        if all(isinstance(leaf, KeyboardInterrupt | SystemExit) for leaf in leaves):  # wherever it struck
+            raise leaves[0] from None
         # All runs fail with their journal, one after the other, and cancel the caller: report that failure once.
         if not all(isinstance(leaf, JournalError) for leaf in leaves):
             raise
