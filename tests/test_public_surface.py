@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 import subprocess
 import sys
 import types
@@ -120,6 +121,16 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[] []"
+
+
+def test_rooms_are_there_without_being_imported_one_by_one() -> None:
+    """``except repertory.errors.RunFailed`` works whatever was imported before it, and for type checkers too."""
+    source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    rooms = re.findall(r"^        (\w+) as \1,$", source, re.MULTILINE)
+    used = {room for room in ROOMS if import_module(f"repertory.{room}").__all__} - {"cli", "torture"}
+    assert {*rooms} == {"errors", *used}
+    program = f"import repertory\nfor room in {rooms}: assert getattr(repertory, room).__doc__\n"
+    subprocess.run([sys.executable, "-c", program], timeout=PATIENCE, check=True)
 
 
 def test_the_checks_can_fail() -> None:

@@ -210,7 +210,11 @@ async def typed(supervisor: rp.Supervisor) -> Finding:
 assert_type(rp.run_sync(agent, "task", path="runs.db", model="offline"), str)
 assert_type(rp.load_agent("module:name"), rp.Agent[Any])
 
+# A room is an attribute of the package, whatever else was imported.
+assert_type(rp.errors.RunFailed("it failed"), rp.errors.RunFailed)
+
 # A misspelt name is an error, although rooms import their names late.
 rp.Agnet  # type: ignore[attr-defined]
+rp.erors  # type: ignore[attr-defined]
 llm.RetryPolcy  # type: ignore[attr-defined]
 testing.cal  # type: ignore[attr-defined]

@@ -25,7 +25,8 @@
 #   cli         the command line
 #
 # Each layer imports only those above it in this list; tests/test_layers.py checks that.
-# Names are imported on first use, so a program loads only the layers that it uses.
+# Names are imported on first use, so a program loads only the layers that it uses; the layers themselves, too, so that
+# ``repertory.errors`` is there from the start, and not only once something else has imported it.
 """Hierarchies of LLM agents as supervised actors, with a full record on disk and a small, priced view for the model."""
 
 from __future__ import annotations
@@ -93,6 +94,30 @@ _HOMES = {
 }
 _HOME_OF = {name: room for room, names in _HOMES.items() for name in names}
 
+if TYPE_CHECKING:
+    from repertory import (  # isort: skip
+        actors as actors,
+        agents as agents,
+        context as context,
+        errors as errors,
+        llm as llm,
+        machines as machines,
+        mcp as mcp,
+        memory as memory,
+        offline as offline,
+        otel as otel,
+        record as record,
+        replay as replay,
+        runs as runs,
+        service as service,
+        shortening as shortening,
+        summarizer as summarizer,
+        supervisor as supervisor,
+        testing as testing,
+        tools as tools,
+    )
+_ROOMS = {*_HOMES, "actors", "machines", "mcp", "otel", "replay", "service", "summarizer", "testing"}
+
 __all__ = [
     "Agent",
     "AlertThresholds",
@@ -146,6 +171,8 @@ __all__ = [
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name):
+        if name in _ROOMS:
+            return import_module(f"{__name__}.{name}")
         room = _HOME_OF.get(name)
         if room is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -155,4 +182,4 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOMS})
