@@ -13,7 +13,7 @@ from repertory.errors import ConfigurationError, ModelUnavailable, RunFailed
 from repertory.llm import Message, Model, ModelRequest, ModelResponse, StreamEvent, Text, ToolUse, Usage, profile_for
 from repertory.llm.messages import Thinking
 from repertory.llm.model import TextDelta, ThinkingDelta, ToolUseStarted
-from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing import Answer, FunctionModel, ScriptedModel, call
 
 
 def request(text: str = "hello") -> ModelRequest:
@@ -160,6 +160,25 @@ def test_a_function_answers_whatever_is_asked(run_async: RunAsync) -> None:
         assert events == [ThinkingDelta("hm"), TextDelta("1")] * 3
         assert len(model.requests) == 3
         await model.aclose()
+
+    run_async(main)
+
+
+def test_what_is_checked_of_a_sub_agent_fails_its_lead_too(run_async: RunAsync) -> None:
+    """A lead is told that its sub-agent failed and goes on, so a test would pass whatever is checked there."""
+
+    def answer(asked: ModelRequest) -> Answer:
+        if not asked.system:
+            return call("delegate", agent="clerk", task="the east") if len(asked.messages) == 1 else "All is well."
+        assert asked.messages[0].content == (Text("the west"),), "the wrong task"
+        return "done"
+
+    async def main() -> None:
+        lead = rp.Agent("lead", team=[rp.Agent("clerk", instructions="Count.")])
+        async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(lead, "Count the east.")
+            with pytest.raises(RunFailed, match="the wrong task"):
+                await run.wait_result()
 
     run_async(main)
 

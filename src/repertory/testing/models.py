@@ -161,6 +161,9 @@ class ScriptedModel(_Fake):
 class FunctionModel(_Fake):
     """Answers with what a function of the request returns: anything that may be a step of a ``ScriptedModel``.
 
+    Where an ``assert`` of the function fails, every later request fails with it: otherwise a lead would only be told
+    that its sub-agent failed, and the test would pass.
+
     Args:
         function: Called with each request; may be async.
         name: The model's name.
@@ -179,17 +182,24 @@ class FunctionModel(_Fake):
     ) -> None:
         super().__init__(name, profile)
         self._function = function
+        self._failed: AssertionError | None = None
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
     ) -> ModelResponse:
-        """Answer with the function's result; its exceptions propagate.
+        """Answer with the function's result; its exceptions propagate, a failed ``assert`` at every later request too.
 
         Raises:
             ModelResponseInvalid: The result is not an answer.
         """
         self.requests.append(request)
-        return await self._play(self._function, request, on_event)
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return await self._play(self._function, request, on_event)
+        except AssertionError as error:
+            self._failed = error
+            raise
 
 
 class _Prompts:
