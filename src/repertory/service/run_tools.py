@@ -23,7 +23,8 @@ from repertory.tools import Tool, ToolContext, tool
 
 ABOUT: Final = """\
 Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
-for the answer; start_run begins one and returns at once. A run goes on when the connection that began it ends.
+for the answer; start_run begins one and returns at once. A run that stopped when its connection ended goes on with \
+resume_run.
 """
 Positive = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
@@ -115,7 +116,7 @@ class _Runs:
         return item
 
     async def start_run(self, agent: str, task: str) -> Json:
-        """Start a run and return its id at once. It goes on when this connection ends.
+        """Start a run and return its id at once.
 
         Args:
             agent: Which agent, as list_agents names them.
