@@ -15,10 +15,13 @@ from types import ModuleType
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from pages import blocks_of
 from patience import PATIENCE
+from repertory.llm import text_of
+from repertory.testing import FunctionModel
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
 
@@ -84,6 +87,39 @@ def test_a_web_application_answers(title: str, backend: str, tmp_path: Path, mon
                         status, words = await post(module.app, "/stream", question | {"id": "q-2"}, state)
                         assert (status, words) == (200, b"The canteen is open from 11:30 to 14:00.")
 
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_chat_in_the_browser_is_asked_everything_once(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that are sent again, the first one and after a restart too, are answered and not asked again."""
+    monkeypatch.chdir(tmp_path)
+    module = load("chat_app.py", tmp_path)
+    first, second = {"id": "m-1", "text": "one"}, {"id": "m-2", "text": "two"}
+
+    async def serve(*said: dict[str, str]) -> list[str]:
+        async with module.lifespan(module.app) as state:
+            answers = [await post(module.app, "/chats/ann", each, state) for each in said]
+            assert len(await state["supervisor"].runs()) == 1
+        assert {status for status, _ in answers} == {200}
+        return [words.decode() for _, words in answers]
+
+    async def main() -> None:
+        def last(kind: str, answer: str) -> str:
+            return f"event: {kind}\ndata: {json.dumps(answer)}\n\n"
+
+        with anyio.fail_after(PATIENCE):
+            one, again, two = await serve(first, first, second)
+            assert (one, again) == (last("text", "1: one") + last("answer", "1: one"), last("answer", "1: one"))
+            assert two == last("text", "3: two") + last("answer", "3: two")
+            three, again = await serve({"id": "m-3", "text": "three"}, second)
+            assert three == last("text", "5: three") + last("answer", "5: three")
+            assert again == last("answer", "3: two")
+
+    model = FunctionModel(lambda request: f"{len(request.messages)}: {text_of(request.messages[-1].content)}")
+    module.clerk = msgspec.structs.replace(module.clerk, model=model)
     anyio.run(main, backend=backend)
 
 
