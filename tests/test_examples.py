@@ -35,6 +35,7 @@ EXPECTED = {
     "mcp_server": [],
     "memory_scopes": ["isolated begins with 0 items", "snapshot begins with 1 item", "the lead ends with 2 items"],
     "messages_server": ["day 399: 3 ships", "2 requests"],
+    "own_loop": ["tokens on record", "Twenty days, no accident."],
     "policies_compared": ["plain loop", "thrifty", "strict"],
     "research_company": ["**What the check says**", "fact_checker: ", " sources, ", "prompt tokens instead of"],
     "resume_after_a_crash": ["ended with -9", "[interrupted; effect unknown]", "book: R2 is booked"],
