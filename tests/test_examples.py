@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from offline_environment import offline_environment
+from pages import blocks_of
 from patience import PATIENCE
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+PAGES = [EXAMPLES.parent / "README.md", *sorted(EXAMPLES.parent.glob("docs/*.md"))]
 LONGEST = 60
 # Programs that people write every day: so many lines of code, without blank ones, comments and docstrings.
 EVERYDAY = ["approval", "budget_and_stream", "chat", "custom_compactor", "images", "long_lived"]
@@ -63,10 +66,10 @@ def run_example(path: Path, folder: Path, *, backend: str = "trio") -> subproces
 
 
 def private_names(source: str) -> list[str]:
-    """What a program takes from the package that is no part of its public surface."""
+    """What a program takes from the package that is no part of its public surface; all errors are."""
     found = []
     for module, name in _taken(source):
-        if name not in getattr(import_module(module), "__all__", ()):
+        if module != "repertory.errors" and name not in getattr(import_module(module), "__all__", ()):
             found.append(f"{module}.{name}")
     return found
 
@@ -86,7 +89,7 @@ def _taken(source: str) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
             yield aliases[node.value.id], node.attr
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+        elif isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and ast.unparse(node) != "os._exit":
             yield "repertory", node.attr
 
 
@@ -120,6 +123,13 @@ def test_an_example_is_short_and_uses_public_names_only(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert private_names(source) == []
     assert len(source.splitlines()) <= (LONGEST_COMPANY if path.stem.endswith("_company") else LONGEST)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_uses_public_names_only(path: Path) -> None:
+    """What people copy from a page must still be there in the next version, too."""
+    blocks = [block for block in blocks_of(path.read_text(encoding="utf-8")) if block.language == "python"]
+    assert [name for block in blocks for name in private_names(block.source)] == []
 
 
 def code_lines(source: str) -> int:

@@ -21,6 +21,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 SURFACES = ["repertory", *(f"repertory.{room}" for room in ROOMS)]
 LISTS = [
     *SURFACES,
+    "repertory.llm.features",
     "repertory.runs.events",
     "repertory.runs.streaming",
     "repertory.testing.faults",

@@ -14,6 +14,8 @@ import msgspec
 from repertory.llm.messages import Block, Json, RawBlock
 from repertory.llm.model import ModelRequest
 
+__all__ = ["compaction_request", "dropping_mismatched"]
+
 COMPACT = "compact-2026-09-04"
 CONTEXT_EDITING = "context-management-2025-06-27"
 THINKING_CONTROLS = "thinking-binding-controls-2026-08-01"
