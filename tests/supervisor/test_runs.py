@@ -330,6 +330,13 @@ async def test_a_run_that_is_ending_is_resumed_once_it_has_ended() -> None:
             run.resume()
 
 
+async def test_a_value_as_task_needs_its_type() -> None:
+    """Whoever gives a value to an agent that takes text hears how one takes values."""
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match=r"got {'topic': 'tides'}; agent .* takes a value if its input is"):
+            await supervisor.spawn(agent(), {"topic": "tides"})
+
+
 @pytest.mark.parametrize("text", ["", "  \n", None, 5, b"Go."])
 async def test_what_says_nothing_is_refused(text: Any) -> None:
     """The Messages API takes no empty text, so the caller hears it before anything begins."""

@@ -35,6 +35,10 @@ def read_task(agent: Agent[Any], task: object) -> str:
         ConfigurationError: The task does not fit; the message names the field.
     """
     kind = agent.input_type
+    if kind is None and not isinstance(task, str):
+        raise ConfigurationError(
+            f"expected a task with some text, got {show(task)}; agent {agent.name} takes a value if its input is a type"
+        )
     if kind is None:
         return check_text("a task", task)
     try:
