@@ -82,6 +82,16 @@ async def open_ends(journal: Journal) -> list[str]:
     return found
 
 
+async def crash(run: rp.Run) -> None:
+    """Crash the actor of a run from the side, as a bug in a handler would, until it is given up."""
+    for _ in range(4):
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(10)
+        ref = run._live.ref
+        assert ref is not None
+        ref.tell(SummaryReady(summary=None))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_resumed_tree_takes_along_what_was_ended_with_it(run_async: RunAsync, tmp_path: Path, *, how: str) -> None:
     """Stopped or killed at its root, resumed at its root: the same runs go on, and nobody does anything twice."""
@@ -240,6 +250,43 @@ async def test_a_sub_agent_without_which_a_lead_answers_while_the_supervisor_clo
         assert await open_ends(journal) == []
 
 
+@pytest.mark.parametrize("how", ["abort", "crash"])
+async def test_a_sub_agent_that_fails_beside_a_call_that_waits_leaves_a_whole_record(
+    how: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It is never continued: a call that waited while the supervisor closed, or the actor crashed, stayed open."""
+
+    @rp.tool(approval="always")
+    async def ask() -> str:
+        """Ask first."""
+        return "allowed"
+
+    @rp.tool
+    async def give_up() -> str:
+        """End the run."""
+        raise rp.ToolAbort("enough")
+
+    async def answer(request: ModelRequest) -> object:
+        if text_of(request.system) == "lead":
+            return reports_in(request)[0] if reports_in(request) else call("delegate", agent="worker", task="x")
+        return [call("ask"), call("give_up")] if how == "abort" else call("ask")
+
+    worker = rp.Agent("worker", instructions="worker", tools=[ask, give_up])
+    agent = rp.Agent("lead", instructions="lead", team=[worker])
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(agent, "Go.")
+            await trio.testing.wait_all_tasks_blocked()
+            if how == "crash":
+                await crash(run.children[0])
+                await run.wait_result()
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.resume(run.id, agent=agent)
+            assert "worker failed after 1 iterations" in await run.wait_result()
+            assert [row.state for row in await supervisor.runs()] == ["done", "failed"]
+            assert await open_ends(journal) == []
+
+
 async def test_a_sub_agent_whose_end_is_being_written_keeps_it_when_its_lead_is_killed() -> None:
     """What was done stood as stopped on record, and the run continued after its end when the tree did."""
     journal = LateJournal()
@@ -295,12 +342,7 @@ async def test_a_lead_that_keeps_crashing_takes_its_sub_agents_along(autojump_cl
     tree = Tree()
     async with rp.open_supervisor(model=tree.model) as supervisor:
         run = await supervisor.spawn(lead(), "Go.")
-        for _ in range(4):  # a crash from the side, as a bug in a handler would be
-            await trio.testing.wait_all_tasks_blocked()
-            await trio.sleep(10)
-            ref = run._live.ref
-            assert ref is not None
-            ref.tell(SummaryReady(summary=None))  # type: ignore[arg-type]
+        await crash(run)
         with pytest.raises(rp.errors.RunFailed):
             await run.wait_result()
         assert [row.state for row in await supervisor.runs()] == ["failed", "stopped", "stopped"]

@@ -34,12 +34,12 @@ class Ends:
     async def end_run(self, live: LiveRun, end: RunEnd) -> None:
         """Record how a run ended, together with the runs below it that nobody runs any more; then wake waiters.
 
-        The end is fixed from the first step on, even if the run is killed meanwhile.
+        The end is fixed once it is submitted, even if the run is killed meanwhile.
         """
         left = [run for run in live.tree() if run is not live and run.end is None] if end.state == "done" else []
-        if left:  # interrupted, as the supervisor closes, while their lead gave its answer without them
-            for run in left:
-                run.stop_asked = True
+        for run in left:  # interrupted, as the supervisor closes, while their lead gave its answer without them
+            run.stop_asked = True
+        if left or (end.state == "failed" and live.started.parent_id is not None):  # nobody continues these
             await self._close_calls(live)
         self.submit_end(live, end)
         await self._finish(live)
