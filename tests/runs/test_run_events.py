@@ -53,6 +53,28 @@ def busy() -> rp.Agent:
     return rp.Agent("busy", tools=[chatter], model=ScriptedModel([call("chatter"), "Busy."]))
 
 
+async def test_a_reader_sees_the_answer_that_a_run_gives_while_its_supervisor_closes() -> None:
+    """It ended as the closing began, and the rest was only on record."""
+    go, told = trio.Event(), list[AnyEvent]()
+
+    async def answer(_: ModelRequest) -> str:
+        await go.wait()
+        return "Done."
+
+    async def follow(run: rp.Run) -> None:
+        told.extend([event async for event in run.events()])
+
+    async def let_go() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+
+    async with trio.open_nursery() as nursery, rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+        nursery.start_soon(follow, await supervisor.spawn(rp.Agent("a"), "Go."))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(let_go)  # once the block is being left
+    assert states_of(told) == ["done"]
+
+
 async def test_a_fresh_reader_is_not_told_of_what_others_did() -> None:
     """The memory of events has long wrapped, with another run's; nothing of this run was missed."""
     async with rp.open_supervisor() as supervisor:

@@ -159,6 +159,8 @@ async def open_supervisor(
             machines = await _join_machines(stack, journal, name=name, labels=labels, lease=lease)
             models = await stack.enter_async_context(open_models(model, summaries))
             tallies = await stack.enter_async_context(_open_tallies(journal))
+            hub = EventHub()
+            stack.callback(hub.close)  # once no run is left
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tool_sets = ToolSets(tasks)
             stack.callback(tool_sets.close)  # once no run is left
@@ -175,7 +177,7 @@ async def open_supervisor(
                 memory=system.spawn(memory, "memory", restart="permanent"),
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
                 tallies=tallies,
-                hub=EventHub(),
+                hub=hub,
                 tool_sets=tool_sets,
                 telemetry=telemetry or NoTelemetry(),
                 clock=clock,
@@ -218,7 +220,6 @@ async def open_supervisor(
                 raise
             finally:
                 runtime.close()
-                shared.hub.close()
     except BaseExceptionGroup as group:
         # These are the groups of our own task groups; the caller's own error is raised without a group.
         leaves = leaves_of(group)
