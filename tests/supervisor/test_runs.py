@@ -182,6 +182,23 @@ async def test_a_model_that_says_nothing_is_asked_again_and_then_given_up() -> N
     assert len(model.requests) == 4
 
 
+async def test_answers_of_a_busy_chat_that_are_cut_off_now_and_then_are_not_in_a_row() -> None:
+    """A run that is spoken to before it has ended failed with the fourth answer that had been cut off in all."""
+    cut, left = ModelResponse(content=(Text("The "),), stop_reason="max_tokens"), 6
+
+    async def answer(request: ModelRequest) -> ModelResponse | str:
+        nonlocal left
+        if "cut off" not in text_of(request.messages[-1].content):
+            return cut
+        if left := left - 1:
+            await run.send(f"Question {left}?")
+        return "end."
+
+    async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+        run = await supervisor.spawn(agent(), "Begin.")
+        assert await run.wait_result() == "The end."
+
+
 async def test_a_model_error_fails_the_run_and_a_resume_goes_on_with_it() -> None:
     """What was done before is not done again."""
     model = ScriptedModel(

@@ -137,6 +137,7 @@ class Loop:
             return False
         if live.inbox.has_unread and not self._paused_by_server():  # its tools' results come first
             live.repeats.clear()
+            self._nudges = 0
             if self._form is not None:
                 self._form.reset_count()
             await self._ledger.append(*live.inbox.take(iteration=live.iteration))
