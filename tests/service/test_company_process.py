@@ -98,15 +98,25 @@ def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> N
     assert owner_of(company.database) is None
 
 
-@pytest.mark.parametrize("wrong", ["[service", '[service]\nsokket = "s"\n', "[service]\nport = -1\n"])
-def test_a_company_is_ended_whatever_its_file_says_by_now(company: Company, wrong: str) -> None:
-    """``down`` asks the service itself; once none is there, the error of the file is said."""
+def test_a_company_is_found_whatever_its_file_says_by_now(company: Company) -> None:
+    """Commands ask the service itself; once none is there, what the file says counts."""
+    file = company.folder / "company.toml"
     assert company.command("up", "--detach")[0] == 0
-    company.write(wrong)
-    assert company.command("reload")[0] == 2
+    for text, reloaded, words in (
+        ("[service", 2, "is not valid TOML"),
+        ('[service]\nsokket = "s"\n', 2, "unknown key"),
+        (COMPANY.replace("desk:clerk", "desk:nobody"), 2, "[agents.clerk] ref"),
+        (COMPANY.replace("[service]", '[service]\ndb = "other.db"'), 0, "[service] db changes with the next"),
+    ):
+        company.write(text)
+        code, said = company.command("reload")
+        assert (code, words in said) == (reloaded, True), said
+    file.unlink()
+    assert json.loads(company.run("ps", "--json").stdout)["service"] == f"unix:{company.folder}/s"
     code, said = company.command("down")
     assert (code, said.endswith("repertory: ended\n")) == (0, True), said
     assert owner_of(company.database) is None
+    company.write("[service")
     assert company.command("down")[0] == 2
 
 

@@ -18,7 +18,7 @@ from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.databases import COMPANY, Database
 from repertory.cli.options import BACKEND, Backend, argument, option
-from repertory.errors import ConfigurationError, DefinitionError, JournalLocked, RepertoryError, ServiceUnavailable
+from repertory.errors import ConfigurationError, JournalLocked, RepertoryError, ServiceUnavailable
 from repertory.record.sqlite_file import owner_of
 from repertory.service.client import open_client
 from repertory.service.places import anchor_of, file_served, service_of
@@ -41,7 +41,7 @@ async def up(
     """
     _need(file, is_new=True)
     company = service.read_company(file)
-    _check_alone(file, company.anchor)
+    _check_alone(file)
     await company.check_keys()  # rather than that each of its runs fails
     if not detach:
         await service.run_service(company.options(), report=output.say)
@@ -62,13 +62,7 @@ def down(
 
     Its runs stop at their next boundary, and continue from there at the next up. Errors in the file do not matter.
     """
-    try:
-        anchor, database = _database(file)
-    except DefinitionError:
-        found = _serving(file)
-        if found is None:
-            raise
-        anchor, database = found
+    anchor, database = _database(file)
     owner = owner_of(anchor)
     if owner is None or not owner.words:
         output.say(f"no service runs for {file}" + (f"; process {owner.pid} uses {database}" if owner else ""))
@@ -118,7 +112,12 @@ def _need(file: Path, *, is_new: bool = False) -> None:
 
 
 def _database(file: Path) -> tuple[Path, Database]:
-    """The file that the service of a company locks, and its database, even if the company file has errors."""
+    """The file that a company's service locks, and its database: as the service says, whatever its file says by now;
+    if none runs, as the file says.
+    """
+    serving = _serving(file)
+    if serving is not None:
+        return serving
     _need(file)
     from repertory.service.company import anchor_of_company, database_of, read_service
 
@@ -127,7 +126,7 @@ def _database(file: Path) -> tuple[Path, Database]:
 
 
 def _serving(file: Path) -> tuple[Path, Database] | None:
-    """The same for a file that cannot be read: what the company's service itself says; None if there is none."""
+    """The same, only if the service runs; None if it does not."""
     anchor = anchor_of(file.absolute())
     place = service_of(anchor)
     if place is None:  # the anchor names a file
@@ -137,7 +136,8 @@ def _serving(file: Path) -> tuple[Path, Database] | None:
     return None if address is None else (anchor, address)
 
 
-def _check_alone(file: Path, anchor: Path) -> None:
+def _check_alone(file: Path) -> None:
+    anchor, _ = _database(file)
     owner, place = owner_of(anchor), service_of(anchor)
     if owner is not None and place is not None:
         raise JournalLocked(

@@ -87,16 +87,22 @@ def company_served() -> tuple[Database, Place] | None:
     from repertory.service.places import service_of
 
     file = Path(COMPANY)
-    database = company_database(file) if file.exists() else None
+    database = company_database(file)
     place = None if database is None else service_of(database)
     return None if database is None or place is None else (database, place)
 
 
 def company_database(file: Path) -> Database | None:
-    """The database of a company; None if its file is invalid, or if the libraries of a service are missing.
+    """The database of a company: the file that its running service names, else what the company file says; None if
+    that is invalid, or if the libraries of a service are missing.
 
     ``up`` and ``doctor`` report the details of both.
     """
+    from repertory.service.places import anchor_of, file_served
+
+    served = file_served(anchor_of(file.absolute()))
+    if served is not None:
+        return served
     try:
         from repertory.service.company import database_of, read_service
 

@@ -217,8 +217,14 @@ class ServiceClient:
         await self._ask("POST", f"/runs/{_part(run_id)}/calls/{_part(call_id)}/{verb}", Accepted, body)
 
     async def reload(self) -> list[str]:
-        """Let the service read its company file again; returns lines about changes that need a restart."""
-        return (await self._ask("POST", "/reload", Reloaded, {})).notes
+        """Let the service read its company file again; returns lines about changes that need a restart.
+
+        Raises ``ConfigurationError`` if the file is wrong; then nothing was changed.
+        """
+        try:
+            return (await self._ask("POST", "/reload", Reloaded, {})).notes
+        except RunError as error:  # the status 422, which elsewhere concerns a run
+            raise ConfigurationError(str(error)) from None
 
     # --- the wire -----------------------------------------------------------------------------------------
 
