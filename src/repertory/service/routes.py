@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from repertory._choices import expected, show
 from repertory._cutting import clip
+from repertory._frozen import freeze
 from repertory._json_text import is_half_a_pair, json_bytes
 from repertory.errors import (
     ConfigurationError,
@@ -45,6 +46,7 @@ from repertory.service.views import Accepted
 T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_BODY: Final = 2**20  # bytes
+MAX_LEVELS: Final = 128  # of nesting in a body: what is in it may have 100, as arguments and payloads everywhere
 BODY_TIMEOUT: Final = 10.0  # seconds
 _EXACT: Final = 2**53  # beyond it floats cannot represent every whole number
 _DIGITS: Final = 18  # most digits of a number, so that it fits into 64 bits
@@ -314,7 +316,11 @@ async def _read_body(request: Request, kind: type[T], *, max_body: int) -> T:
     """Read the body as a struct. Raises ``HTTPException`` as ``read_bytes``, and if the body does not fit it."""
     body = await read_bytes(request, max_body=max_body)
     try:
-        return msgspec.convert(_DECODER.decode(body or b"{}"), kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        content = _DECODER.decode(body or b"{}")
+        freeze(content, deepest=MAX_LEVELS)  # otherwise what one task can write down, another could not read
+        return msgspec.convert(content, kind)
+    except RecursionError:
+        raise HTTPException(400, f"the body is nested more than {MAX_LEVELS} levels deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         why = r"it has half of a surrogate pair, such as \ud83d" if is_half_a_pair(body) else _message_of(error)
         raise HTTPException(400, f"the body is not what was expected: {why}") from error

@@ -203,7 +203,7 @@ class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True):
         seq: The number of the attempt.
         change: The number of the change.
         outcome: ``delivered``; ``failed``: it is tried again; ``disabled``: nothing more is sent until the service
-            restarts.
+            restarts; ``begun``: no attempt, but the webhook was new, and is told of the changes after this one.
         status: The status of the answer; 0 for none.
         next_at: When it is tried again, in seconds since 1970; 0 if it arrived.
     """
