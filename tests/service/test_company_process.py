@@ -133,7 +133,7 @@ def test_a_company_whose_file_is_wrong_is_found_until_its_last_run_stands(compan
 
 
 def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
-    """No file, or a port that is taken: no service is left behind, and none is waited for."""
+    """No file, no log, or a port that is taken: no service is left behind, and none is waited for."""
     file = company.folder / "company.toml"
     file.unlink()
     for command in ("up", "down", "reload"):
@@ -141,6 +141,9 @@ def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
         assert done.exit_code == 2
         assert done.stderr.endswith(f"there is no file {str(file)!r}; name the company file\n")
         assert (f"Write {file}, for example:\n\n{EXAMPLE}\n" in done.stderr) == (command == "up")
+    company.write(COMPANY.replace("[service]", '[service]\nlog = ".."'))
+    code, said = company.command("up", "--detach")
+    assert (code, "cannot write the log" in said) == (2, True), said
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -155,8 +158,11 @@ def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
 
 def test_what_reads_the_file_finds_that_of_the_company(company: Company) -> None:
     """At the usual socket no command needs the name of the database."""
-    company.write(COMPANY.replace('socket = "s"\n', ""))
-    assert company.command("up", "--detach")[0] == 0
+    company.write(COMPANY.replace('socket = "s"\n', 'log = "logs/a.log"\n'))
+    code, said = company.command("up", "--detach")
+    assert (code, f"its log is {company.folder}/logs/a.log" in said) == (0, True), (
+        said
+    )  # in a new folder, like the database
     code, said = company.command("backup", "backups/")
     assert (code, f"{company.database} is backed up" in said) == (0, True), said
     assert company.command("down", "--now")[0] == 0

@@ -21,6 +21,7 @@ from repertory.cli.options import BACKEND, Backend, argument, option
 from repertory.errors import ConfigurationError, JournalLocked, RepertoryError, ServiceUnavailable
 from repertory.record.sqlite_file import owner_of
 from repertory.service.client import open_client
+from repertory.service.logfile import open_log
 from repertory.service.places import anchor_of, file_served, service_of
 
 _FILE = argument("FILE", "The company file.", Path(COMPANY))
@@ -164,7 +165,7 @@ def _under_way(anchor: Path, database: Database) -> int | None:
 def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None:
     """Start the service in a process of its own, and wait until it answers."""
     command = [sys.executable, "-m", "repertory", "up", str(file), "--backend", backend]
-    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    descriptor = open_log(said)
     begun = os.fstat(descriptor).st_size
     try:
         process = subprocess.Popen(  # noqa: S603 - this very program
@@ -174,13 +175,15 @@ def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None
         os.close(descriptor)
     came = _until(lambda: process.poll() is not None or service_of(anchor) is not None)
     place = service_of(anchor)
+    words = (
+        said.read_bytes()[begun:].decode("utf-8", "replace").strip() if said.is_file() else ""
+    )  # a device has no end
     if place is not None and process.poll() is None:
         output.say(f"up: process {process.pid} at {place}, its log is {said}")
-        output.remark(said.read_bytes()[begun:].decode("utf-8", "replace").rstrip())  # includes the link to the page
+        output.remark(words)  # includes the link to the page
         process.returncode = 0  # the process is left running on purpose, so no ResourceWarning is wanted
         return
-    words = said.read_bytes()[begun:].decode("utf-8", "replace").strip().removeprefix("repertory: ")
-    last = words.splitlines()[-1] if words else f"see {said}"
+    last = words.removeprefix("repertory: ").splitlines()[-1] if words else f"see {said}"
     if came:
         raise ServiceUnavailable(f"the service ended with exit code {process.returncode}: {last}")
     process.terminate()

@@ -20,7 +20,7 @@ class LogFile:
     """The file that standard error goes to. It follows the file's name, so that any program may move the file away.
 
     Args:
-        path: The file; a new one is readable by this user only, an existing one is appended to.
+        path: The file, see ``open_log``.
 
     Raises:
         ConfigurationError: The file cannot be opened.
@@ -32,11 +32,7 @@ class LogFile:
 
     def reopen(self) -> None:
         """Continue in the file that has the name now, or in a new one. Raises ``ConfigurationError``."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        try:
-            descriptor = os.open(self.path, flags, 0o600)
-        except OSError as error:
-            raise ConfigurationError(f"cannot write the log {self.path}: {error.strerror}") from error
+        descriptor = open_log(self.path)
         _flush()
         os.dup2(descriptor, _STDERR)  # atomic: what another thread writes meanwhile is in one of the two files
         os.close(descriptor)
@@ -56,6 +52,18 @@ class LogFile:
             except ConfigurationError as error:
                 with suppress(OSError):
                     sys.stderr.write(f"repertory: {error}\n")
+
+
+def open_log(path: Path) -> int:
+    """Open a log file for appending. A new one, and a new folder for it, are this user's only.
+
+    Raises ``ConfigurationError`` if that cannot be done.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the log {path}: {error.strerror}") from error
 
 
 def _flush() -> None:
