@@ -259,6 +259,27 @@ async def test_an_address_that_is_gone_is_not_asked_again(monkeypatch: pytest.Mo
             assert await outcomes(supervisor) == [("", "begun", 0), ("one", "disabled", 1)]
 
 
+async def test_a_disabled_address_is_tried_again_from_there_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if what comes next is of the run that had disabled it; and as patiently as the first time."""
+    async with receiving(monkeypatch) as receiver:
+        receiver.answer = lambda body: 410
+        hook = Webhook(url=receiver.url, secret_env="HOOK", on=["done"])
+        async with telling(tmp_path / "a.db", hook) as supervisor:
+            await finish(supervisor, "one")
+            await receiver.wait(1)
+            while ("one", "disabled", 1) not in await outcomes(supervisor):
+                await anyio.sleep(0.005)
+            run = await supervisor.spawn(clerk, "Count.", run_id="one")
+            await run.send("Count again.")
+            await run.wait_result()
+        receiver.answer = lambda body: 503 if len(receiver.got) < 4 else 204
+        async with telling(tmp_path / "a.db", hook, backoff=msgspec.structs.replace(SOON, attempts=4)) as supervisor:
+            assert await receiver.wait(6) == [("one", "done")] * 6
+        assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 2
+
+
 async def test_a_change_is_told_again_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever became of it; one that is none is refused."""
     async with (

@@ -227,9 +227,12 @@ class WebhookSender:
             begun = WebhookTried(url=url, run_id="", change=found, at=self._all.clock(), outcome="begun")
             await journal.write([begun])
         self.cursor = found
-        # Retry at once, not when it was due: whoever starts a service wants to see whether it works now.
+        # Retry at once, not when it was due: whoever starts a service wants to see whether it works now. What had
+        # disabled the address gets all its attempts again.
         self._failed = {
-            tried.run_id: msgspec.structs.replace(tried, next_at=0.0)
+            tried.run_id: msgspec.structs.replace(
+                tried, outcome="failed", attempt=0 if tried.outcome == "disabled" else tried.attempt, next_at=0.0
+            )
             for tried in await journal.read_failed_webhooks(url)
         }
 
