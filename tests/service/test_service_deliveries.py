@@ -86,10 +86,10 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receiver]:
+async def receiving(monkeypatch: pytest.MonkeyPatch, receiver: Receiver | None = None) -> AsyncIterator[Receiver]:
     """A receiver until the end of the block."""
     monkeypatch.setenv("HOOK", SECRET)
-    receiver = Receiver()
+    receiver = receiver or Receiver()
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         receiver.url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/hook"
         async with anyio.create_task_group() as tasks:
@@ -301,6 +301,40 @@ async def test_a_change_is_told_again_on_request(monkeypatch: pytest.MonkeyPatch
                 await supervisor.deliveries.redeliver(number, url)  # type: ignore[attr-defined]
         await supervisor.remove("one")
         assert await outcomes(supervisor) == [("", "begun", 0)]
+
+
+async def test_a_change_is_told_on_request_as_soon_as_the_attempt_under_way_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An address gets one request at a time, and a request of a person goes before what else is to be sent."""
+    come, go = anyio.Semaphore(0), anyio.Semaphore(0)
+
+    class Slow(Receiver):
+        async def serve(self, stream: anyio.abc.SocketStream) -> None:
+            async with stream:
+                come.release()
+                await go.acquire()
+                await super().serve(stream)
+
+    async with (
+        receiving(monkeypatch, Slow()) as receiver,
+        telling(None, Webhook(url=receiver.url, secret_env="HOOK", on=["done"])) as supervisor,
+    ):
+        await finish(supervisor, "one")
+        await come.acquire()
+        for run_id in ("two", "three", "four"):  # it finds them together when it has told the first
+            await finish(supervisor, run_id)
+        go.release()
+        await come.acquire()
+        first = next(tried.change for _, tried in await supervisor.journal.read_webhooks() if tried.run_id)
+        deliveries: Deliveries = supervisor.deliveries  # type: ignore[attr-defined]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(deliveries.redeliver, first)
+            while not deliveries._senders[receiver.url]._turn.statistics().tasks_waiting:
+                await anyio.sleep(0.005)
+            for _ in range(4):
+                go.release()
+        assert [run_id for run_id, _ in await receiver.wait(5)] == ["one", "two", "one", "three", "four"]
 
 
 async def test_wrong_webhooks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

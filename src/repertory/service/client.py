@@ -53,7 +53,7 @@ GREETING: Final = 4.0  # seconds until a service must say who it is: that needs 
 ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for a service that hangs
 WHOLE: Final = 60.0  # seconds for what is put together from a whole record, once the service has shown that it answers
 _UNFINISHED: Final = "queued,running,waiting,paused,interrupted"
-REDELIVERY: Final = 25.0  # seconds; the webhook has fifteen to answer
+REDELIVERY: Final = 35.0  # seconds; the webhook has fifteen to answer, as it has for the attempt before
 SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which sends one every 15
 _ERRORS: Final[Mapping[int, type[RepertoryError]]] = {
     **dict.fromkeys((400, 401, 403, 415, 421), ConfigurationError),

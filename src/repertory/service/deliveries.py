@@ -196,8 +196,7 @@ class WebhookSender:
         async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
             while self._all.duties.held("webhook", self.hook.url):
                 new_changes = self._all.new_changes  # before looking, so that nothing is missed
-                async with self._turn:
-                    going = await self._round(http)
+                going = await self._round(http)
                 if going is None:
                     return False
                 if not going:
@@ -212,10 +211,10 @@ class WebhookSender:
         return await self._all.journal.read_webhook_position(self.hook.url) or 0
 
     async def send_again(self, change: Change) -> WebhookTried:
-        """Send one change now, out of its order."""
+        """Send one change now, out of its order, after the attempt that is under way."""
         import httpx2
 
-        async with self._turn, httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
+        async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
             return await self._try(http, change, 1)
 
     async def _open(self) -> None:
@@ -298,7 +297,8 @@ class WebhookSender:
 
     async def _try(self, http: httpx2.AsyncClient, change: Change, attempt: int) -> WebhookTried:
         """Send one change, and record the outcome."""
-        status, error, asked = await self._post(http, change)
+        async with self._turn:
+            status, error, asked = await self._post(http, change)
         arrived = 200 <= status < 300
         self._failures = 0 if arrived else self._failures + 1
         now, backoff = self._all.clock(), self._all.backoff
