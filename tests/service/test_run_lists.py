@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,32 @@ async def test_figures_are_those_of_the_runs_that_are_listed(tmp_path: Path, kin
         assert (ids[-len(newest) :], [each for each in ids if each in going and each not in newest]) == (newest, older)
         assert all(line["figures"]["cost_seen"] == every[line["id"]].cost_seen for line in shown.runs)
         assert (shown.more, found.more) == (23 - len(older), 23)
+
+
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+async def test_an_overview_says_what_was_done_and_has_failed_however_many_came_since(tmp_path: Path, kind: str) -> None:
+    """It counted among the newest trees alone: with more of them in a day, its figures were too low."""
+    now = time.time()
+    async with opened(kind, tmp_path) as journal:
+
+        async def ended(run_id: str, *states: RunState, ago: float = 10.0) -> None:
+            await journal.write([started(run_id, at=now - 200_000, parent_id="lead" if run_id == "lead.b-1" else None)])
+            for state in states:
+                await journal.write([RunStateChanged(run_id=run_id, state=state, at=now - ago)])
+
+        for run_id in ("old-1", "old-2"):
+            await ended(run_id, "failed" if run_id == "old-1" else "done", ago=100_000)
+        await journal.write([ModelReplied(run_id="old-1", call=1, at=now - 100_000)])
+        await ended("broken", "failed")
+        await ended("lead", "done", "running", "done")
+        await ended("lead.b-1", "done")
+        await ended("again", "done", "running", "failed")
+        for number in range(4):
+            await ended(f"new-{number}", "failed", "done")
+        reader = RunReader(journal, lambda _: True)
+        shown = await reader.read_overview(OverviewQuery(limit=2, since=int(now) - 3600), read_only=False)
+        assert [line["id"] for line in shown.runs] == ["broken", "again", "new-2", "new-3"]
+        assert (shown.today["done"], shown.more) == (5, 5)
 
 
 async def test_a_run_that_ends_while_it_is_read_is_not_shown_as_interrupted(tmp_path: Path) -> None:

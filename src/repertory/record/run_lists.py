@@ -103,6 +103,15 @@ class ListReads(RunReads):
             WHERE c.root = 1 AND c.state IN ({FINAL}) AND s.at < ? ORDER BY r.seq"""
         return await self._ids("runs", sql, before)
 
+    async def read_roots_since(self, since: float, state: RunState) -> list[str]:
+        """The ids of the roots that came into a state at a time or later and are in it, by when they did."""
+        # From the newest number that is surely older, so that it costs what has happened since, not what ever has.
+        older = "SELECT seq FROM model_replies WHERE at < ? ORDER BY at DESC LIMIT 1"
+        sql = f"""SELECT s.run_id FROM run_states s JOIN runs r ON r.run_id = s.run_id
+            JOIN current_states c ON c.seq = r.seq AND c.changed = s.seq
+            WHERE s.seq > coalesce(({older}), 0) AND s.at >= ? AND s.state = ? AND c.root = 1 ORDER BY s.seq"""
+        return await self._ids("runs", sql, since, since, state)
+
     async def _place_of_root(self, run_id: str) -> int:
         sql = "SELECT max(seq) FROM runs WHERE run_id = ? AND parent_id IS NULL"
         if place := await self._number("runs", sql, run_id):

@@ -107,8 +107,8 @@ class ReadOperations:
         return self._control.offers.list()
 
     async def overview(self, *, query: OverviewQuery) -> Overview:
-        """The newest trees and older ones that have not ended, with their figures; and what was spent since midnight or
-        a given time.
+        """The newest trees and older ones that have not ended or that failed within a day, with their figures; and what
+        was done and spent since midnight or a given time.
         """
         machines = await self._control.supervisor.machines()
         return await self._control.runs.read_overview(query, read_only=self._read_only, machines=machines)

@@ -192,8 +192,8 @@ class RunsQuery(msgspec.Struct, frozen=True):
 
 
 class OverviewQuery(msgspec.Struct, frozen=True):
-    """At most ``limit`` trees, the newest, and as many older ones that have not ended; and since when spending counts,
-    in seconds since 1970, 0 for midnight.
+    """At most ``limit`` trees, the newest, as many older ones that have not ended, and as many that failed within a
+    day; and since when what was done and spent counts, in seconds since 1970, 0 for midnight.
     """
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 200

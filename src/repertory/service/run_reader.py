@@ -29,6 +29,7 @@ MachineOf: TypeAlias = Callable[[str], str]
 _SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")  # shown as recorded, whoever runs the tree
 _GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
 _INTERRUPTED: Final = "interrupted"
+_DAY = 86400.0  # seconds for which a failure asks for somebody; the page's state.js has the same
 _MOST = 300  # characters of a task, a result or an error in a line of the overview; the run's own view has all
 _SHOWN = (
     "runs",
@@ -118,22 +119,24 @@ class RunReader:
     async def read_overview(
         self, query: OverviewQuery, *, read_only: bool, machines: Sequence[msgspec.Struct] = ()
     ) -> Overview:
-        """The newest trees of runs and older ones that have not ended, with their figures; and what was spent since a
-        time, by default last midnight.
+        """The newest trees of runs and older ones that have not ended or that failed within a day, with their figures;
+        and what was done and spent since a time, by default last midnight.
         """
         seq, now = await self._journal.last_event(), time.time()
+        since = query.since or _midnight(now)
         shown, count = await self._journal.read_roots(RootFilter(), query.limit)
         if shown and len(shown) < count:  # a schedule soon starts more trees than are shown
             unfinished = RootFilter(in_state=[InState(states=(*_GOING, "queued"))], before=shown[0])
             older, _ = await self._journal.read_roots(unfinished, query.limit)
-            shown = [*older, *shown]
+            failed = await self._journal.read_roots_since(now - _DAY, "failed")
+            shown = list({*older, *failed[-query.limit :], *shown})
         found = await self._with_views(await self._journal.read_trees(shown))
         figures = await self._figures([view for _, view in found])
         trees = {view.id: figures.get(view.id, _NOTHING) for _, view in found}
         for _, view in reversed(found):  # children come after their parents
             if view.parent_id in trees:
                 trees[view.parent_id] += trees[view.id]
-        since = query.since or _midnight(now)
+        done = await self._journal.read_roots_since(since, "done")
         calls, tokens, cost = await self._journal.read_spent(since)
         lines = []
         for row, view in found:
@@ -147,7 +150,7 @@ class RunReader:
             seq=seq,
             at=now,
             read_only=read_only,
-            today={"since": since, "calls": calls, "tokens": tokens, "cost": cost},
+            today={"since": since, "done": len(done), "calls": calls, "tokens": tokens, "cost": cost},
             runs=lines,
             machines=[msgspec.to_builtins(machine) for machine in machines],
             more=count - len(shown),

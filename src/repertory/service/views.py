@@ -140,11 +140,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         seq: The number of the newest event when it was made: ``/events?after=seq`` continues from here.
         at: When that was, in seconds since 1970.
         read_only: Whether the service refuses requests that change something.
-        today: The model calls of all runs that were answered since ``since``: ``since``, ``calls``, ``tokens`` (prompts
-            and answers, as billed) and ``cost`` in US dollars.
-        runs: The newest trees of runs and older ones that have not ended, oldest first, each run with the fields of
-            ``RunView``, its ``result``, and fields of ``RunStatistics``, the same as ``repertory stats`` gives:
-            ``figures`` (its own) and ``tree`` (with those below it).
+        today: What happened since ``since``: ``since``, ``done`` (the trees that were done), and the ``calls`` of
+            models that were answered, with their ``tokens`` (prompts and answers, as billed) and ``cost`` in dollars.
+        runs: The newest trees of runs and older ones that have not ended or that failed within a day, oldest first,
+            each run with the fields of ``RunView``, its ``result``, and fields of ``RunStatistics``, the same as
+            ``repertory stats`` gives: ``figures`` (its own) and ``tree`` (with those below it).
         more: How many older trees are left out.
         machines: The supervisors that share the journal, as ``repertory machines --json`` lists them; [] if only one
             process uses it.

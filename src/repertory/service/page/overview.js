@@ -15,16 +15,15 @@ const RECENT = 12;
 
 /** @param {Then} then */
 export function drawOverview(then) {
-  const roots = childrenOf(null), today = state.today || { since: 0, calls: 0, tokens: 0, cost: 0 };
+  const roots = childrenOf(null), today = state.today;
   const by = /** @type {Record<string, Run[]>} */ ({ needs: [], working: [], queued: [], done: [] });
   for (const run of roots) by[groupOf(run)].push(run);
-  const ended = roots.filter((run) => run.state === "done" && run.updated_at >= today.since);
   const going = by.working.flatMap(treeOf).filter((run) => run.live && run.state === "running").length;
   drawFigures([
     ["needs", "Needs you", by.needs.length, String(by.needs.length), several(state.waiting.length, "call") + " waiting"],
     ["working", "Working", by.working.length, String(by.working.length), several(going, "agent") + " at work"],
     ["queued", "Queued", by.queued.length, String(by.queued.length), ""],
-    ["done", "Done today", ended.length, String(ended.length), ""],
+    ["done", "Done today", today.done, String(today.done), ""],
     ["tokens", "Tokens today", today.tokens, count(today.tokens), several(today.calls, "model call")],
     ["cost", "Spent today", today.cost, dollars(today.cost), ""],
   ]);
