@@ -150,14 +150,14 @@ class EventStream:
         return event
 
     async def block(self) -> dict[str, str] | None:
-        """The fields of the next block, "" for a comment; None at the end."""
+        """The fields of the next block; None at the end."""
         while "\n\n" not in self._text:
             event = await self._next()
             if not isinstance(event, h11.Data):
                 return None
             self._text += event.data.decode()
         block, _, self._text = self._text.partition("\n\n")
-        return dict((line.split(": ", 1) if line[0] != ":" else ("", line[2:])) for line in block.split("\n"))
+        return dict(line.split(": ", 1) for line in block.split("\n"))
 
     async def event(self) -> Any:
         """The next event of a run; raises ``EOFError`` at the end."""

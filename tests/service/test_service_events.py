@@ -102,15 +102,15 @@ async def test_what_was_said_to_a_run_shows_at_once(short: Path) -> None:
 
 
 def test_silence_is_filled_and_the_end_is_said(short: Path, run_async: Any) -> None:
-    """A comment now and then shows that the connection lives; at the end the client is told that it is one."""
+    """A sign of life now and then shows that the connection lives; at the end the client is told that it is one."""
 
     async def main() -> None:
         async with open_client(short, ScriptedModel([]), ping=0.01) as client, client.follow("/events") as stream:
             assert await stream.block() == {"retry": "2000"}
-            assert await stream.block() == {"": "ping"}
-            assert await stream.block() == {"": "ping"}
+            assert await stream.block() == {"event": "ping", "data": "{}"}
+            assert await stream.block() == {"event": "ping", "data": "{}"}
             client.control.feed.close()
-            while (fields := await stream.block()) == {"": "ping"}:
+            while (fields := await stream.block()) == {"event": "ping", "data": "{}"}:
                 pass
             assert fields == {"event": "bye", "data": '{"reason":"the service ends"}'}
             assert await stream.block() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -689,6 +690,27 @@ def test_the_page_comes_back_with_the_service(short: Path, browser: Browser) -> 
     finally:
         served.process.terminate()
         served.end()
+
+
+def test_a_service_that_hangs_is_noticed(short: Path, browser: Browser) -> None:
+    """Its connections stay open, so nothing breaks off: the page said that it was live, and agents that they worked."""
+    kept = "window.later = window.setTimeout; window.setTimeout = (act, after, ...more) =>"
+    kept += " { if (after === 40000) window.unheard = act; return window.later(act, after, ...more) }"
+    script = browser.call("Page.addScriptToEvaluateOnNewDocument", source=kept)
+    try:
+        with serving(short, browser, "--agent", "page_company:brief") as served:
+            served.process.send_signal(signal.SIGSTOP)
+            try:
+                browser.run("window.unheard()")  # as after 40 s without a sign of life
+                broken = "document.querySelector('#link').classList.contains('broken')"
+                assert browser.run(broken)
+            finally:
+                served.process.send_signal(signal.SIGCONT)
+            browser.wait_for("document.querySelector('#link').textContent === 'live'")
+            made = post(browser, "/runs", {"agent": "brief", "task": "On."})["id"]
+            browser.wait_for(f"document.querySelector('[data-run=\"{made}\"] .done') !== null")
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", **script)
 
 
 def test_a_page_begins_anew_with_an_older_database(short: Path, browser: Browser) -> None:

@@ -277,7 +277,7 @@ class ServiceClient:
                             kind = value
                         elif name == b"data" and kind in (b"", b"removed"):
                             yield value
-                        elif name == b"data":  # of "bye" or "end"
+                        elif name == b"data" and kind in (b"bye", b"end"):
                             return
                         elif not line:
                             kind = b""

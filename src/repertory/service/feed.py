@@ -24,11 +24,12 @@ from repertory.runs.streaming import Piece, StreamReader
 from repertory.service.views import event_view, removed_view
 
 PAGE: Final = 50  # events in one piece of an answer
-PING: Final = 15.0  # seconds of silence after which a comment shows that the connection is alive
+PING: Final = 15.0  # seconds of silence after which an event shows that the connection is alive
 _ROUND: Final = 0.05  # seconds between two looks at the journal; nobody reads faster
 _READ: Final = 500  # events that are read at once for all followers
 _TAIL: Final = 2**20  # bytes of encoded events that followers share: some 2,500 events, a minute of five busy teams
 _SLICE: Final = 25  # followers that are woken at once: each takes about 0.2 ms of the loop to send its events
+_ALIVE: Final = b"event: ping\ndata: {}\n\n"  # no comment: a browser shows none to its page
 _SHARE: Final = 4  # rounds take at most a fifth of the loop, however many followers there are
 
 
@@ -206,7 +207,7 @@ class Follower(_Stream):
         feed: Has the events, and wakes the follower.
         run_id: The run whose events are sent; None means all runs.
         after: The number of the last event that the client knows.
-        ping: Seconds of silence until a comment is sent.
+        ping: Seconds of silence until a sign of life is sent.
 
     Attributes:
         removed: Trees that were removed and that the client was not told of yet.
@@ -244,7 +245,7 @@ class Follower(_Stream):
                 await self._news.wait()
         if self._run_id is not None and await self._feed.was_removed(self._run_id):
             self.removed.append(root_of(self._run_id))
-        return b": ping\n\n"
+        return _ALIVE
 
 
 def frame(sequence: int, event: EventLogged) -> bytes:
@@ -258,7 +259,7 @@ class ModelStream(_Stream):
     Args:
         feed: Tells when the service ends.
         read: Returns a reader of the newest turn from its beginning; None if the run is not under way.
-        ping: Seconds of silence until a comment is sent.
+        ping: Seconds of silence until a sign of life is sent.
     """
 
     def __init__(self, feed: Feed, read: Callable[[], StreamReader | None], *, ping: float = PING) -> None:
@@ -278,7 +279,7 @@ class ModelStream(_Stream):
         if pieces or self._feed.closed:
             self._ended = True
             return b"event: end\ndata: {}\n\n"
-        return b": ping\n\n"
+        return _ALIVE
 
     async def _next_piece(self) -> Piece | None:
         """The next piece; None once the run has ended and got no further message."""

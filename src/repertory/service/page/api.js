@@ -8,6 +8,8 @@ const locked = { /** @type {() => void} */ tell: () => {} };
 /** @param {() => void} tell called when the service does not know this browser */
 export function onLocked(tell) { locked.tell = tell; }
 
+const PATIENCE = 60000; // milliseconds for an answer: a process that hangs still takes connections
+
 /**
  * @param {string} path @param {unknown} [body] what to POST; nothing for a GET
  * @param {{ method?: string, headers?: Record<string, string>, parse?: (text: string) => any }} [options]
@@ -15,10 +17,10 @@ export function onLocked(tell) { locked.tell = tell; }
  */
 export async function ask(path, body, options = {}) {
   /** @type {RequestInit} */
-  const request = { method: options.method };
+  const request = { method: options.method, signal: AbortSignal.timeout(PATIENCE) };
   if (body !== undefined) Object.assign(request, { method: "POST", body: JSON.stringify(body),
     headers: { "content-type": "application/json", ...options.headers } });
-  const answer = await fetch(path, request);
+  const answer = await fetch(path, request).catch(() => { throw new Error("the service does not answer"); });
   const text = await answer.text();
   const value = text ? (options.parse ?? JSON.parse)(text) : null;
   if (answer.status === 401 && path !== "/session") {

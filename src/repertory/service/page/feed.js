@@ -11,6 +11,7 @@ import { $ } from "./dom.js";
 
 const tabs = new BroadcastChannel("repertory");
 const RETRY = 2000; // milliseconds; as the service says it in its streams
+const SILENCE = 40000; // milliseconds without a sign of life, which the service gives every 15 s; its process may hang
 const SPEAKERS = 3; // tabs of one browser that read live text at once: with the shared stream two connections are left
 
 /** @type {EventSource | null} */
@@ -57,19 +58,25 @@ async function listenAgain() {
 function listen() {
   $("link").dataset.reads = "stream"; // this tab reads for the others
   const opened = source = new EventSource("/events?after=" + last); // the number counts until there is a Last-Event-ID
-  opened.onopen = () => {
-    pass({ linked: linked = true });
-    if (broke) pass({ refresh: true }); // another process may say otherwise what no event tells
-    broke = false;
-  };
-  opened.onmessage = (message) => pass({ event: JSON.parse(message.data) });
-  opened.addEventListener("removed", (message) => pass({ removed: JSON.parse(message.data).run_id }));
-  opened.onerror = () => {
+  let silence = 0;
+  const lost = () => {
+    clearTimeout(silence);
     broke = true;
     pass({ linked: linked = false });
     opened.close(); // a browser waits longer each time before it tries again by itself
     setTimeout(listenAgain, RETRY);
   };
+  const alive = () => { clearTimeout(silence); silence = setTimeout(lost, SILENCE); };
+  alive();
+  opened.onopen = () => {
+    pass({ linked: linked = true });
+    if (broke) pass({ refresh: true }); // another process may say otherwise what no event tells
+    broke = false;
+  };
+  opened.onmessage = (message) => { alive(); pass({ event: JSON.parse(message.data) }); };
+  opened.addEventListener("ping", alive);
+  opened.addEventListener("removed", (message) => pass({ removed: JSON.parse(message.data).run_id }));
+  opened.onerror = lost;
 }
 
 // --- what a model says while it says it -----------------------------------------------------------------------
