@@ -244,6 +244,24 @@ def test_every_number_is_that_of_the_command_line(short: Path, browser: Browser)
         assert served == {name: value for name, value in stats[ids[0]].items() if name != "database"}
 
 
+def test_how_long_a_run_has_been_going_is_told_by_the_clock_of_the_service(short: Path, browser: Browser) -> None:
+    """In the list and at the run alike, while nothing else happens; the browser's clock may be wrong."""
+    late = "const now = Date.now; Date.now = () => now() + 3600000 + (window.later ?? 0)"
+    script = browser.call("Page.addScriptToEvaluateOnNewDocument", source=late)
+    shown = "document.querySelector('{}').textContent.includes('{}')"
+    try:
+        with serving(short, browser, "--agent", "page_company:buyer"):
+            run_id = post(browser, "/runs", {"agent": "buyer", "task": "Buy."})["id"]
+            browser.wait_for("document.querySelectorAll('#waiting-calls .card').length === 2")
+            assert not browser.run(shown.format("#tree", "1 h"))
+            go(browser, run_id)
+            browser.run("window.later = 600000")
+            browser.wait_for(shown.format("#tree .figures", "10 min"))
+            browser.wait_for(shown.format("#facts", "for 10 min"))
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", **script)
+
+
 def test_what_the_model_saw_is_what_was_sent(short: Path, browser: Browser) -> None:
     """Each block of the request is there, word for word; each entry of the record has its mark, and says why."""
     anyio.run(partial(make_company, short / "a.db", runs=0, iterations=30), backend="trio")

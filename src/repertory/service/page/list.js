@@ -42,7 +42,6 @@ export function startList(chosen, again) {
   fields.text.onkeydown = (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "ArrowDown" || event.key === "Enter") { event.preventDefault(); move(1); }
   };
-  setInterval(() => { if (!document.hidden && [...state.runs.values()].some(isGoing)) rows.draw(); }, 1000); // durations
 }
 
 /** @param {Run} run @param {string[]} words */

@@ -8,8 +8,8 @@ import { count, dollars, several } from "./format.js";
 import { startKeys } from "./keys.js";
 import { drawList, focusedRun, move, reveal, startList } from "./list.js";
 import { drawOverview } from "./overview.js";
-import { changeRun, drawRun, drawTab, runEvent, startRun, TABS } from "./run.js";
-import { readState, state } from "./state.js";
+import { changeRun, drawFacts, drawRun, drawTab, runEvent, startRun, TABS } from "./run.js";
+import { isGoing, readState, state } from "./state.js";
 
 const PAUSE = 500; // milliseconds between two readings of the state at least; eight times what the last one took if more
 const TELLING = ["RunSpawned", "RunResumed", "StateChanged", "ApprovalRequested", "ApprovalDecided", "ResultAwaited", "ResultGiven", "ModelAnswered", "UserSaid"];
@@ -18,7 +18,7 @@ const TELLING = ["RunSpawned", "RunResumed", "StateChanged", "ApprovalRequested"
 
 /** @type {Promise<unknown>} */
 let refreshing = Promise.resolve();
-let stale = false, wait = PAUSE, due = 0;
+let wait = PAUSE, due = 0;
 
 /** The name of the tab, with how many calls wait for somebody: it is seen while another tab is looked at. */
 function sayTitle() {
@@ -29,13 +29,19 @@ function sayTitle() {
 function draw() {
   sayTitle();
   write($("asks"), state.waiting.length ? several(state.waiting.length, "call") + " waiting for you" : "");
-  write($("spent"), state.today ? count(state.today.tokens) + " tokens · " + dollars(state.today.cost) + " today" : "");
+  write($("spent"), count(state.today.tokens) + " tokens · " + dollars(state.today.cost) + " today");
   document.body.classList.toggle("read-only", state.readOnly);
   show($("read-only"), state.readOnly);
   show($("new"), !state.readOnly && $("start").elements.agent.options.length > 0);
   drawList();
   if (!state.chosen) drawOverview({ open, done: refresh });
 }
+
+setInterval(() => { // durations
+  if (document.hidden || ![...state.runs.values()].some(isGoing)) return;
+  draw();
+  drawFacts();
+}, 1000);
 
 /** Read the state and show it, after something that was done here. @returns {Promise<unknown>} */
 function refresh() {
@@ -56,10 +62,9 @@ function refresh() {
 
 /** The same for what happens by itself: several things at once become one, and nothing while nobody looks. */
 function refreshSoon() {
-  stale = document.hidden;
-  if (!stale && !due) due = setTimeout(() => refresh().catch(tell), wait);
+  if (!document.hidden && !due) due = setTimeout(() => refresh().catch(tell), wait);
 }
-document.addEventListener("visibilitychange", () => { if (stale && !document.hidden) refreshSoon(); });
+document.addEventListener("visibilitychange", refreshSoon);
 
 /** @param {any} event */
 function onEvent(event) {

@@ -98,7 +98,8 @@ function drawHead(run) {
   write($("id"), run.id);
   write($("task"), run.task);
   $("task-box").classList.toggle("long", run.task.length > 600);
-  drawFigures(run, own, all);
+  drawFigures(own, all);
+  drawFacts();
   const text = detail.result || run.error || "";
   show($("outcome"), !!text);
   write($("outcome-title"), detail.result ? "Answer" : "Why it failed");
@@ -127,8 +128,8 @@ function children(below) {
   });
 }
 
-/** @param {any} run @param {any} own @param {any} all */
-function drawFigures(run, own, all) {
+/** @param {any} own @param {any} all */
+function drawFigures(own, all) {
   const rows = [["iterations", own.iterations, count(own.iterations), "iterations"], ["tool_calls", own.tool_calls, count(own.tool_calls), "tool calls"],
     ["tokens_seen", own.tokens_seen, count(own.tokens_seen), "tokens in"], ["output_tokens", own.output_tokens, count(own.output_tokens), "tokens out"],
     ["cost_seen", own.cost_seen, dollars(own.cost_seen), "spent"]];
@@ -139,7 +140,12 @@ function drawFigures(run, own, all) {
       const dd = item.lastChild;
       if (dd.dataset.value !== String(value)) { dd.dataset.value = value; dd.replaceChildren(figure(name, value, text)); }
     });
-  const queued = detail.queue && "position " + detail.queue.position + " in the queue: " + detail.queue.reason;
+}
+
+/** The line of the head with how long it has been going. */
+export function drawFacts() {
+  if (!detail) return;
+  const run = detail.run, queued = detail.queue && "position " + detail.queue.position + " in the queue: " + detail.queue.reason;
   write($("facts"), [queued, run.machine && "on " + run.machine, run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
 }
 

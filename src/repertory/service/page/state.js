@@ -28,13 +28,13 @@ function parseWaiting(text) {
 }
 
 /** @type {{ runs: Map<string, Run>, below: Map<string | null, Run[]>, waiting: WaitingCall[], machines: Machine[], today: any, more: number,
- *   at: number, readOnly: boolean, limit: number, chosen: string | null, tab: string, call: string }} */
-export const state = { runs: new Map(), below: new Map(), waiting: [], machines: [], today: null, more: 0, at: 0, readOnly: false,
+ *   at: number, ahead: number, readOnly: boolean, limit: number, chosen: string | null, tab: string, call: string }} */
+export const state = { runs: new Map(), below: new Map(), waiting: [], machines: [], today: null, more: 0, at: 0, ahead: 0, readOnly: false,
   limit: 200, chosen: null, tab: "conversation", call: "" };
 
 /** Read it anew. @returns {Promise<number>} the number of the newest event in it */
 export async function readState() {
-  const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
+  const begun = Date.now() / 1000, midnight = new Date().setHours(0, 0, 0, 0) / 1000;
   const [overview, approvals] = await Promise.all([ask("/overview?since=" + Math.floor(midnight) + "&limit=" + state.limit), ask("/approvals", undefined, { parse: parseWaiting })]);
   state.runs = new Map(overview.runs.map((/** @type {Run} */ run) => [run.id, run]));
   state.below = new Map();
@@ -47,6 +47,7 @@ export async function readState() {
   state.today = overview.today;
   state.more = overview.more;
   state.at = overview.at;
+  state.ahead = overview.at - begun;
   state.readOnly = overview.read_only;
   return overview.seq;
 }
@@ -77,8 +78,8 @@ export function groupOf(run) {
   return state.waiting.length && waitingIn(run).length ? "needs" : "working";
 }
 
-/** How long a run has been going, in seconds. @param {Run} run */
-export const age = (run) => (run.live && !FINAL.includes(run.state) ? Date.now() / 1000 : run.updated_at) - run.started_at;
+/** How long a run has been going, in seconds, by the clock of the service. @param {Run} run */
+export const age = (run) => (run.live && !FINAL.includes(run.state) ? Date.now() / 1000 + state.ahead : run.updated_at) - run.started_at;
 
 /** Whether this service runs it now. @param {Run} run */
 export const isGoing = (run) => run.live && !FINAL.includes(run.state) && run.state !== "queued";
