@@ -455,6 +455,27 @@ def test_a_run_is_steered_and_spoken_to(short: Path, browser: Browser) -> None:
         browser.wait_for(f"!{offered}.includes('Stop')")
 
 
+def test_what_is_written_to_a_run_stays_with_it(short: Path, browser: Browser) -> None:
+    """Another run is looked at before it is sent: it stood in that one's box, and went there."""
+    box = "document.querySelector('#say').elements.text"
+    with serving(short, browser, "--agent", "page_company:brief"):
+        first, second = [post(browser, "/runs", {"agent": "brief", "task": "Read."})["id"] for _ in range(2)]
+        for run_id, there, written in ((first, "", "Look north."), (second, "", "South."), (first, "Look north.", "")):
+            go(browser, run_id)
+            state_is(browser, "done")
+            assert browser.run(f"{box}.value") == there
+            browser.run(f"{box}.value = {written!r}" if written else "document.querySelector('#say').requestSubmit()")
+        browser.wait_for("document.querySelector('#entries').textContent.includes('Look north.')")
+        assert browser.run(f"{box}.value") == ""
+        cut = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        browser.run(f"{box}.value = 'Once more.'")
+        browser.call("Network.emulateNetworkConditions", offline=True, **cut)
+        browser.run("document.querySelector('#say').requestSubmit()")
+        browser.wait_for("document.querySelector('#note').textContent === 'the service does not answer'")
+        browser.call("Network.emulateNetworkConditions", offline=False, **cut)
+        assert browser.run(f"{box}.value") == "Once more.", "it was not sent"
+
+
 def test_a_run_is_forked_tried_again_and_removed(short: Path, browser: Browser) -> None:
     """A fork begins behind the iteration that is looked at, with what is said to it; a failed run is tried again."""
     anyio.run(partial(make_company, short / "a.db", runs=0, iterations=5), backend="trio")

@@ -37,12 +37,18 @@ export const runPath = (id, rest = "") => "/runs/" + encodeURIComponent(id) + re
 /** @param {any} error what went wrong; nothing takes the note away */
 export function tell(error) { write($("note"), error ? error.message ?? error : ""); }
 
-/** Do something for the user, and say it if it goes wrong. @template T @param {() => Promise<T> | T} work */
-export async function attempt(work) {
+/**
+ * Do something for the user, and say it if it goes wrong.
+ * @template T @param {() => Promise<T> | T} work @param {any} [once] the button that must not do it again meanwhile
+ */
+export async function attempt(work, once = {}) {
   try {
     tell("");
+    once.disabled = true;
     return await work();
   } catch (error) {
     tell(error);
+  } finally {
+    once.disabled = false;
   }
 }

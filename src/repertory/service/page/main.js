@@ -172,7 +172,7 @@ $("start").onsubmit = (/** @type {Event} */ event) => {
     $("new").open = false;
     await refresh();
     open(made.id);
-  });
+  }, $("start").querySelector("button"));
 };
 
 // --- the look ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ let then;
 /** @type {any} the answer about the chosen run */
 let detail = null;
 let shown = "";
+/** @type {Map<string, string>} what was written to a run and not sent */
+const drafts = new Map();
 
 /** @param {Then} what */
 export function startRun(what) {
@@ -48,10 +50,13 @@ export function startRun(what) {
 }
 
 async function say() {
-  const box = $("say").elements.text;
-  if (!box.value.trim() || !state.chosen) return;
-  await ask(runPath(state.chosen, "/messages"), { text: box.value });
-  box.value = "";
+  const box = $("say").elements.text, text = box.value, id = state.chosen;
+  if (!text.trim() || !id) return;
+  box.value = ""; // at once, so that it is sent once
+  await ask(runPath(id, "/messages"), { text }).catch((error) => {
+    if (id === state.chosen) box.value ||= text; else drafts.set(id, text);
+    throw error;
+  });
   await then.done();
 }
 
@@ -61,6 +66,9 @@ export function changeRun() {
   closeSaw();
   closeKept();
   closeLog();
+  const box = $("say").elements.text;
+  if (detail) drafts.set(detail.run.id, box.value);
+  box.value = state.chosen && drafts.get(state.chosen) || "";
   detail = null;
   shown = "";
   readAlong(null, speak);
