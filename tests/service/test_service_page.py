@@ -598,6 +598,28 @@ def test_the_keyboard_reaches_everything(short: Path, browser: Browser) -> None:
         assert roles == [], "whatever can be used has a name"
 
 
+def test_the_list_is_read_in_the_order_in_which_it_is_seen(short: Path, browser: Browser) -> None:
+    """Rows that changed their place stood where they had been for a screen reader, which also heard wrong numbers."""
+    with serving(short, browser, "--agent", "page_company:lead", "--agent", "page_company:buyer"):
+        done = [post(browser, "/runs", {"agent": "lead", "task": f"Read {number}."})["id"] for number in range(2)]
+        browser.wait_for("document.querySelectorAll('#tree .done').length === 2")
+        waits = post(browser, "/runs", {"agent": "buyer", "task": "Buy."})["id"]
+        browser.wait_for("document.querySelector('#tree .needs') !== null")
+        browser.run(f"document.querySelector('[data-run=\"{done[0]}\"]').focus()")
+        sort = "document.querySelector('#filter').elements.sort"
+        browser.run(f"{sort}.value = 'oldest'; {sort}.dispatchEvent(new Event('input', {{ bubbles: true }}))")
+        rows = "[...document.querySelectorAll('#tree .run')].map((row) => {})"
+        browser.wait_for(f"{rows.format('row.dataset.run')}.join() === '{waits},{','.join(done)}'")
+        assert browser.run("document.activeElement.dataset.run") == done[0]
+        browser.run("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))")
+        place = "['level', 'posinset', 'setsize'].map((each) => Number(row.getAttribute('aria-' + each)))"
+        places = [[1, 1, 1], [1, 1, 2], [2, 1, 3], [2, 2, 3], [2, 3, 3], [1, 2, 2]]
+        assert browser.run(rows.format(place)) == places
+        assert browser.run(rows.format("parseInt(row.style.top)")) == sorted(
+            browser.run(rows.format("parseInt(row.style.top)"))
+        )
+
+
 # --- many of everything -----------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import { age, childrenOf, GROUPS, groupOf, isGoing, state, stateWord, treeOf, wa
 import { Rows } from "./virtual.js";
 
 /** @typedef {import("./state.js").Run} Run */
-/** @typedef {{ key: string, title?: string, number?: number, run?: Run, depth: number, parent?: boolean, open?: boolean }} Line */
+/** @typedef {{ key: string, title?: string, number?: number, run?: Run, depth: number, at?: number, of?: number, parent?: boolean, open?: boolean }} Line */
 
 const GLYPHS = /** @type {Record<string, string>} */ ({ running: "●", waiting: "◔", paused: "Ⅱ", queued: "…", done: "✓", failed: "✕", stopped: "■", interrupted: "↯", "needs you": "!" });
 const SORTS = /** @type {Record<string, (a: Run, b: Run) => number>} */ ({
@@ -62,18 +62,18 @@ export function drawList(now = false) {
   const lines = [];
   const above = new Set();
   for (let run = state.chosen ? state.runs.get(state.chosen) : undefined; run && run.parent_id; run = state.runs.get(run.parent_id)) above.add(run.parent_id);
-  const add = (/** @type {Run} */ run, /** @type {number} */ depth) => {
+  const add = (/** @type {Run[]} */ runs, /** @type {number} */ depth) => runs.forEach((run, at) => {
     const below = childrenOf(run.id);
     const open = below.length > 0 && (opened.get(run.id) ?? (above.has(run.id) || (words.length > 0 && below.some((each) => treeOf(each).some((one) => fits(one, words))))
       || (isGoing(run) && below.length <= 8)));
-    lines.push({ key: run.id, run, depth, parent: below.length > 0, open });
-    if (open) for (const each of below) add(each, depth + 1);
-  };
+    lines.push({ key: run.id, run, depth, at: at + 1, of: runs.length, parent: below.length > 0, open });
+    if (open) add(below, depth + 1);
+  });
   for (const [name, title] of GROUPS) {
     const found = (groups.get(name) || []).sort(order);
     if (!found.length || (which && which !== name)) continue;
     lines.push({ key: "group " + name, title, number: found.length, depth: 0 });
-    for (const run of found) add(run, 0);
+    add(found, 0);
   }
   rows.set(lines, now);
   write($("list-facts"), state.runs.size === 0 ? "No runs yet." : !lines.length ? "No run matches." : state.more ? state.more + " older runs are not listed" : "");
@@ -117,8 +117,8 @@ function toggle(id, open) {
   drawList(true);
 }
 
-/** @param {any} item @param {Line} line @param {number} index */
-function update(item, line, index) {
+/** @param {any} item @param {Line} line */
+function update(item, line) {
   if (!line.run) {
     write(item.children[0], line.title);
     write(item.children[1], line.number);
@@ -139,8 +139,8 @@ function update(item, line, index) {
   hint(item, one(run.task, 400));
   item.style.setProperty("--depth", String(line.depth));
   item.setAttribute("aria-level", String(line.depth + 1));
-  item.setAttribute("aria-posinset", String(index + 1));
-  item.setAttribute("aria-setsize", String(rows.rows.length));
+  item.setAttribute("aria-posinset", String(line.at));
+  item.setAttribute("aria-setsize", String(line.of));
   item.setAttribute("aria-selected", String(run.id === state.chosen));
   if (line.parent) item.setAttribute("aria-expanded", String(line.open)); else item.removeAttribute("aria-expanded");
   const first = rows.rows.findIndex((each) => each.run);

@@ -23,7 +23,7 @@ export class Rows {
   /**
    * @param {any} box the element that the rows are put into
    * @param {{ key: (row: T) => string, height: (row: T) => number, fresh: (row: T) => any,
-   *   update: (item: any, row: T, index: number) => void }} how
+   *   update: (item: any, row: T) => void }} how
    */
   constructor(box, how) {
     this.box = box;
@@ -111,28 +111,27 @@ export class Rows {
 
   draw() {
     if (!this.box.isConnected || this.box.offsetParent === null) return;
-    const [from, to] = this.seen(), wanted = new Set();
-    let before = null;
+    const [from, to] = this.seen(), wanted = new Set(this.rows.slice(from, to).map(this.how.key)), focused = document.activeElement;
+    for (const [key, item] of this.items)
+      if (!wanted.has(key) && !(item.contains(focused) && this.rows.some((row) => this.how.key(row) === key))) {
+        item.remove();
+        this.items.delete(key);
+      }
+    let next = this.box.firstElementChild;
     for (let index = from; index < to; index++) {
       const row = this.rows[index], key = this.how.key(row);
-      wanted.add(key);
       let item = this.items.get(key);
       if (!item) {
         item = this.how.fresh(row);
         this.items.set(key, item);
       }
-      if (!item.isConnected) this.box.insertBefore(item, before ? before.nextSibling : this.box.firstChild);
-      before = item;
+      if (item === next) next = next.nextElementSibling; else this.box.insertBefore(item, next); // it is read in this order
       const top = this.tops[index] + "px", height = this.how.height(row) + "px";
       if (item.style.top !== top) item.style.top = top;
       if (item.style.height !== height) item.style.height = height;
-      this.how.update(item, row, index);
+      this.how.update(item, row);
     }
-    for (const [key, item] of this.items)
-      if (!wanted.has(key) && !(item.contains(document.activeElement) && this.rows.some((row) => this.how.key(row) === key))) {
-        item.remove();
-        this.items.delete(key);
-      }
+    if (focused !== document.activeElement && this.box.contains(focused)) /** @type {HTMLElement} */ (focused).focus({ preventScroll: true }); // it was moved
   }
 
   /** Scroll to a row. @param {number} index */
