@@ -6,6 +6,7 @@ import base64
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import anyio
 import repertory as rp
 from repertory.errors import ModelAuthenticationError
 from repertory.llm.messages import Image, Text, ToolResult, text_of
-from repertory.llm.model import ModelRequest
+from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, TextDelta
 from repertory.testing import FunctionModel, call
 
 FOLDER = Path(os.environ.get("SERVE_FOLDER", "."))
@@ -174,6 +175,21 @@ async def _lead(request: ModelRequest) -> object:
     return ANSWER
 
 
+class _Speaking(FunctionModel):
+    """Says half of its answer, the rest when there is a file ``go``, and is done when there is a file ``end``."""
+
+    async def complete(
+        self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
+    ) -> ModelResponse:
+        """The answer, after its pieces."""
+        for piece, then in (("One.\n\n" * 60, "go"), ("Two.\n\n" * 60, "end")):
+            if on_event is not None:
+                on_event(TextDelta(piece))
+            while not (FOLDER / then).exists():
+                await anyio.sleep(0.01)
+        return await super().complete(request)
+
+
 endless = rp.Limits(iterations=10**6)
 policy = rp.ContextPolicy(rhythm="strict", window=4, strict_chars=0, summarize_every=8)
 reader = rp.Agent("reader", tools=[read_page], model=reading(3), context=policy)
@@ -182,6 +198,7 @@ watcher = rp.Agent("watcher", tools=[look], model=FunctionModel(_look))
 captain = rp.Agent("captain", tools=[berth], model=FunctionModel(_sail), context=None)
 buyer = rp.Agent("buyer", tools=[pay, order], model=FunctionModel(_buy), context=None)
 worker = rp.Agent("worker", tools=[read_page], model=reading(10**6, pause=0.25), context=policy, limits=endless)
+speaker = rp.Agent("speaker", model=_Speaking(lambda _: "One and two."))
 fails = rp.Agent("courier", model=FunctionModel(_fail))
 brief = rp.Agent("brief", tools=[read_page], model=reading(2))
 lead = rp.Agent("lead", team=[reader], model=FunctionModel(_lead))

@@ -78,6 +78,12 @@ def unfold(browser: Browser, within: str) -> None:
     browser.run(f"document.querySelectorAll('{within} button.more').forEach((more) => more.click())")
 
 
+AT_END = (
+    "(({ scrollHeight, scrollTop, clientHeight }) => scrollTop > 0 && scrollHeight - scrollTop - clientHeight < 2)"
+    "(matchMedia('(max-width: 50rem)').matches ? document.scrollingElement : document.querySelector('main'))"
+)
+
+
 # --- what is never run --------------------------------------------------------------------------------------
 
 
@@ -455,6 +461,21 @@ def test_a_run_is_steered_and_spoken_to(short: Path, browser: Browser) -> None:
         browser.wait_for(f"!{offered}.includes('Stop')")
 
 
+def test_what_a_model_says_is_read_along(short: Path, browser: Browser) -> None:
+    """Whoever looks at its end stays there. It is not heard word by word; what is heard is how the run goes on."""
+    said = "document.querySelector('#speaks').textContent.includes('{}')"
+    with serving(short, browser, "--agent", "page_company:speaker"):
+        go(browser, post(browser, "/runs", {"agent": "speaker", "task": "Speak."})["id"])
+        browser.wait_for(said.format("One."))
+        browser.wait_for(f"{AT_END} || (document.querySelector('main').scrollTop = 1e6, false)")
+        (short / "go").touch()
+        browser.wait_for(f"{said.format('Two.')} && {AT_END}")
+        assert browser.run("document.querySelector('#speaks').closest('[aria-live], [role=status]')") is None
+        (short / "end").touch()
+        browser.wait_for("document.querySelector('#state[role=status]').textContent === 'done'")
+        browser.wait_for("document.querySelector('#speaks').hidden")
+
+
 def test_what_is_written_to_a_run_stays_with_it(short: Path, browser: Browser) -> None:
     """Another run is looked at before it is sent: it stood in that one's box, and went there."""
     box = "document.querySelector('#say').elements.text"
@@ -637,7 +658,8 @@ def is_fluent(short: Path, browser: Browser, *, runs: int, iterations: int) -> N
             browser.wait_for("document.querySelectorAll('#entries .entry').length > 10")
             assert browser.run("document.querySelectorAll('#entries .entry').length") <= 13 * 40
             browser.run("document.querySelector('#to-end').click()")
-            browser.wait_for(f"document.querySelector('#entries [data-position=\"{2 * iterations + 1}\"]') !== null")
+            newest = f"document.querySelector('#entries [data-position=\"{2 * iterations + 1}\"]')"
+            browser.wait_for(f"{newest}.getBoundingClientRect().bottom < innerHeight && {AT_END}")
             assert browser.run("document.querySelectorAll('#entries .entry').length") <= 13 * 40
             for tab, some in (("saw", "#view .sent"), ("log", "#log li"), ("memory", "#panel-memory")):
                 go(browser, LONG, tab)

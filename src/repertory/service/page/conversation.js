@@ -3,7 +3,7 @@
 
 import { ask, runPath, tell } from "./api.js";
 import { addResult, drawBlock } from "./blocks.js";
-import { $, make, show, write } from "./dom.js";
+import { $, make, show } from "./dom.js";
 import { count, moment } from "./format.js";
 import { Stretches } from "./virtual.js";
 import { markdown } from "./markdown.js";
@@ -32,6 +32,7 @@ export function closeConversation() {
   stretches = null;
   run = "";
   known = -1;
+  following = false;
   carried.clear();
   $("entries").replaceChildren();
 }
@@ -41,14 +42,13 @@ export async function more() {
   if (!run || !stretches) return;
   if (reading) { again = true; return; }
   reading = true;
-  const id = run, end = atEnd();
+  const id = run;
   try {
     const page = await ask(runPath(id, "/record?limit=0"));
     if (id !== run || !stretches) return;
     if (page.length !== known) {
       known = page.length;
       stretches.grow(known);
-      if (end && known > STRETCH / 4) requestAnimationFrame(toEnd);
     }
     show($("to-end"), known > STRETCH);
   } catch (error) {
@@ -61,15 +61,18 @@ export async function more() {
 
 const scroller = () => matchMedia("(max-width: 50rem)").matches ? document.scrollingElement : $("main");
 
-/** Whether the end is looked at, so that what comes is to be seen. */
-function atEnd() {
+/** Whether the end is looked at, so that it stays in sight while stretches are filled and more is said. */
+let following = false;
+document.addEventListener("scroll", () => {
   const box = scroller();
-  return box.scrollTop > 0 && box.scrollHeight - box.scrollTop - box.clientHeight < 120;
-}
+  following = !$("panel-conversation").hidden && box.scrollTop > 0 && box.scrollHeight - box.scrollTop - box.clientHeight < 120;
+}, { capture: true, passive: true });
+$("entries").addEventListener("click", () => { following = false; }, true); // what is unfolded is to be read from its beginning
+new ResizeObserver(() => { if (following && !$("panel-conversation").hidden) toEnd(); }).observe($("panel-conversation"));
 
 export function toEnd() {
-  const box = scroller();
-  box.scrollTop = box.scrollHeight;
+  following = true;
+  scroller().scrollTop = scroller().scrollHeight;
 }
 
 /** @param {string} id @param {number} start @param {number} stop @param {any} section */
@@ -114,10 +117,19 @@ function drawEntry(entry, calls, section) {
   return item;
 }
 
+let said = "", due = 0;
+
 /** What the model is saying; "" for nothing. @param {string} text */
 export function speak(text) {
+  said = text;
+  if (text) due ||= setTimeout(drawSpoken, 100); // a piece is a word or two, and all of it is drawn again
+  else drawSpoken();
+}
+
+function drawSpoken() {
+  clearTimeout(due);
+  due = 0;
   const box = $("speaks");
-  const words = text.length > 20000 ? text.slice(-20000) : text;
-  if (words) box.replaceChildren(markdown(words)); else write(box, "");
-  show(box, !!text);
+  box.replaceChildren(...(said ? [markdown(said.slice(-20000))] : []));
+  show(box, !!said);
 }
