@@ -49,7 +49,7 @@ function parts(content) {
 }
 
 /** @param {any} content */
-export const textOf = (content) => typeof content === "string" ? content
+const textOf = (content) => typeof content === "string" ? content
   : content.map((/** @type {any} */ part) => part.type === "text" ? part.text : "(" + part.type + ")").join("\n");
 
 /** What a result says on one line. @param {any} block */

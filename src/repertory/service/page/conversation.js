@@ -14,7 +14,7 @@ const WHO = /** @type {Record<string, string>} */ ({ task: "Task", "user-input":
 
 /** @type {Stretches | null} */
 let stretches = null;
-let run = "", agent = "", known = -1, reading = false, again = false;
+let run = "", agent = "", reading = false, again = false;
 
 /** @param {string} id @param {string} name of the agent */
 export function openConversation(id, name) {
@@ -31,7 +31,6 @@ export function closeConversation() {
   if (stretches) stretches.end();
   stretches = null;
   run = "";
-  known = -1;
   following = false;
   carried.clear();
   $("entries").replaceChildren();
@@ -46,11 +45,8 @@ export async function more() {
   try {
     const page = await ask(runPath(id, "/record?limit=0"));
     if (id !== run || !stretches) return;
-    if (page.length !== known) {
-      known = page.length;
-      stretches.grow(known);
-    }
-    show($("to-end"), known > STRETCH);
+    stretches.grow(page.length);
+    show($("to-end"), page.length > STRETCH);
   } catch (error) {
     if (id === run) tell(error); // else it is looked at no more: it may have been removed
   } finally {

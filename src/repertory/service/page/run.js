@@ -7,7 +7,7 @@ import { command, copyable } from "./commands.js";
 import { closeConversation, more, openConversation, speak, toEnd } from "./conversation.js";
 import { $, button, figure, hint, keyed, make, show, write } from "./dom.js";
 import { readAlong } from "./feed.js";
-import { count, dollars, duration, moment, several } from "./format.js";
+import { count, dollars, duration, moment } from "./format.js";
 import { closeKept, openKept } from "./kept.js";
 import { GLYPHS } from "./list.js";
 import { closeLog, logEvent, openLog } from "./log.js";

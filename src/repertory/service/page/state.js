@@ -58,12 +58,6 @@ export const childrenOf = (id) => state.below.get(id) || [];
 /** A run and all below it. @param {Run} run @returns {Run[]} */
 export const treeOf = (run) => [run, ...childrenOf(run.id).flatMap(treeOf)];
 
-/** The root above a run. @param {Run} run @returns {Run} */
-export function rootOf(run) {
-  const parent = run.parent_id === null ? undefined : state.runs.get(run.parent_id);
-  return parent ? rootOf(parent) : run;
-}
-
 /** The calls that wait in a run or below it. @param {Run} run */
 export function waitingIn(run) {
   const ids = new Set(treeOf(run).map((each) => each.id));

@@ -164,7 +164,6 @@ export class Stretches {
    * @param {(start: number, stop: number, section: any) => Promise<void> | void} fill makes the pieces of a stretch
    */
   constructor(box, size, fill) {
-    Object.assign(this, { box, size, fill, count: 0 });
     this.box = box; this.size = size; this.fill = fill; this.count = 0;
     /** @type {Set<any>} the filled ones, the one that was looked at last at the end */
     this.filled = new Set();
@@ -173,9 +172,8 @@ export class Stretches {
     }, { rootMargin: "1200px 0px" });
   }
 
-  /** There are so many pieces; more may come, and `again` says that the last ones may have changed.
-   * @param {number} count @param {boolean} [again] */
-  grow(count, again = false) {
+  /** There are so many pieces by now. @param {number} count */
+  grow(count) {
     const before = this.count;
     this.count = count;
     for (let start = this.box.children.length * this.size; start < count; start += this.size) {
@@ -185,7 +183,7 @@ export class Stretches {
       this.box.append(section);
       this.watch.observe(section);
     }
-    if (count !== before || again) {
+    if (count !== before) {
       const at = this.box.children[Math.floor(Math.max(0, Math.min(before, count) - 1) / this.size)];
       if (at && this.filled.has(at)) { this.filled.delete(at); this.need(at); }
     }
