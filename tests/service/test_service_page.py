@@ -844,6 +844,7 @@ def test_a_stranger_sees_nothing(short: Path, browser: Browser) -> None:
         browser.run(enter.format((short / "state" / "repertory" / "service-token").read_text().strip()))
         browser.wait_for("document.querySelector('#link').textContent === 'live'")
         assert browser.run("document.cookie") == ""
+        assert browser.run("document.querySelector('#login').elements.token.value") == "", "it stood there for the next"
     finally:
         served.process.terminate()
         served.end()

@@ -98,7 +98,7 @@ class _Service:
     async def open_session(self, request: Request) -> Response:
         """Give a browser its cookie for the code in its link, or for the token."""
         if not self._access.exchange(request.headers.get("authorization")):
-            raise HTTPException(401, "the code was used already or is wrong; see docs/service.md for another way in")
+            raise HTTPException(401, "the code or token is wrong, or a code that was used before; see docs/service.md")
         answer = Response(status_code=204)
         answer.set_cookie(self._access.cookie_name, self._access.cookie, httponly=True, samesite="strict", path="/")
         return answer

@@ -25,7 +25,7 @@ export function duration(seconds) {
 export const count = (n) => n < 1000 ? String(n) : n < 999950 ? (n / 1000).toFixed(1) + "k" : (n / 1e6).toFixed(2) + "M";
 
 /** @param {number} n @param {string} what */
-export const several = (n, what) => n + " " + what + (n === 1 ? "" : "s");
+export const several = (n, what) => n + " " + (n === 1 ? what : what.replace(/y$/, "ie") + "s");
 
 /** @param {number} n */
 export const dollars = (n) => n === 0 ? "$0" : n < 1 ? "$" + n.toFixed(4) : "$" + n.toFixed(2);

@@ -7,7 +7,7 @@ import { clock, count, exact, json, one, several } from "./format.js";
 
 const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ ({
   RunSpawned: (b) => ["started", b.model],
-  RunResumed: (b) => ["continued", b.entries + " entries" + (b.interrupted_calls ? ", " + several(b.interrupted_calls, "interrupted call") : "")],
+  RunResumed: (b) => ["continued", several(b.entries, "entry") + (b.interrupted_calls ? ", " + several(b.interrupted_calls, "interrupted call") : "")],
   IterationStarted: (b) => ["asks the model", "shows " + count(b.view_tokens) + " of " + count(b.record_tokens) + " tokens"],
   ModelAnswered: (b) => ["model answered", b.text || several(b.tool_calls, "tool call")],
   ModelRetrying: (b) => ["retries", "in " + b.delay.toFixed(1) + " s: " + b.reason, true],

@@ -150,6 +150,7 @@ async function begin() {
 /** @param {string} secret the code of the link, or the token */
 async function enter(secret) {
   await ask("/session", {}, { headers: { authorization: "Bearer " + secret } });
+  $("login").reset();
   await begin();
 }
 $("login").onsubmit = (/** @type {Event} */ event) => {

@@ -5,7 +5,7 @@ import { ask, attempt, runPath } from "./api.js";
 import { drawBlock, folded, longText } from "./blocks.js";
 import { drawChart } from "./chart.js";
 import { $, button, hint, make, show, write } from "./dom.js";
-import { count, dollars, exact, json, moment, one } from "./format.js";
+import { count, dollars, exact, json, moment, one, several } from "./format.js";
 import { state } from "./state.js";
 import { Rows, Stretches } from "./virtual.js";
 
@@ -78,7 +78,7 @@ function draw(go) {
   pin = () => go(String(seen.call));
   const place = steps.findIndex((step) => step.call === seen.call);
   write($("saw-title"), "Iteration " + seen.iteration + " of " + seen.iterations);
-  const facts = [seen.model, moment(seen.at), seen.prompt_tokens === null ? "about " + count(seen.prompt_estimate) + " tokens sent, no answer yet"
+  const facts = [seen.model, moment(seen.at), seen.prompt_tokens === null ? "about " + count(seen.prompt_estimate) + " tokens sent, not answered"
     : count(seen.prompt_tokens) + " tokens seen", "record " + count(seen.record_tokens)];
   if (seen.usage) facts.push(count(seen.usage.cache_read_tokens) + " from the cache", count(seen.usage.output_tokens) + " out", dollars(seen.cost), seen.duration.toFixed(1) + " s");
   if (seen.error) facts.push("failed: " + one(seen.error, 200));
@@ -101,7 +101,7 @@ function draw(go) {
 function drawRecord() {
   const shares = new Map();
   for (const entry of seen.record) shares.set(entry.mark || (entry.pinned ? "pinned" : "whole"), (shares.get(entry.mark || (entry.pinned ? "pinned" : "whole")) || 0) + 1);
-  write($("record-facts"), (seen.record.length < seen.length ? seen.record.length + " of " : "") + seen.length + " entries: " + [...shares].map(([mark, number]) => number + " " + mark).join(", "));
+  write($("record-facts"), (seen.record.length < seen.length ? seen.record.length + " of " : "") + several(seen.length, "entry") + ": " + [...shares].map(([mark, number]) => number + " " + mark).join(", "));
   rows = rows || new Rows($("record"), { key: (entry) => String(entry.position), height: () => 28, fresh: freshRow, update: updateRow });
   rows.set(seen.record, true);
   choose(null);
@@ -184,7 +184,7 @@ function drawView() {
     section.replaceChildren(...messages.slice(start, stop).map((/** @type {any} */ message, /** @type {number} */ index) => drawMessage(message, places[start + index])));
   });
   stretches.grow(messages.length);
-  write($("view-facts"), messages.length + " messages, as they were sent");
+  write($("view-facts"), several(messages.length, "message") + ", as sent");
 }
 
 /** @param {any} message @param {(number | null)[]} places */
