@@ -11,7 +11,7 @@ from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel
 
 PAYLOADS = [
-    "<script>window.evil = 1</script> \u202etxt.yap\u2066\U000e0041",
+    "<script>window.evil = 1</script> \u202etxt.yap\u2066\U000e0041\U000e0141\u3164\x9d",
     "<img src=x onerror='window.evil = 2'>",
     "<svg onload='window.evil = 3'>",
     "</textarea></pre></script><script>window.evil = 4</script>",

@@ -31,7 +31,7 @@ NO_MARKUP = (
     "document.querySelectorAll('img:not(.picture), svg:not(.chart), iframe, base, object, style, main script').length"
 )
 
-UNSEEN = "[\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]"
+UNSEEN = "[\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e0fff}]"
 
 
 @contextmanager
@@ -98,7 +98,8 @@ def test_no_word_of_an_agent_a_tool_or_a_user_runs(short: Path, browser: Browser
         browser.wait_for("document.querySelectorAll('#broken .card').length === 1")
         assert browser.run("document.querySelector('#waiting-calls textarea').value.includes('window.evil = 4')")
         boxes = "[...document.querySelectorAll('textarea, input')].map((each) => each.value).join()"
-        assert browser.run(f"{boxes}.includes('\\\\u202etxt.yap\\\\u2066\\\\udb40\\\\udc41')"), "as its number in JSON"
+        numbers = r"\\u202etxt.yap\\u2066\\udb40\\udc41\\udb40\\udd41\\u3164\\u009d"
+        assert browser.run(f"{boxes}.includes('{numbers}')"), "as its number in JSON"
         assert not browser.run(f"/{UNSEEN}/u.test({boxes})")
         assert not browser.run(f"/{UNSEEN}/u.test(document.documentElement.outerHTML)")
         assert browser.run("document.title") == "(2) repertory"

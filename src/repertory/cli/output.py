@@ -95,7 +95,7 @@ def _dangerous() -> Iterable[int]:
     yield from (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
     yield from (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # change the reading order
     yield from (0x2028, 0x2029, 0xFEFF, *range(0xFFF9, 0xFFFC))  # break lines, mark, annotate
-    yield from range(0xE0000, 0xE0080)  # tags: invisible text
+    yield from range(0xE0000, 0xE1000)  # tags and selectors: invisible text
     yield from range(0xD800, 0xE000)  # lone surrogates, which no encoding can write
 
 

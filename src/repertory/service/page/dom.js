@@ -8,11 +8,11 @@
 export const $ = (id) => document.getElementById(id);
 
 /**
- * Characters that turn the order of others around can make a text read as what it is not, and tags and others are only
- * seen by a model: they are named instead, the same ones as on the command line (`cli/output.py`).
+ * Characters that turn the order of others around can make a text read as what it is not, and tags, selectors and others
+ * are only seen by a model: they are named instead, the same ones as on the command line (`cli/output.py`).
  * @param {unknown} text
  */
-export const plain = (text) => String(text).replace(/[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu,
+export const plain = (text) => String(text).replace(/[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu,
   (mark) => "⟨U+" + /** @type {number} */ (mark.codePointAt(0)).toString(16).toUpperCase() + "⟩");
 
 /** Set the text of an element; one that says it already is left alone, since somebody may be marking it.

@@ -48,9 +48,10 @@ export function prose(text, length) {
   return one(words, length);
 }
 
-/** As JSON in which whatever cannot be seen is written as its number: what is read there is what is meant.
+/** As JSON in which whatever cannot be seen is written as its number: what is read there is what is meant. What joins
+ * letters and emoji, or chooses the look of one, stays.
  * @param {unknown} value @param {number} [indent] */
-export const exact = (value, indent) => String(JSON.stringify(value, null, indent)).replace(/(?![\u200c\u200d])\p{Cf}/gu,
+export const exact = (value, indent) => String(JSON.stringify(value, null, indent)).replace(/(?![\u200c\u200d\ufe0e\ufe0f])[\p{DI}\p{Cf}\x7f-\x9f]/gu,
   (mark) => mark.split("").map((unit) => "\\u" + unit.charCodeAt(0).toString(16).padStart(4, "0")).join(""));
 
 const raw = /** @type {any} */ (JSON).rawJSON; // an older browser has none, and rounds
