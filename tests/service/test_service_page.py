@@ -544,6 +544,10 @@ def test_a_run_that_is_too_old_for_the_list_is_forked(short: Path, browser: Brow
         post(browser, "/runs", {"agent": "brief", "task": "Read on."})
         module = browser.run("document.querySelector('script').src").replace("main.js", "state.js")
         browser.run(f"import({module!r}).then((page) => {{ page.state.limit = 1; return page.readState() }})")
+        search = "document.querySelector('#filter').elements.text"
+        browser.run(f"{search}.value = 'nothing'; {search}.dispatchEvent(new Event('input', {{ bubbles: true }}))")
+        facts = browser.run("document.querySelector('#list-facts').textContent")
+        assert facts == "No run matches. Not listed: 1 older run."
         browser.run("[...document.querySelectorAll('#actions button')].find((it) => it.textContent === 'Fork').click()")
         browser.wait_for("document.querySelector('#sure').open || document.querySelector('#note').textContent")
         assert browser.run("document.querySelector('#note').textContent") == ""

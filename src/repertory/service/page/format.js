@@ -13,7 +13,7 @@ export function moment(at) {
 
 /** @param {number} seconds */
 export function duration(seconds) {
-  if (seconds < 10) return Math.max(0, seconds).toFixed(1) + " s";
+  if (seconds < 9.95) return Math.max(0, seconds).toFixed(1) + " s";
   const s = Math.round(seconds);
   if (s < 60) return s + " s";
   if (s < 3600) return Math.floor(s / 60) + " min " + (s < 600 ? (s % 60) + " s" : "");

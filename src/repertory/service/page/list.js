@@ -3,7 +3,7 @@
 
 import { attempt } from "./api.js";
 import { $, hint, make, plain, show, write } from "./dom.js";
-import { count, dollars, duration, one } from "./format.js";
+import { count, dollars, duration, one, several } from "./format.js";
 import { age, childrenOf, GROUPS, groupOf, isGoing, state, stateWord, treeOf, waitingIn } from "./state.js";
 import { Rows } from "./virtual.js";
 
@@ -76,7 +76,8 @@ export function drawList(now = false) {
     add(found, 0);
   }
   rows.set(lines, now);
-  write($("list-facts"), state.runs.size === 0 ? "No runs yet." : !lines.length ? "No run matches." : state.more ? state.more + " older runs are not listed" : "");
+  const none = lines.length ? "" : state.runs.size ? "No run matches." : "No runs yet.";
+  write($("list-facts"), none + (state.more ? " Not listed: " + several(state.more, "older run") + "." : ""));
   show($("more-runs"), state.more > 0 && state.limit < MOST);
 }
 

@@ -183,7 +183,7 @@ const THEMES = ["auto", "light", "dark"];
 function dress(theme) {
   document.documentElement.dataset.theme = theme;
   write($("theme"), { auto: "◐", light: "☀", dark: "☾" }[theme] || "◐");
-  $("theme").title = "Colours: " + theme;
+  $("theme").title = $("theme").ariaLabel = "Colours: " + theme;
 }
 let theme = "auto";
 try { theme = localStorage.getItem("theme") || "auto"; } catch { /* storage may be closed to us */ }

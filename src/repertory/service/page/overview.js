@@ -30,9 +30,9 @@ export function drawOverview(then) {
   const broken = by.needs.filter((run) => run.state === "failed" || run.state === "interrupted").sort((a, b) => b.updated_at - a.updated_at);
   show($("needs"), state.waiting.length + broken.length > 0);
   drawApprovals($("waiting-calls"), state.waiting, then);
-  keyed($("broken"), broken.slice(0, RECENT), (run) => run.id + run.state, (run) => freshBroken(run, then), updateBroken);
+  keyed($("broken"), broken, (run) => run.id + run.state, (run) => freshBroken(run, then), updateBroken);
   show($("working"), by.working.length > 0);
-  keyed($("working-runs"), by.working.sort((a, b) => b.started_at - a.started_at).slice(0, RECENT), (run) => run.id, (run) => freshRow(run, then), updateRow);
+  keyed($("working-runs"), by.working.sort((a, b) => b.started_at - a.started_at), (run) => run.id, (run) => freshRow(run, then), updateRow);
   show($("machines"), state.machines.length > 0);
   keyed($("machine-rows"), state.machines, (each) => each.machine_id, () => make("li", "wide-row facts"), (item, each) => write(item, machineLine(each)));
   const recent = by.done.sort((a, b) => b.updated_at - a.updated_at).slice(0, RECENT);
@@ -104,6 +104,6 @@ function updateBroken(card, run) {
   write(head.children[0], GLYPHS[run.state]);
   write(head.children[2], run.state + " " + moment(run.updated_at) + " after " + duration(age(run)) + " · " + dollars(run.tree.cost_seen));
   write(task, one(run.task, 200));
-  write(line, one(run.error || (run.state === "interrupted" ? "an earlier process left it unfinished" : ""), 300));
+  write(line, one(run.error || (run.state === "interrupted" ? "an earlier process left it unfinished" : ""), 240));
   show(again, run.resumable && !state.readOnly);
 }

@@ -120,7 +120,7 @@ function drawHead(run) {
   const parent = run.parent_id ? state.runs.get(run.parent_id) : null;
   const origin = run.origin && state.runs.get(run.origin);
   keyed($("family"), [...(run.origin ? [{ id: run.origin, label: "⑂ forked from " + (origin ? origin.agent : run.origin) }] : []), ...(run.parent_id ? [{ id: run.parent_id, label: "↑ " + (parent ? parent.agent : "parent") }] : []),
-    ...children(detail.tree.children)].slice(0, 40),
+    ...children(detail.tree.children)],
   (each) => each.id, (each) => button(each.label, () => then.open(each.id), "chip"), (item, each) => { write(item, each.label); hint(item, each.task || ""); });
   drawApprovals($("run-calls"), waitingIn(run), { open: (id) => then.open(id), done: then.done });
   drawActions(run);
