@@ -163,6 +163,23 @@ async def berth() -> rp.ResultLater:
     return rp.ResultLater("server harbour asks: who comes, and when?", schema=QUESTION)
 
 
+NONSENSE: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"a": {"type": "string", "minLength": -5}}},
+    {"type": "object", "properties": {"a": {"type": "string"}}, "required": 5},
+    {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1]}, "default": 5}}},
+]
+
+
+@rp.tool
+async def ask(number: int) -> rp.ResultLater:
+    """Ask for what nobody can give."""
+    return rp.ResultLater("server fog asks", schema=NONSENSE[number])
+
+
+async def _get_lost(request: ModelRequest) -> object:
+    return "Lost." if _results(request) else [call("ask", number=number) for number in range(len(NONSENSE))]
+
+
 async def _sail(request: ModelRequest) -> object:
     return (
         f"I was told {text_of(request.messages[-1].content[0])}" if _results(request) else call("berth", call_id="c1")
@@ -196,6 +213,7 @@ reader = rp.Agent("reader", tools=[read_page], model=reading(3), context=policy)
 long_reader = rp.Agent("archivist", tools=[read_page], model=reading(10**6), context=policy, limits=endless)
 watcher = rp.Agent("watcher", tools=[look], model=FunctionModel(_look))
 captain = rp.Agent("captain", tools=[berth], model=FunctionModel(_sail), context=None)
+lost = rp.Agent("lost", tools=[ask], model=FunctionModel(_get_lost), context=None)
 buyer = rp.Agent("buyer", tools=[pay, order], model=FunctionModel(_buy), context=None)
 worker = rp.Agent("worker", tools=[read_page], model=reading(10**6, pause=0.25), context=policy, limits=endless)
 speaker = rp.Agent("speaker", model=_Speaking(lambda _: "One and two."))

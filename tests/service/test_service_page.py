@@ -210,6 +210,15 @@ def test_a_question_of_a_known_shape_is_a_form(short: Path, browser: Browser) ->
         assert json.loads(answer.removeprefix("I was told ")) == json.loads(given)
 
 
+def test_a_schema_that_makes_no_sense_hides_no_call(short: Path, browser: Browser) -> None:
+    """A server may write anything there: the page broke off at it, and showed none of the calls that waited."""
+    with serving(short, browser, "--agent", "page_company:lost"):
+        post(browser, "/runs", {"agent": "lost", "task": "Get lost."})
+        boxes = "[...document.querySelectorAll('#waiting-calls textarea')].filter((box) => box.checkVisibility())"
+        browser.wait_for(f"{boxes}.length === 3")
+        assert browser.run("document.querySelector('#note').textContent") == ""
+
+
 # --- what is shown is what is on record -----------------------------------------------------------------------
 
 

@@ -70,25 +70,31 @@ function field(schema, needed) {
   return ["string", "number", "integer"].includes(schema.type) ? box(schema, needed) : null;
 }
 
+/** @typedef {{ element: any, read: () => { value: any } | null }} Form `read` gives null where something is wrong, and says so. */
+
 /**
- * A form for what fits a schema; null where it is none of plain fields.
- * @param {any} schema @param {string} name what it is the form of, for those who hear it
- * @returns {{ element: any, read: () => { value: any } | null } | null} `read` gives null where something is wrong, and says so.
+ * A form for what fits a schema; null where it is none of plain fields, or makes no sense: a server may write anything.
+ * @param {any} schema @param {string} name what it is the form of, for those who hear it @returns {Form | null}
  */
 export function formOf(schema, name) {
+  try { return made(schema, name); } catch { return null; }
+}
+
+/** @param {any} schema @param {string} name @returns {Form | null} */
+function made(schema, name) {
   const properties = schema?.type === "object" ? schema.properties : null;
   if (!properties || typeof properties !== "object" || Object.keys(properties).length > MOST) return null;
   const needed = new Set(schema.required ?? []), form = make("div", "fields"), fields = new Map(), wrongs = new Map();
   for (const [key, inner] of Object.entries(properties)) {
-    const made = field(inner, needed.has(key));
-    if (!made) return null;
+    const found = field(inner, needed.has(key));
+    if (!found) return null;
     const label = make("label"), wrong = make("p", "wrong");
-    label.append(make("span", "", one(inner.title ?? key, 120) + (needed.has(key) || made.element.type === "checkbox" ? "" : " (may be left out)")), made.element);
-    made.element.setAttribute("aria-label", plain(one(inner.title ?? key, 120)) + " for " + name);
+    label.append(make("span", "", one(inner.title ?? key, 120) + (needed.has(key) || found.element.type === "checkbox" ? "" : " (may be left out)")), found.element);
+    found.element.setAttribute("aria-label", plain(one(inner.title ?? key, 120)) + " for " + name);
     if (inner.description) label.append(make("small", "dim", one(inner.description, 400)));
     wrong.setAttribute("role", "alert");
     form.append(label, wrong);
-    fields.set(key, made);
+    fields.set(key, found);
     wrongs.set(key, wrong);
   }
   const read = () => {

@@ -75,7 +75,7 @@ async function showContents(path) {
   const found = await ask(path + "contents?limit=" + listed.contents);
   return (/** @type {any} */ facts) => {
     write(facts, found.contents.length ? (found.more ? "more than " : "") + several(found.contents.length, "result")
-      + " stored whole, of this run and its sub-agents" : "Nothing is stored: only results of more than 1,000 characters are.");
+      + " stored whole, of this run and its sub-agents" : "Nothing is stored: only long results are, by default those of more than 1,000 characters.");
     drawKept("contents", found.contents, found.more, (content) => ({ id: content.content_id, type: content.source,
       size: count(content.length), line: content.url || content.source_type, version: content.kept,
       facts: [content.format, several(content.length, "character"), "kept in: " + content.kept, content.url, "run " + content.run_id, clock(content.at)],
