@@ -58,10 +58,13 @@ export async function more() {
 const scroller = () => matchMedia("(max-width: 50rem)").matches ? document.scrollingElement : $("main");
 
 /** Whether the end is looked at, so that it stays in sight while stretches are filled and more is said. */
-let following = false;
+let following = false, above = 0, height = 0;
 document.addEventListener("scroll", () => {
-  const box = scroller();
-  following = !$("panel-conversation").hidden && box.scrollTop > 0 && box.scrollHeight - box.scrollTop - box.clientHeight < 120;
+  const box = scroller(), up = box.scrollTop < above && box.scrollHeight === height; // by somebody: what is filled changes the height
+  const end = box.scrollTop > 0 && box.scrollHeight - box.scrollTop - box.clientHeight < 120;
+  following = !$("panel-conversation").hidden && (end || (following && !up));
+  above = box.scrollTop;
+  height = box.scrollHeight;
 }, { capture: true, passive: true });
 $("entries").addEventListener("click", () => { following = false; }, true); // what is unfolded is to be read from its beginning
 new ResizeObserver(() => { if (following && !$("panel-conversation").hidden) toEnd(); }).observe($("panel-conversation"));
