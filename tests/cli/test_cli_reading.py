@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -63,6 +65,21 @@ def test_a_run_is_not_called_interrupted_while_its_database_is_owned(made: Path,
 
     anyio.run(look)
     assert not any(run["live"] for run in invoke("ps", "--json", "--db", made, home=home).json["runs"])
+
+
+@pytest.mark.parametrize("name", [[RUN], [RUN[-6:]], []])
+def test_a_run_is_found_without_reading_every_other(made: Path, tmp_path: Path, name: list[str]) -> None:
+    """However many there are, also if the record of one of them is damaged."""
+    copy = tmp_path / "damaged.db"
+    shutil.copy(made, copy)
+    with closing(sqlite3.connect(copy)) as database:
+        database.execute("UPDATE runs SET task = 'another' WHERE run_id = ?", [OTHER])
+        if not name:  # the newest is the one that is left
+            database.execute("UPDATE runs SET parent_id = 'nobody' WHERE run_id = ?", [OTHER])
+        database.commit()
+    for words in ("ledger", "content ls"):
+        result = invoke(*words.split(), *name, "--db", copy, home=tmp_path)
+        assert result.code == 0, result.err
 
 
 def test_ps_without_any_database_says_how_to_begin(tmp_path: Path) -> None:

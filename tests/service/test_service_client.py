@@ -123,7 +123,9 @@ def test_runs_are_found_however_many_came_after_them(
                 await service.get(f"/runs/{run_id}/result?wait=20")
             assert await client.newest_resumable() == "first-1"
             assert await find_in_service(client, "rst-") == "first-1"
-            assert await find_in_service(client, None) == "later-4"
+            made = await client.start("clerk", "x")
+            assert await find_in_service(client, made) == await find_in_service(client, made[:-1]) == made
+            assert await find_in_service(client, None) == made
             assert await find_in_service(client, "none") is None
             with pytest.raises(RunNotFound, match="fits more than one run"):
                 await find_in_service(client, "-1")

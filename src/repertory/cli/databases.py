@@ -9,8 +9,9 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from repertory._ids import is_made
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.options import At
 from repertory.cli.output import NothingThere, count, say
@@ -18,12 +19,14 @@ from repertory.errors import ConfigurationError, JournalLocked, RunError, RunNot
 
 if TYPE_CHECKING:
     from repertory.record import Journal, RunRow
+    from repertory.record.records import RunState
     from repertory.service.client import ServiceClient
     from repertory.service.places import Place
     from repertory.service.sources import RunSource
 
 VARIABLE = "REPERTORY_DB"
 COMPANY = "company.toml"  # the file of a company, unless another is named
+_UNFINISHED: Final[tuple[RunState, ...]] = ("queued", "running", "waiting", "paused", "failed", "stopped")
 
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
@@ -189,8 +192,10 @@ async def open_run(
     async def find(path: Database, journal: Journal) -> RunRow | None:
         if newest and len(databases_to_read(db)) > 1 and is_owned(path):
             return None
-        rows = await journal.read_runs()
-        return find_run([row for row in rows if row.state != "done"] if newest else rows, run_id)
+        if newest:
+            left = await journal.read_runs(states=_UNFINISHED)
+            return next((row for row in reversed(left) if row.started.parent_id is None), None)
+        return await find_run(journal, run_id)
 
     def missing(where: str) -> str:
         if newest:
@@ -212,10 +217,10 @@ def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) ->
     return anyio.run(read)
 
 
-def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow | None:
+async def find_run(journal: Journal, run_id: str | None) -> RunRow | None:
     """The run with an id, or with a part of it; None if there is none. Raises ``RunNotFound`` if several fit."""
-    found = find_id([(row.started.run_id, row.started.parent_id) for row in rows], run_id)
-    return next((row for row in rows if row.started.run_id == found), None)
+    found = find_id(await journal.read_ids(run_id or ""), run_id)
+    return None if found is None else await journal.read_run(found)
 
 
 def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | None:
@@ -382,7 +387,12 @@ async def ask_service_of(run_id: str, at: At) -> AsyncGenerator[tuple[ServiceCli
 
 async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:
     """The whole id of a run of a service; None if there is none. Raises ``RunNotFound`` if several fit."""
-    return await client.newest_root() if run_id is None else find_id(await client.list_ids(), run_id)
+    if run_id is None:
+        return await client.newest_root()
+    with suppress(RunNotFound):
+        if is_made(run_id) and (await client.read_run(run_id)).run.id == run_id:
+            return run_id
+    return find_id(await client.list_ids(), run_id)
 
 
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:

@@ -146,7 +146,7 @@ async def _database(path: Database | None, deep: bool) -> Check:
             if damage:
                 advice = "restore it from a backup; undamaged runs can still be read"
                 return make_check(name, f"{path} is damaged: {'; '.join(damage)}", advice, fail=True)
-            runs = len(await journal.read_runs())
+            runs = len(await journal.read_ids())
     except RepertoryError as error:
         return make_check(name, str(error), fail=True)
     whole = ", and all of it is intact" if damage is not None else "; --deep checks files only" if deep else ""

@@ -59,7 +59,7 @@ async def _open_scope(
             return next(iter(known), None)
         if name in known:
             return name
-        row = find_run(await journal.read_runs(), name)
+        row = await find_run(journal, name)
         if row is not None and row.started.scope_id in known:
             return row.started.scope_id
         fitting = [scope_id for scope_id in known if name is not None and name in scope_id]
@@ -100,10 +100,11 @@ async def ls(
         raise ConfigurationError("--all lists the scopes of all runs; leave RUN or --all out")
     view: MemoryView | None = None
     async with _open_scope(run_id, db, everything=everything) as (path, journal, scope_id):
-        agents = {row.started.run_id: row.started.agent for row in await journal.read_runs()}
         if not everything:
             view = await read_memory(journal, scope_id, limit=limit)
-        scopes = await read_scopes(journal, None if view is None else view.scope.owner)
+        owner = None if view is None else view.scope.owner
+        agents = {row.started.run_id: row.started.agent for row in await journal.read_runs(below=owner)}
+        scopes = await read_scopes(journal, owner)
 
     def show(screen: Console) -> None:
         rows = [
