@@ -14,7 +14,8 @@ from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, Result, in_a
 
 import repertory as rp
 from repertory.cli import reading
-from repertory.record import open_journal
+from repertory.record import RunStarted, open_journal
+from repertory.record.records import RunStateChanged
 from repertory.service.sources import RecordSource
 from repertory.testing import FunctionModel, ScriptedModel, call
 
@@ -37,6 +38,29 @@ def test_ps_all_shows_the_tree_with_figures(made: Path, home: Path) -> None:
     assert "750" in lines[1]
     assert "$0.0030" in lines[1]
     assert lines[2].startswith("└ .0badc0de")
+
+
+def test_lists_of_runs_stay_short_however_many_have_ended(tmp_path: Path) -> None:
+    """Of a thousand and more, all that have not ended are listed; all others only if that is asked for."""
+    path = tmp_path / "many.db"
+
+    async def fill() -> None:
+        async with open_journal(path, durability="process") as journal:
+            for number in range(1_003):
+                run_id, at = f"run-{number}", float(number)
+                journal.submit([RunStarted(run_id=run_id, agent="a", task="Go.", at=at)])
+                if number not in (1, 1_000):
+                    journal.submit([RunStateChanged(run_id=run_id, state="done", at=at)])
+            await journal.write([])
+
+    anyio.run(fill)
+    listed = invoke("ps", "--json", "--db", path, home=tmp_path).json
+    assert ([run["id"] for run in listed["runs"]], listed["more"]) == (["run-1", "run-1000"], 2)
+    everything = invoke("ps", "-a", "--json", "--db", path, home=tmp_path).json
+    assert (len(everything["runs"]), everything["more"]) == (1_003, 0)
+    welcome = invoke(home=tmp_path, env={"REPERTORY_DB": str(path)}).out
+    assert "many.db: 1,003 runs, 0 in progress, 2 not finished." in welcome
+    assert "2 older runs left out" in invoke("top", "--db", path, home=tmp_path).out
 
 
 def test_ps_json_is_one_object_with_every_run(made: Path, home: Path) -> None:

@@ -29,6 +29,7 @@ from repertory.cli.databases import (
 from repertory.cli.options import AS_JSON, At, option
 from repertory.cli.sections import COMMANDS
 from repertory.errors import RepertoryError
+from repertory.service.requests import MAX_TREES
 
 if TYPE_CHECKING:
     from repertory.service.places import Place
@@ -62,10 +63,10 @@ async def ps(
     Tokens are summed over all prompts. A run that no process works on any more is shown as interrupted; resume it to
     continue.
     """
-    named = named_database(at.db) is not None
+    named, limit = named_database(at.db) is not None, sys.maxsize if everything else MAX_TREES
     try:
         async with open_source(at, quiet=as_json) as source:
-            database, place, found = source.database, source.place, await source.list_runs()
+            database, place, found = source.database, source.place, await source.list_runs(limit)
     except output.NothingThere:
         if named:
             raise
@@ -75,7 +76,7 @@ async def ps(
     def show(screen: Console) -> None:
         if shown:
             output.show(screen, runs_table(shown, screen.width))
-        hint = _hint(found, shown, place, db_option(database if named else None))
+        hint = _hint(found, shown, place, db_option(database if named else None), everything=everything)
         if hint:
             output.write(f"\n{hint}" if shown else hint)
 
@@ -92,13 +93,13 @@ def unfinished_trees(runs: Sequence[RunView]) -> list[RunView]:
     return [run for run in runs if run.id in kept]
 
 
-def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: str) -> str:
+def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: str, *, everything: bool) -> str:
     """A suggestion for what to do next; "" if the table is enough."""
     resumable = [run.id for run in shown if run.resumable]
     if resumable:
         return f"Continue with: repertory resume {resumable[-1]}{where}"
     if shown:
-        return ""
+        return f"{output.count(found.more, 'older run')} left out." if found.more and everything else ""
     begin = f" Start one: repertory start AGENT TASK{where}." if place is not None else ""
     ended = sum(run.parent_id is None for run in found.runs) + found.more
     if not ended:
@@ -217,7 +218,7 @@ def welcome() -> None:
         older = 0 if place is not None else len(databases_to_read(None)) - 1
         more = f"; {output.count(older, 'older database')} beside it" if older else ""
         served = "" if place is None else f"A service listens at {place}. "
-        counts = f"{output.count(len(roots), 'run')}, {going} in progress, {len(left)} not finished"
+        counts = f"{output.count(len(roots) + found.more, 'run')}, {going} in progress, {len(left)} not finished"
         facts, commands = f"{served}{database}: {counts}{more}.", (*_LOOK, *_BEGIN)
         if place is not None:
             commands = (*_SERVED, *_LOOK)

@@ -82,6 +82,8 @@ def _facts(glance: _Glance, before: _Glance | None) -> str:
         facts.append("1 call waits" if glance.waiting == 1 else f"{glance.waiting} calls wait")
     facts.append(f"{output.tokens(sum(each.tokens_seen for each in figures))} tokens")
     facts.append(output.dollars(sum(each.cost for each in figures)))
+    if glance.found.more:
+        facts.append(f"{output.count(glance.found.more, 'older run')} left out")
     events = f"{glance.found.seq:,} events"
     if before is not None:
         events += f", {(glance.found.seq - before.found.seq) / max(0.001, glance.at - before.at):.1f}/s"

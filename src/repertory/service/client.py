@@ -30,7 +30,7 @@ from repertory.llm.retry import asked_delay
 from repertory.runs.streaming import Piece
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.places import Place
-from repertory.service.requests import MAX_TREES
+from repertory.service.requests import MAX_TREES, UNFINISHED
 from repertory.service.tokens import default_token_file, read_token
 from repertory.service.views import (
     Accepted,
@@ -52,7 +52,6 @@ T = TypeVar("T")
 GREETING: Final = 4.0  # seconds until a service must say who it is: that needs only its event loop
 ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for a service that hangs
 WHOLE: Final = 60.0  # seconds for what is put together from a whole record, once the service has shown that it answers
-_UNFINISHED: Final = "queued,running,waiting,paused,interrupted"
 REDELIVERY: Final = 35.0  # seconds; the webhook has fifteen to answer, as it has for the attempt before
 SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which sends one every 15
 _ERRORS: Final[Mapping[int, type[RepertoryError]]] = {
@@ -105,7 +104,7 @@ class ServiceClient:
 
     async def newest_resumable(self) -> str | None:
         """The id of the newest run that ``resume`` continues, or a paused one below it; None if there is none."""
-        async with aclosing(self._pages(f"&state={_UNFINISHED},failed,stopped")) as pages:
+        async with aclosing(self._pages(f"&state={UNFINISHED},failed,stopped")) as pages:
             async for page in pages:
                 for run in reversed(page):
                     if run.resumable or run.state == "paused":
@@ -123,14 +122,16 @@ class ServiceClient:
             before = f"&before={_part(found.next)}"
 
     async def list_runs(self, limit: int = MAX_TREES) -> RunList:
-        """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures."""
-        path = f"/runs?figures=yes&limit={limit}"
+        """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures.
+
+        A service lists no more than ``MAX_TREES`` of each.
+        """
+        path = f"/runs?figures=yes&limit={min(limit, MAX_TREES)}"
         found = await self._ask("GET", path, RunList)
-        if found.next is not None:
-            older = await self._ask("GET", f"{path}&state={_UNFINISHED}&before={_part(found.next)}", RunList)
-            more = found.more - sum(run.parent_id is None for run in older.runs)
-            found = msgspec.structs.replace(found, runs=[*older.runs, *found.runs], more=more)
-        return found
+        if found.next is None:
+            return found
+        older = f"{path}&state={UNFINISHED}&before={_part(found.next)}"
+        return found.with_older(await self._ask("GET", older, RunList))
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""

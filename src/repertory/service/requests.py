@@ -16,6 +16,8 @@ _BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _INT64: Final = 10**18 - 1
 
 STATES: Final = (*get_args(RunState), "interrupted")
+UNFINISHED: Final = "queued,running,waiting,paused,interrupted"
+"""The states of runs that have not ended, as a query names them."""
 _STATES: Final = "|".join(STATES)
 
 # Blank texts are not refused here but where they are used, with a specific message.
