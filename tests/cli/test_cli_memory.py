@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +239,14 @@ def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], code: int, said
     assert (result.code, result.out) == (code, "")
     assert result.err.count("\n") == 1
     assert said in result.err
+
+
+def test_a_scope_is_found_without_reading_every_other(mine: Path, home: Path) -> None:
+    """However many there are, also if the record of one of them is damaged."""
+    with closing(sqlite3.connect(mine)) as database, database:
+        database.execute("UPDATE scopes SET at = 1 WHERE mode = 'isolated'")
+    for name in ([], [ROOT], [ROOT[-6:]]):
+        assert "The plan is yellow" in look(mine, "show", "plan", *name, home=home).out
 
 
 def test_a_run_without_a_memory_is_said(made: Path, home: Path) -> None:

@@ -84,6 +84,8 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         assert await journal.read_content("c-1") == stored
         assert await journal.read_contents("run-1") == [msgspec.structs.replace(stored, body="")]
         assert await journal.read_scopes() == [records["ScopeOpened"]]
+        scope_id = records["ScopeOpened"].scope_id
+        assert [await journal.read_scope_ids(part) for part in ("", scope_id, "none%")] == [[scope_id], [scope_id], []]
         assert await journal.read_items(["s"]) == [records["ItemWritten"]]
         assert await journal.read_merge("s") == records["ScopeMerged"]
         assert await journal.read_settled() == {"s": records["ScheduleSettled"]}

@@ -54,15 +54,14 @@ async def _open_scope(
     """
 
     async def find(_path: Database, journal: Journal) -> str | None:
-        known = [scope.scope_id for scope in await journal.read_scopes()]
         if everything:
-            return next(iter(known), None)
-        if name in known:
+            return next(iter(await journal.read_scope_ids()), None)
+        fitting = await journal.read_scope_ids(name) if name else []
+        if name in fitting:
             return name
         row = await find_run(journal, name)
-        if row is not None and row.started.scope_id in known:
+        if row is not None and await journal.read_scope(row.started.scope_id):
             return row.started.scope_id
-        fitting = [scope_id for scope_id in known if name is not None and name in scope_id]
         if len(fitting) > 1:
             raise RunNotFound(f"{name!r} fits more than one scope; give more of the id: {', '.join(fitting[:4])}")
         return next(iter(fitting), None)

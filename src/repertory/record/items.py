@@ -160,6 +160,10 @@ class ItemReads(Reads):
             return await self._records(ScopeOpened, "ORDER BY t.seq")
         return await self._records(ScopeOpened, f"WHERE {of_tree('t.owner')} ORDER BY t.seq", owner, owner, owner)
 
+    async def read_scope_ids(self, part: str = "") -> list[str]:
+        """The ids of memory scopes that contain a text, in the order in which they were opened."""
+        return await self._ids("scopes", "SELECT scope_id FROM scopes WHERE instr(scope_id, ?) > 0 ORDER BY seq", part)
+
     async def read_scope(self, scope_id: str) -> list[ScopeOpened]:
         """A scope and then its ancestors, nearest first; [] if there is no scope with this id."""
         above = """WITH RECURSIVE above (id, parent_id, depth) AS (
