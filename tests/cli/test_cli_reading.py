@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +15,7 @@ from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, Result, in_a
 
 import repertory as rp
 from repertory.cli import reading
-from repertory.record import RunStarted, open_journal
+from repertory.record import EventLogged, RunStarted, open_journal
 from repertory.record.records import RunStateChanged
 from repertory.service.sources import RecordSource
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -61,6 +62,28 @@ def test_lists_of_runs_stay_short_however_many_have_ended(tmp_path: Path) -> Non
     welcome = invoke(home=tmp_path, env={"REPERTORY_DB": str(path)}).out
     assert "many.db: 1,003 runs, 0 in progress, 2 not finished." in welcome
     assert "2 older runs left out" in invoke("top", "--db", path, home=tmp_path).out
+
+
+def test_the_last_events_are_shown_without_reading_all(made: Path, tmp_path: Path) -> None:
+    """Of all runs, however much has happened in them, also if the record of an early event is damaged."""
+    path = Path(shutil.copy(made, tmp_path / "long.db"))
+
+    async def fill() -> None:
+        async with open_journal(path, durability="process") as journal:
+            for number in range(1_100):  # two in a hundred have a line
+                said: dict[str, Any] = {"view_tokens": 1, "record_tokens": 1}
+                kind, said = ("IterationStarted", said) if number % 50 else ("UserSaid", {"text": str(number)})
+                journal.submit([EventLogged(run_id=OTHER, type=kind, body=said, at=float(number))])
+            await journal.write([])
+
+    anyio.run(fill)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE events SET at = 7 WHERE seq = (SELECT min(seq) FROM events)")
+    for lines, first in ((3, 950), (12, 500)):
+        shown = invoke("logs", "-a", "-n", str(lines), "--db", path, home=tmp_path).out.splitlines()
+        assert [line.split()[-1] for line in shown] == [str(number) for number in range(first, 1_100, 50)]
+    assert len(invoke("logs", "-a", "-n", "20", "--json", "--db", path, home=tmp_path).out.splitlines()) == 20
+    assert invoke("logs", "-a", "--db", path, home=tmp_path).code == 78
 
 
 def test_ps_json_is_one_object_with_every_run(made: Path, home: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 import msgspec
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 # Our systemd unit restarts a service after 2 s; an orderly end takes up to 10 s, and opening a large record a bit more.
 _RECONNECT: Final = 60.0
 _AGAIN: Final = 0.5  # seconds between two attempts
+
+Line: TypeAlias = tuple[EventView, str, str]
+"""An event, the name of its agent and its line; "" if there is nothing to say."""
 
 RECONNECT = option(
     "--reconnect SECONDS",
@@ -75,9 +79,7 @@ async def logs(
         scribe = Scribe(source, found)
         seq = (await source.list_runs(0)).seq  # later events are followed
         is_live = found is None or (await source.read_run(found)).run.live
-        past = [event for event in await scribe.read_past() if event.seq <= seq and scribe.is_ours(event)]
-        told = [await scribe.take(event) for event in past]
-        for line in [line for line in told if as_json or line[2]][-lines:]:
+        for line in await scribe.read_past(seq, lines, every=as_json):
             write(*line)
         if not follow or not is_live:
             return
@@ -253,18 +255,36 @@ class Scribe:
             await back.wait()
         return gone.is_set()
 
-    async def read_past(self) -> list[EventView]:
-        """The past events of the runs, in order."""
+    async def read_past(self, upto: int, lines: int, *, every: bool) -> list[Line]:
+        """Take in the events up to a number.
+
+        Args:
+            upto: The number.
+            lines: How many of the last lines are wanted; 0 for all. Of all runs, no more events are read than needed.
+            every: Whether events of which there is nothing to say count, too.
+        """
         ids: Sequence[str | None] = [None]
-        if self.root is not None:  # not from a list of all runs, which leaves out old ones
+        if self.root is not None:
             ids = [node.run.id for node in nodes_of((await self.source.read_run(self.root)).tree)]
-        found: list[EventView] = []
-        for run_id in ids:
-            after = 0
-            while page := await self.source.read_events(run_id, after=after):
-                found += page
-                after = page[-1].seq
-        return sorted(found, key=attrgetter("seq"))
+        elif not lines:
+            self._agents = {run.id: run.agent for run in (await self.source.list_runs(sys.maxsize)).runs}
+        least = sys.maxsize if self.root is not None or not lines else lines
+        while True:
+            events = [event for run_id in ids for event in await self._read_last(run_id, upto, least)]
+            self._progress = Progress()
+            told = [await self.take(event) for event in sorted(events, key=attrgetter("seq")) if self.is_ours(event)]
+            said = [line for line in told if every or line[2]]
+            if len(said) >= lines or len(events) < least:
+                return said[-lines:]
+            least *= 4
+
+    async def _read_last(self, run_id: str | None, upto: int, least: int) -> list[EventView]:
+        pages: list[list[EventView]] = []
+        count, before = 0, upto + 1
+        while count < least and (page := await self.source.read_events(run_id, before=before)):
+            pages.append(page)
+            count, before = count + len(page), page[0].seq
+        return [event for page in reversed(pages) for event in page]
 
     async def agent_of(self, event: EventView) -> str:
         """The name of an event's agent; "" if its run was removed."""
@@ -277,7 +297,7 @@ class Scribe:
                 return ""
         return self._agents[event.run_id]
 
-    async def take(self, view: EventView) -> tuple[EventView, str, str]:
+    async def take(self, view: EventView) -> Line:
         """Take in an event; returns it with the name of its agent and its line."""
         agent = await self.agent_of(view)
         event = event_of(view, agent=agent)

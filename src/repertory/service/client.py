@@ -165,9 +165,10 @@ class ServiceClient:
         """The tool calls that wait for an approval or for their result, oldest first."""
         return (await self._ask("GET", "/approvals", Waiting)).waiting
 
-    async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
-        """The next recorded events of a run, or of all runs; an empty list means there are no more."""
-        return await self._ask("GET", f"{_events_of(run_id)}?follow=no&after={after}", list[EventView])
+    async def read_events(self, run_id: str | None, *, after: int = 0, before: int | None = None) -> list[EventView]:
+        """The next recorded events of a run, or of all runs, or the last ones before a number; [] if there are none."""
+        which = f"follow=no&after={after}&before={before or 0}"
+        return await self._ask("GET", f"{_events_of(run_id)}?{which}", list[EventView])
 
     async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
         """Events of a run, or of all runs, after a number, as they happen. Ends when the service does."""

@@ -95,9 +95,9 @@ class RecordSource:
                 found += calls.list()
         return sorted(found, key=lambda call: call.since)
 
-    async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
-        """The next recorded events of a run, or of all runs; an empty list means there are no more."""
-        events = await self.journal.read_events(run_id, after=after, limit=_PAGE)
+    async def read_events(self, run_id: str | None, *, after: int = 0, before: int | None = None) -> list[EventView]:
+        """The next recorded events of a run, or of all runs, or the last ones before a number; [] if there are none."""
+        events = await self.journal.read_events(run_id, after=after, before=before, limit=_PAGE)
         return [event_view(seq, event) for seq, event in events]
 
     async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
