@@ -6,7 +6,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -218,25 +218,24 @@ def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) ->
 
 
 async def find_run(journal: Journal, run_id: str | None) -> RunRow | None:
-    """The run with an id, or with a part of it; None if there is none. Raises ``RunNotFound`` if several fit."""
-    found = find_id(await journal.read_ids(run_id or ""), run_id)
-    return None if found is None else await journal.read_run(found)
-
-
-def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | None:
-    """The whole id for a part of one; None if there is none.
-
-    Args:
-        ids: The ids of the runs, each with its parent's, oldest first.
-        part: The id, or any part of it; None for the newest root.
+    """The run with an id, or with a part of it; without one the newest root. None if there is none.
 
     Raises:
         RunNotFound: Several runs fit that are not in one tree.
     """
-    if part is None:
-        return next((run_id for run_id, parent_id in reversed(ids) if parent_id is None), None)
+    from repertory.record.run_lists import RootFilter
+
+    if run_id is None:
+        roots, _ = await journal.read_roots(RootFilter(), 1)
+        return await journal.read_run(roots[0]) if roots else None
+    found = _find_id(await journal.read_ids(run_id), run_id)
+    return None if found is None else await journal.read_run(found)
+
+
+def _find_id(ids: Iterable[str], part: str) -> str | None:
+    """The whole id for a part of one; None if there is none. Raises as ``find_run``."""
     # The ids of sub-agents start with the root's, so a part of that fits the whole tree. "" fits nothing.
-    fitting = sorted((run_id for run_id, _ in ids if part and part in run_id), key=len)
+    fitting = sorted((run_id for run_id in ids if part and part in run_id), key=len)
     others = [other for other in fitting if not other.startswith(fitting[0])]
     if others and fitting[0] != part:
         listed = ", ".join([fitting[0], *others][:4])
@@ -392,7 +391,7 @@ async def find_in_service(client: ServiceClient, run_id: str | None) -> str | No
     with suppress(RunNotFound):
         if is_made(run_id) and (await client.read_run(run_id)).run.id == run_id:
             return run_id
-    return find_id(await client.list_ids(), run_id)
+    return _find_id(await client.list_ids(), run_id)
 
 
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:

@@ -155,10 +155,10 @@ class RunReads(Reads):
             values += states
         return await self._read_runs(f"WHERE {' AND '.join(conditions)}" if conditions else "", *values)
 
-    async def read_ids(self, part: str = "") -> list[tuple[str, str | None]]:
-        """The ids of runs that contain a text, each with its parent's, in the order in which they were started."""
-        sql = "SELECT run_id, parent_id FROM runs WHERE instr(run_id, ?) > 0 ORDER BY seq"
-        return await self._rows(tuple[str, str | None], "runs", sql, part)
+    async def read_ids(self, part: str = "") -> list[str]:
+        """The ids of runs that contain a text, in order."""
+        # In the order of their index, which is then all that is read.
+        return await self._ids("runs", "SELECT run_id FROM runs WHERE instr(run_id, ?) > 0 ORDER BY run_id", part)
 
     async def read_tree(self, run_id: str) -> list[str]:
         """The ids of a run and of all runs below it, in the order in which they were started."""

@@ -91,11 +91,10 @@ class ServiceClient:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    async def list_ids(self) -> list[tuple[str, str | None]]:
-        """The ids of all runs, each with its parent's, oldest first."""
+    async def list_ids(self) -> list[str]:
+        """The ids of all runs."""
         async with aclosing(self._pages()) as pages:
-            newest_first = [page async for page in pages]
-        return [(run.id, run.parent_id) for page in reversed(newest_first) for run in page]
+            return [run.id async for page in pages for run in page]
 
     async def newest_root(self) -> str | None:
         """The id of the newest root; None if there are no runs."""
