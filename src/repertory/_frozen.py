@@ -16,7 +16,9 @@ from repertory.errors import RecordRefused
 
 Json: TypeAlias = dict[str, Any]
 
-_DEEPEST: Final = 1_000  # levels; Python's own readers and writers of JSON give up at about as many
+# Levels of nesting in a value. On Python 3.11, readers and writers of JSON take one of 1,000 frames for each level; the
+# other frames are left to the code that calls them, which may have more of them when it reads than when it wrote.
+_DEEPEST: Final = 500
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:

@@ -18,6 +18,7 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalClosed, JournalUnreadable, RecordRefused, RunNotFound
 from repertory.llm import Text, ToolResult, ToolUse
+from repertory.llm.messages import Json
 from repertory.llm.model import Usage
 from repertory.record import EventLogged, Journal, ToolCallRow
 from repertory.record.entries import Part, Retrieved
@@ -237,6 +238,27 @@ def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
         for part in ("run-02", "half \udc80", ""):  # a program names a run by its whole id
             with pytest.raises(RunNotFound, match=re.escape(f"no run has the id {part!r}")):
                 await journal.read_run(part)
+
+    check(body)
+
+
+def test_what_is_nested_deep_can_be_read_wherever_it_was_written(check: Check) -> None:
+    """Also by a caller with hundreds of frames: Python 3.11 takes one for each level. Or else it is refused."""
+
+    def nested(levels: int) -> Json:
+        value: Json = {}
+        for _ in range(levels - 1):
+            value = {"a": value}
+        return value
+
+    async def body(journal: Journal) -> None:
+        async def read(frames: int) -> list[tuple[int, EventLogged]]:
+            return await (read(frames - 1) if frames else journal.read_events("run-1"))
+
+        await journal.write([EventLogged(run_id="run-1", type="x", body=nested(500), at=1.0)])
+        assert [event.body for _, event in await read(300)] == [nested(500)]
+        with pytest.raises(RecordRefused, match="more than 500 levels"):
+            EventLogged(run_id="run-1", type="x", body=nested(501), at=1.0)
 
     check(body)
 

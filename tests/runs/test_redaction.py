@@ -188,15 +188,21 @@ async def test_what_holds_a_secret_is_safe_to_repeat_after_a_restart(
     assert [entry.kind for entry in entries].count("user-input") == 1
 
 
-async def test_what_is_too_deep_to_look_through_is_refused_and_its_tool_run_once(
+async def test_what_is_nested_deep_is_looked_through_or_refused_and_its_tool_run_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A result becomes an error of its call; a run of which it is an option does not begin."""
+    """All that can be kept; else a result becomes an error of its call, and a run of which it is an option ends."""
     monkeypatch.setenv(NAME, SECRET)
     ran: list[str] = []
-    deep: dict[str, Any] = {}
-    for _ in range(990):  # what is recorded may have 1,000 levels; the stack has less room
-        deep = {"a": deep}
+
+    def nested(levels: int) -> dict[str, Any]:
+        value: dict[str, Any] = {"a": SECRET}
+        for level in range(levels - 1):
+            value = {"a": value if level % 2 else [value]}
+        return value
+
+    assert SECRET not in str(Redactor([NAME])(nested(330)))  # 495 levels with the lists
+    deep = nested(400)
 
     @rp.tool(effect="pure")
     async def look() -> rp.ToolOutput:
@@ -206,7 +212,7 @@ async def test_what_is_too_deep_to_look_through_is_refused_and_its_tool_run_once
 
     agent = rp.Agent("clerk", tools=[look], model=ScriptedModel([call("look"), "Done."]))
     async with rp.open_supervisor(redact=[NAME]) as supervisor:
-        with pytest.raises(RecordRefused, match="too deep"):
+        with pytest.raises(RecordRefused, match="more than 500 levels"):
             await supervisor.spawn(agent, "Try.", options=deep)
         run = await supervisor.spawn(agent, "Try.")
         assert await run.wait_result() == "Done."

@@ -8,16 +8,20 @@ gives the same JSON object, also for block types that do not exist yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from operator import is_not
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory import _frozen
 
 Role: TypeAlias = Literal["user", "assistant"]
 Json: TypeAlias = dict[str, Any]
+
+# An answer may come nested deeper than what is kept of it; see ``repertory.views.answers``.
+freeze_fields = partial(_frozen.freeze_fields, deepest=1_000)
 
 
 class Text(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,9 +17,6 @@ from repertory.record.records import ScopeMode, ScopeOpened
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-# Levels of nesting in a value. JSON readers and writers take one of Python's 1,000 frames for each level; the other
-# frames are left to the code that calls them.
-_DEEPEST: Final = 500
 
 
 class Pending(Generic[T]):
@@ -98,7 +95,7 @@ class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
     if_position: int | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "content", "metadata", sequences=("tags", "related_to"), deepest=_DEEPEST)
+        freeze_fields(self, "content", "metadata", sequences=("tags", "related_to"))
         # Here, as a message to another machine is encoded before the actor sees it.
         if not isinstance(self.content, BYTES):
             check_json("content", self.content)

@@ -90,12 +90,13 @@ class Redactor:
             changed = {name: new for name, old in fields.items() if (new := self._walk(old)) is not old}
             return msgspec.structs.replace(value, **changed) if changed else value
         if isinstance(value, dict):
-            pairs = [(self._walk(key), self._walk(item)) for key, item in value.items()]
+            # With map, as a comprehension would take a second frame for each level on Python 3.11.
+            pairs = [*zip(map(self._walk, value), map(self._walk, value.values()), strict=True)]
             if all(key in value and value[key] is item for key, item in pairs):
                 return value
             return freeze(dict(pairs)) if isinstance(value, FrozenDict) else dict(pairs)
         if isinstance(value, list | tuple):
-            items = [self._walk(item) for item in value]
+            items = [*map(self._walk, value)]
             if all(new is old for new, old in zip(items, value, strict=True)):
                 return value
             if isinstance(value, tuple):

@@ -19,6 +19,7 @@ import msgspec
 
 from repertory._choices import check_type
 from repertory._error_texts import leaves_of, safe_str
+from repertory._frozen import freeze
 from repertory._log import Log
 from repertory.actors.scheduler import is_being_cancelled
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
@@ -51,6 +52,7 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
             raised: cancellation, ``KeyboardInterrupt`` and the like.
     """
     try:
+        freeze(arguments)  # raises if they are nested too deep to be recorded
         values = read_arguments(tool, arguments)
         digest = context.arguments_digest or arguments_digest(tool.name, arguments)
     except ToolRetry as error:
