@@ -326,7 +326,7 @@ def test_ledger_shows_where_a_tool_went_wrong(tmp_path: Path, home: Path) -> Non
     agent = rp.Agent("a", tools=[divide])
     rp.run_sync(agent, "task", path=path, model=ScriptedModel([call("divide", number=1), "told"]))
     short, whole = (invoke("ledger", *more, "--db", path, home=home).out for more in ((), ("--full",)))
-    assert "ZeroDivisionError: integer division" in short
+    assert "ZeroDivisionError: " in short
     assert "Traceback" not in short
     assert "what the tool raised:\nTraceback (most recent call last):" in whole
     assert "in divide\n    return number // 0" in whole
