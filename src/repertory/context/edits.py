@@ -165,12 +165,9 @@ class Editor:
             if entry.position < first:
                 continue
             if rules.expiration_mode == "remove":
-                text = removal_of(entry, rules)
-                was = view.plan.tokens_of(entry)
-                call_id, tokens = entry.tool_call_id or "", text_tokens(text)
-                edits.append(
-                    RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=tokens, was_tokens=was)
-                )
+                at, call_id, text = entry.position, entry.tool_call_id or "", removal_of(entry, rules)
+                tokens, was = text_tokens(text), view.plan.tokens_of(entry)
+                edits.append(RemoveResult(position=at, call_id=call_id, text=text, tokens=tokens, was_tokens=was))
             elif view.policy.stubs:
                 edits.extend(worthwhile([self.shorten(view, entry, "expired", rules)]))
         return edits

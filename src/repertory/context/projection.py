@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from repertory.context.plan import ExpandEntry, RemoveResult, Shown, StubResult
+from repertory.context.plan import RemoveResult, Shown, StubResult
 from repertory.llm.messages import Block, RawBlock, RedactedThinking, Text, Thinking, ToolResult, ToolUse, text_of
 from repertory.record.entries import Entry
 
@@ -36,15 +36,10 @@ def verbatim(entry: Entry, *, signed: bool) -> tuple[Block, ...]:
 
 def replacement(entry: Entry, shown: Shown) -> tuple[Block, ...] | None:
     """Return what a plan shows instead of an entry; None if it shows the entry as it is in the ledger."""
-    match shown:
-        case StubResult(text=text):
-            return sendable(_with_content(block, text) for block in entry.content)
-        case RemoveResult(text=text):
-            return sendable([Text(text)])
-        case ExpandEntry(content=tuple() as content):
-            return sendable(_with_content(block, content) for block in entry.content)
-        case _:
-            return None
+    if isinstance(shown, RemoveResult):
+        return sendable([Text(shown.text)])
+    content = shown.text if isinstance(shown, StubResult) else shown.content
+    return None if content is None else sendable(_with_content(block, content) for block in entry.content)
 
 
 def without_removed(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> tuple[Block, ...]:
