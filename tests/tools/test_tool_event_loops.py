@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import pytest
 import trio
 
@@ -89,6 +90,23 @@ async def test_a_plain_function_that_needs_an_event_loop_says_so(caplog: pytest.
     )
     assert "make fetch an async function, or call asyncio.run(…) in it" in caplog.text
     assert (await call_tool(fetch_by_itself)).text == "fetched"
+
+
+@pytest.mark.parametrize("inner", ["trio", "asyncio"])
+def test_a_plain_function_may_run_an_event_loop_of_its_own(run_async: Any, inner: str) -> None:
+    """The program's own loop runs in another thread, whichever library either is of."""
+
+    @tool
+    def fetch() -> str:
+        """Fetch."""
+        anyio.run(anyio.sleep, 0, backend=inner)
+        asyncio.run(anyio.sleep(0))
+        return "fetched"
+
+    async def call() -> str:
+        return (await call_tool(fetch)).text
+
+    assert run_async(call) == "fetched"
 
 
 async def test_other_errors_of_the_same_types_stay_what_they_are() -> None:

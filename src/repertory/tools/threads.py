@@ -17,6 +17,7 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 from anyio.lowlevel import EventLoopToken, RunVar, current_token
+from sniffio import current_async_library_cvar
 
 T = TypeVar("T")
 
@@ -110,6 +111,7 @@ async def run_in_thread(function: Callable[[], T], *, name: str = "repertory too
     await threads.acquire_on_behalf_of(place)
     left_behind, finished, loop = threading.Event(), anyio.Event(), current_token()
     context = copy_context()
+    context.run(current_async_library_cvar.set, None)  # no event loop runs in that thread; it may run its own
     context.run(_left_behind.set, left_behind)
     context.run(_loop.set, loop)
     results: list[T] = []
