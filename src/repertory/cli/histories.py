@@ -52,7 +52,7 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
     Its record, memory and contents are deleted; copies that other runs have stay. Its id cannot be used again.
     """
     from repertory.record import open_journal
-    from repertory.supervisor.forking import check_removable
+    from repertory.supervisor.live_runs import check_over
 
     async with open_source_of(run_id, at) as (source, found):
         if found != run_id:
@@ -61,7 +61,7 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
             await source.remove(run_id)
             return
     async with open_journal(source.path) as journal:
-        check_removable(await journal.read_run(run_id))
+        check_over(await journal.read_run(run_id), "remove")
         await journal.remove_run(run_id, at=time.time())
 
 

@@ -104,19 +104,15 @@ class Ends:
                 pass  # it ends together with the killed run above it
             elif live.started.parent_id is None or (live.parent is None and not (live.stop_asked or live.overdue)):
                 await self.end_run(live, live.end_of_killed())  # it may be resumed, or its lead on another machine
-            else:
-                await self._end_branch(live)
+            else:  # for good, with those below it: the run above it is told, and continues
+                await self._close_calls(live)
+                await self.end_run(live, live.end_of_killed())
         except JournalError as error:
             for other in {*self._runs.by_id.values(), live}:  # none of them can be recorded any more
                 if not other.ended.is_set():
                     other.lost = error
                     other.set_ended()
             raise
-
-    async def _end_branch(self, live: LiveRun) -> None:
-        """End a killed run and those below it for good: the run above it is told, and continues."""
-        await self._close_calls(live)
-        await self.end_run(live, live.end_of_killed())
 
     async def _close_calls(self, live: LiveRun) -> None:
         """Give the open calls of a run and of those below it, which nobody will continue, a result."""

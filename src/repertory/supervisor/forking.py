@@ -46,6 +46,7 @@ from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import RunForked, to_record
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
+from repertory.supervisor.live_runs import check_over, check_root
 from repertory.supervisor.recovery import stopped_records
 from repertory.supervisor.runtime import Runtime
 
@@ -89,7 +90,7 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
     journal = runtime.shared.journal
     row = await journal.read_run(run_id)
     origin = row.started
-    _check_root(origin)  # before its agent is loaded: a sub-agent's run may not say where its agent is defined
+    check_root(origin, "fork")  # before its agent is loaded: a sub-agent's run may not say where its agent is defined
     agent = agent_of(origin, agent)
     runtime.check(agent, origin)
     if origin.has_context and context is None:
@@ -160,20 +161,11 @@ async def _remove(runtime: Runtime, run_id: str) -> None:
         row = await runtime.runs.read_run(run_id)
         if row is None:
             raise RunNotFound(f"run {run_id} was removed meanwhile")
-        check_removable(row)
+        check_over(row, "remove")
         await runtime.runs.wait_ending(run_id)
         if runtime.runs.find(run_id) is not None:
             raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")
         await runtime.shared.journal.remove_run(run_id, at=runtime.shared.clock())
-
-
-def check_removable(row: RunRow) -> None:
-    """Raise ``RunError`` for a run that has not ended, or is below another."""
-    run_id = row.started.run_id
-    if row.started.parent_id is not None:
-        raise RunError(f"run {run_id} belongs to {row.started.parent_id}; remove that one")
-    if row.state not in FINAL_STATES:
-        raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is removed")
 
 
 async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: str, at: float) -> list[Record]:
@@ -193,7 +185,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     if await journal.was_removed(new_id):
         raise RunExists(f"run {new_id} was there and has been removed; give the new run another id")
     origin = row.started
-    _check_root(origin)
+    check_root(origin, "fork")
     numbered = await journal.read_records(EntryAppended, origin.run_id)
     entries = [record.entry for _, record in numbered]
     last = _last_whole(entries)
@@ -261,11 +253,6 @@ async def _past_of(journal: Journal, started: RunStarted, upto: int) -> RunStart
             break
         started = (await journal.read_run(started.origin)).started
     return started
-
-
-def _check_root(origin: RunStarted) -> None:
-    if origin.parent_id is not None:
-        raise RunError(f"run {origin.run_id} belongs to {origin.parent_id}; fork that one")
 
 
 def _is_of_its_past(record: Record, upto: int) -> bool:

@@ -15,14 +15,15 @@ import anyio
 from repertory._ids import root_of
 from repertory.context import decode_decision
 from repertory.context.plan import PinEntry, UnpinEntry
-from repertory.errors import JournalError, RunError
+from repertory.errors import JournalError
 from repertory.memory.documents import document_of
 from repertory.memory.sources import without_sources
 from repertory.record.contents import StoredBody
 from repertory.record.journal import Journal
-from repertory.record.records import FINAL_STATES, DecisionMade, PayloadChanged
+from repertory.record.records import DecisionMade, PayloadChanged
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
+from repertory.supervisor.live_runs import check_over
 
 CLEANING: Final = 300.0  # seconds; a content is deleted within five minutes of its expiry
 
@@ -85,11 +86,7 @@ class Retention:
 
     async def of_run(self, run_id: str) -> list[StoredBody]:
         """What ``clean_run`` would delete; ``run_id`` is the full id. Raises the same errors."""
-        row = await self._journal.read_run(run_id)
-        if row.started.parent_id is not None:
-            raise RunError(f"run {run_id} belongs to {row.started.parent_id}; clean that one")
-        if row.state not in FINAL_STATES:
-            raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is cleaned")
+        check_over(await self._journal.read_run(run_id), "clean")
         return await self._journal.read_bodies(run_id)
 
     async def _delete(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:

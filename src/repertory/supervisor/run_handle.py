@@ -8,17 +8,16 @@ from typing import Any, Generic, cast
 
 import anyio.lowlevel
 
-from repertory._choices import check_pattern, check_text, check_type, check_value, show
-from repertory._ids import new_id, unit_of
+from repertory._choices import check_pattern, check_text, check_type, check_value
+from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
 from repertory.errors import RunError, RunFailed, RunStopped
-from repertory.loop.open_calls import open_calls
 from repertory.loop.outside import decide, give_result
 from repertory.memory import Memory
 from repertory.memory.documents import Path
 from repertory.memory.payload import Payload
 from repertory.record import RunStatistics
-from repertory.record.records import RunRow, RunState, SummaryStored
+from repertory.record.records import RunState, SummaryStored
 from repertory.runs.event_hub import EventReader
 from repertory.runs.events import Event
 from repertory.runs.inbox import Said
@@ -27,6 +26,7 @@ from repertory.runs.payloads import changes_of
 from repertory.runs.streaming import StreamReader
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.supervisor.asking import say
+from repertory.supervisor.call_owners import owner_of
 from repertory.supervisor.runtime import Runtime
 from repertory.views.listing import ViewEntry, list_view
 from repertory.views.results import answer_to, read_result, result_form
@@ -107,11 +107,11 @@ class Run(Generic[ResultT]):
             ConfigurationError: The changed arguments do not fit the tool.
         """
         check_value("Run.approve", (call_id, by), tuple[str, str])
-        check_type(
-            "Run.approve: arguments", arguments, Mapping | None, "a mapping by name, or None for those asked for"
-        )
+        words = "a mapping by name, or None for those asked for"
+        check_type("Run.approve: arguments", arguments, Mapping | None, words)
         changed = None if arguments is None else dict(arguments)
-        await decide(await self._owner_of(call_id), call_id, allowed=True, arguments=changed, reason="", by=by)
+        run = await owner_of(self._runtime, self._live, call_id)
+        await decide(run, call_id, allowed=True, arguments=changed, reason="", by=by)
 
     async def deny(self, call_id: str, reason: str, *, by: str = "") -> None:
         """Deny a waiting tool call of this run or of one below it; the model is told why. Otherwise as ``approve``.
@@ -127,7 +127,8 @@ class Run(Generic[ResultT]):
         """
         check_text("a reason", reason)
         check_value("Run.deny", (call_id, by), tuple[str, str])
-        await decide(await self._owner_of(call_id), call_id, allowed=False, arguments=None, reason=reason, by=by)
+        run = await owner_of(self._runtime, self._live, call_id)
+        await decide(run, call_id, allowed=False, arguments=None, reason=reason, by=by)
 
     async def give_result(self, call_id: str, result: Any, *, is_error: bool = False) -> None:
         """Give the result of a tool call, of this run or of one below it, that waits for it; see ``ResultLater``.
@@ -146,48 +147,7 @@ class Run(Generic[ResultT]):
                 that was asked for.
         """
         check_value("Run.give_result", (call_id, is_error), tuple[str, bool])
-        await give_result(await self._owner_of(call_id), call_id, result, is_error=is_error)
-
-    async def _owner_of(self, call_id: str) -> LiveRun:
-        """The run that has a call: this one, or the only one below it that has it; rather one whose call still waits.
-
-        The ids are the servers' own, and those of some servers differ only within a run.
-        """
-        runs = [live for live in self._here.tree() if live.waits.knows(call_id)]
-        waiting = {call.run_id for call in self.waiting(tree=True) if call.call_id == call_id}
-        runs = [live for live in runs if live.run_id in waiting] or runs
-        if not runs and self._live.resumed:
-            runs = await self._taken_up_with(call_id)
-        if self._live in runs or not runs:
-            return self._live
-        if len(runs) > 1:
-            names = ", ".join(live.run_id for live in runs)
-            raise RunError(f"several runs have a call {show(call_id)}: {names}; say it to one, supervisor.run(run_id)")
-        return runs[0]
-
-    async def _taken_up_with(self, call_id: str) -> list[LiveRun]:
-        """The runs below it that have an open call on record, once their leads have taken them up again.
-
-        Raises:
-            RunError: It has no loop yet that would do so.
-        """
-        journal, found = self._live.shared.journal, list[LiveRun]()
-        for row in await journal.read_runs(states=["running", "waiting", "paused", "stopped"], below=self.id):
-            entries = [] if row.cancelled else await journal.read_entries(row.started.run_id)
-            if all(call.use.id != call_id for call in open_calls(entries, ())):
-                continue
-            while (live := self._runtime.runs.find(row.started.run_id)) is None and self._will_take_up(row):
-                if self._live.ref is None:
-                    raise RunError(f"run {self.id} is {self.state}; the calls of those below it wait once it continues")
-                await self._live.wait_for_change()
-            found += [] if live is None else [live]
-        return found
-
-    def _will_take_up(self, row: RunRow) -> bool:
-        """Whether an unfinished run on record below this one may still be taken up by its lead."""
-        lead = self._runtime.runs.find(row.started.parent_id or "")
-        left_out = lead is not None and lead.agent.member(row.started.agent) is None
-        return not (self._live.is_ending or left_out) and unit_of(row.started.run_id) == unit_of(self.id)
+        await give_result(await owner_of(self._runtime, self._live, call_id), call_id, result, is_error=is_error)
 
     @property
     def is_ending(self) -> bool:

@@ -26,6 +26,7 @@ from repertory.runs.payloads import check_payloads
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.shortening import ResultPolicy
 from repertory.supervisor.forking import Fork, fork, remove
+from repertory.supervisor.live_runs import check_root
 from repertory.supervisor.queue import QueuedRun
 from repertory.supervisor.quotas import Quotas, check_bounds, check_client
 from repertory.supervisor.relay import RemoteRun
@@ -246,8 +247,7 @@ class Supervisor:
 
     async def _resume(self, row: RunRow, agent: Agent[Any] | None, context: Any) -> LiveRun:
         runtime, started = self._runtime, row.started
-        if started.parent_id is not None:
-            raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
+        check_root(started, "resume")
         if (live := runtime.runs.find(started.run_id)) is not None:
             if agent is not None and agent.digest != live.agent.digest:
                 raise RunError(
