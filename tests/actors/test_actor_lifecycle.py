@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any, cast
 
@@ -9,8 +10,10 @@ import anyio
 import pytest
 import trio
 from actor_cast import Add, AddSlowly, Boom, Crash, Hold, Hooked, Note, Player, Sleep
+from outcome import Outcome
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from patience import PATIENCE
 from repertory.actors import ActorContext, ActorRef, StopReason, Supervision, handler, open_system
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
@@ -750,3 +753,24 @@ def test_wait_stopped_of_a_system_waits_for_all(run_async: Any) -> None:
             assert system.statistics().spawned == 3
 
     run_async(main)
+
+
+def test_a_system_runs_where_trio_is_the_guest_of_asyncio() -> None:
+    """Both loops run in the thread then: its tasks are trio's, and were put to sleep with asyncio's futures."""
+
+    async def main() -> None:
+        with trio.fail_after(2 * PATIENCE):
+            async with open_system() as system:
+                ref = system.spawn(Player)
+                assert await ref.ask(Add(1), reply_timeout=PATIENCE) == 1
+                assert await ref.ask(AddSlowly(2), reply_timeout=PATIENCE) == 3
+
+    async def host() -> None:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Outcome[None]] = loop.create_future()
+        trio.lowlevel.start_guest_run(
+            main, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=ended.set_result
+        )
+        (await ended).unwrap()
+
+    asyncio.run(host())

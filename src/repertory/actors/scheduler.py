@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+import sys
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -106,12 +107,9 @@ Scheduler: TypeAlias = _TrioScheduler | _AsyncioScheduler
 
 
 def current_scheduler() -> Scheduler:
-    """The scheduler of the running event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _TrioScheduler()
-    return _AsyncioScheduler()
+    """The scheduler of the current task. Where trio is the guest of an asyncio loop, both of them run."""
+    trio = sys.modules.get("trio")
+    return _TrioScheduler() if trio is not None and trio.lowlevel.in_trio_task() else _AsyncioScheduler()
 
 
 def is_being_cancelled() -> bool:
