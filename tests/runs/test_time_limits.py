@@ -247,4 +247,5 @@ async def test_a_limit_that_is_near_is_told_once_by_the_run_whose_limit_it_is(au
     assert {alert.agent for alert in alerts} == {"lead"}
     assert [alert.metric for alert in alerts] == ["limits.tool_calls", "limits.seconds"]
     assert alerts[0].reason == "8 of 10 are used, 80% (limits.tool_calls)"
+    assert alerts[1].reason == "108 s of 130 s are used, 83% (limits.seconds)"
     assert math.isclose(alerts[0].value, 0.8)

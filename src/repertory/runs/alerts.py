@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
 from repertory._choices import check_number
 from repertory.record import RunStatistics
+
+_WRITTEN: Final = {"cost": "${:,.4f}", "seconds": "{:,.0f} s"}
+"""How an amount of a limit is written, with its unit; any other is a number of what the limit is called."""
 
 
 class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +107,8 @@ def crossings(
     near = thresholds.limit_share
     for name, (now, bound) in used.items() if near is not None else ():
         if near is not None and now >= near * bound:
-            reason = f"{now:,.10g} of {bound:,.10g} are used, {now / bound:.0%} (limits.{name})"
+            words = _WRITTEN.get(name, "{:,.10g}")
+            reason = f"{words.format(now)} of {words.format(bound)} are used, {now / bound:.0%} (limits.{name})"
             found.append(Crossing(f"limits.{name}", now / bound, near, reason))
     return found
 
