@@ -391,6 +391,35 @@ async def test_an_error_without_words_is_told_by_its_name() -> None:
             await run.wait_result()
 
 
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_the_errors_of_the_callers_own_tasks_are_in_the_callers_own_group_alone(backend: Any) -> None:
+    """A program's tasks stand in its task group; those of the supervisor are none of its business."""
+
+    async def fail() -> None:
+        raise ValueError("mine")
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=ScriptedModel([])), anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        rp.run(main, backend=backend)
+    assert [repr(error) for error in caught.value.exceptions] == ["ValueError('mine')"]
+
+
+@pytest.mark.parametrize("others", [[], [ValueError("mine")]])
+def test_ctrl_c_ends_a_program_with_a_keyboard_interrupt(others: list[Exception]) -> None:
+    """On trio, too, where it comes in a group for each open task group; what else failed is its cause."""
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=ScriptedModel([])), anyio.create_task_group():
+            raise BaseExceptionGroup("of a task group", [KeyboardInterrupt(), *others])
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        rp.run(main, backend="trio")
+    assert (caught.value.__cause__ is not None) == bool(others)
+
+
 def test_run_sync_answers_from_plain_code() -> None:
     """A script needs no event loop of its own."""
     assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."])) == "Gone."

@@ -221,14 +221,15 @@ async def open_supervisor(
             finally:
                 runtime.close()
     except BaseExceptionGroup as group:
-        # These are the groups of our own task groups; the caller's own error is raised without a group.
+        # These are the groups of our own task groups; the caller's own error, or group, is raised without them.
         leaves = leaves_of(group)
-        if errors and leaves == errors:
+        journal_failed = all(isinstance(leaf, JournalError) for leaf in leaves)
+        if errors and (leaves == errors or (not journal_failed and leaves == leaves_of(errors[0]))):
             raise errors[0] from errors[0].__cause__
         if all(isinstance(leaf, KeyboardInterrupt | SystemExit) for leaf in leaves):  # wherever it struck
             raise leaves[0] from None
         # All runs fail with their journal, one after the other, and cancel the caller: report that failure once.
-        if not all(isinstance(leaf, JournalError) for leaf in leaves):
+        if not journal_failed:
             raise
         of_it = (JournalError, anyio.get_cancelled_exc_class())
         if all(isinstance(leaf, of_it) for error in errors for leaf in leaves_of(error)):
@@ -297,6 +298,7 @@ def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None =
     Raises:
         ConfigurationError: There is no such event loop; one already runs in this thread; or ``main`` is a coroutine,
             not a function.
+        KeyboardInterrupt: Ctrl-C was pressed; trio's groups around it are taken off.
     """
     if inspect.iscoroutine(main):
         main.close()
@@ -309,7 +311,13 @@ def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None =
     named = backend or os.environ.get("REPERTORY_BACKEND") or "trio"
     check_choice("backend, or REPERTORY_BACKEND", named, Backend)
     options = {"use_uvloop": True} if uvloop else {}
-    return anyio.run(main, *args, backend=named, backend_options=options)
+    try:
+        return anyio.run(main, *args, backend=named, backend_options=options)
+    except BaseExceptionGroup as group:
+        pressed, others = group.split(KeyboardInterrupt)
+        if pressed is None:
+            raise
+        raise KeyboardInterrupt from others
 
 
 def _is_in_a_loop() -> bool:
