@@ -98,6 +98,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
     """An agent's definition: instructions, tools, team and policies. A supervisor can spawn it any number of times.
 
     A run of an ``Agent[Report]`` returns a ``Report``; an agent without ``output`` is an ``Agent[str]``.
+    ``msgspec.structs.replace(agent, limits=…)`` makes a copy with another field, for one run.
 
     Attributes:
         name: The agent's name: a letter, then letters, digits, ``_`` and ``-``, at most 64 characters.
