@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 from browser import Browser, needs_browser, open_page
+from company_kit import COMPANY, Company
 from hostile_agents import ALL, WORDS
 from page_company import LONG, make_company
 from test_service_process import Served
@@ -446,6 +448,32 @@ def test_a_number_of_nineteen_digits_is_shown_and_allowed_as_it_is(short: Path, 
         go(browser, run_id)
         state_is(browser, "done")
         assert "paid bob 1234567890123456789" in browser.run("document.querySelector('#answer').textContent")
+
+
+def test_a_run_is_taken_out_of_the_queue(short: Path, browser: Browser) -> None:
+    """It had no buttons: whoever had started one too many could only wait until it began."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    company = Company(short, COMPANY.replace('socket = "s"', f"port = {port}"))
+    company.variables["XDG_STATE_HOME"] = str(short / "state")
+    said = company.run("up", "--detach")
+    try:
+        link = re.search(r"http://\S+", said.stdout + said.stderr)
+        assert link is not None, said
+        browser.open(link[0])
+        browser.wait_for("document.querySelector('#link').textContent === 'live'")
+        post(browser, "/runs", {"agent": "clerk", "task": "First."})
+        go(browser, post(browser, "/runs", {"agent": "clerk", "task": "Second."})["id"])
+        state_is(browser, "queued")
+        assert not browser.run("document.querySelector('#say').hidden")
+        for name, state in (("Pause", "paused"), ("Resume", "queued"), ("Stop", "stopped")):
+            buttons = f"[...document.querySelectorAll('#actions button')].filter((it) => it.textContent === '{name}')"
+            browser.wait_for(f"{buttons}.length")
+            browser.run(f"{buttons}[0].click()")
+            state_is(browser, state)
+    finally:
+        assert company.command("down", "--now")[0] == 0
 
 
 def test_a_run_is_steered_and_spoken_to(short: Path, browser: Browser) -> None:

@@ -159,13 +159,13 @@ export function drawFacts() {
 
 /** What can be done with a run in its state, by name, with the path that does it. @param {any} run */
 function actionsOf(run) {
-  const going = isGoing(run), root = run.parent_id === null, final = FINAL.includes(run.state);
+  const root = run.parent_id === null, final = FINAL.includes(run.state);
   return [
-    { name: "Pause", there: going && run.state !== "paused", path: "/pause", words: ["pause", run.id] },
+    { name: "Pause", there: run.live && run.state !== "paused", path: "/pause", words: ["pause", run.id] },
     { name: "Resume", there: run.resumable && !final, path: "/resume", words: ["resume", run.id] },
     { name: "Retry", there: run.resumable && final, path: "/retry", words: ["resume", run.id] },
-    { name: "Stop", there: going, path: "/stop", words: ["stop", run.id] },
-    { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "Its calls in progress are abandoned." },
+    { name: "Stop", there: run.live, path: "/stop", words: ["stop", run.id] },
+    { name: "Kill", there: run.live, path: "/kill", words: ["kill", run.id], sure: "Its calls in progress are abandoned." },
     { name: "Fork", there: root && run.iteration > 0, path: "/fork", words: ["fork", run.id], opens: true },
     { name: "Rewind", there: root && run.iteration > 0, path: "/rewind", words: ["rewind", run.id, "--iteration", String(run.iteration)], opens: true },
     { name: "Remove", there: root && final, path: "", words: ["rm", run.id], remove: true, sure: "This run, its sub-agents and everything on record of them are removed for good." },
@@ -176,7 +176,7 @@ function actionsOf(run) {
 function drawActions(run) {
   const actions = actionsOf(run);
   keyed($("actions"), state.readOnly ? [] : actions, (action) => action.name, (action) => button(action.name, () => attempt(() => act(action.name)), "act"), () => {});
-  show($("say"), !state.readOnly && (isGoing(run) || (FINAL.includes(run.state) && run.parent_id === null)));
+  show($("say"), !state.readOnly && (run.live || (FINAL.includes(run.state) && run.parent_id === null)));
   const commands = [["inspect", run.id], ["stats", run.id, "--tree"], ["logs", "-f", run.id], ["attach", run.id], ...actions.map((action) => action.words)];
   keyed($("commands"), commands.map((words) => command(...words)), (line) => line, copyable, () => {});
 }

@@ -73,10 +73,10 @@ export function groupOf(run) {
 }
 
 /** How long a run has been going, in seconds, by the clock of the service. @param {Run} run */
-export const age = (run) => (run.live && !FINAL.includes(run.state) ? Date.now() / 1000 + state.ahead : run.updated_at) - run.started_at;
+export const age = (run) => (run.live ? Date.now() / 1000 + state.ahead : run.updated_at) - run.started_at;
 
-/** Whether this service runs it now. @param {Run} run */
-export const isGoing = (run) => run.live && !FINAL.includes(run.state) && run.state !== "queued";
+/** Whether this service runs it now; one that is queued is live, but does not go yet. @param {Run} run */
+export const isGoing = (run) => run.live && run.state !== "queued";
 
 /** What a run's state is called. @param {Run} run */
 export const stateWord = (run) => state.waiting.some((call) => call.run_id === run.id) ? "needs you" : run.state;
