@@ -15,7 +15,7 @@ import anyio
 import repertory as rp
 from repertory.errors import ModelAuthenticationError
 from repertory.llm.messages import Image, Text, ToolResult, text_of
-from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, TextDelta
+from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, TextDelta, ThinkingDelta
 from repertory.testing import FunctionModel, call
 
 FOLDER = Path(os.environ.get("SERVE_FOLDER", "."))
@@ -193,15 +193,16 @@ async def _lead(request: ModelRequest) -> object:
 
 
 class _Speaking(FunctionModel):
-    """Says half of its answer, the rest when there is a file ``go``, and is done when there is a file ``end``."""
+    """Thinks, says half of its answer when there is a file ``say``, the rest at ``go``, and is done at ``end``."""
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
     ) -> ModelResponse:
         """The answer, after its pieces."""
-        for piece, then in (("One.\n\n" * 60, "go"), ("Two.\n\n" * 60, "end")):
+        pieces = (ThinkingDelta("Well …"), TextDelta("One.\n\n" * 60), TextDelta("Two.\n\n" * 60))
+        for piece, then in zip(pieces, ("say", "go", "end"), strict=True):
             if on_event is not None:
-                on_event(TextDelta(piece))
+                on_event(piece)
             while not (FOLDER / then).exists():
                 await anyio.sleep(0.01)
         return await super().complete(request)

@@ -504,7 +504,9 @@ def test_what_a_model_says_is_read_along(short: Path, browser: Browser) -> None:
     said = "document.querySelector('#speaks').textContent.includes('{}')"
     with serving(short, browser, "--agent", "page_company:speaker"):
         go(browser, post(browser, "/runs", {"agent": "speaker", "task": "Speak."})["id"])
-        browser.wait_for(said.format("One."))
+        browser.wait_for("document.querySelector('#speaks em').textContent === 'thinking…'")
+        (short / "say").touch()
+        browser.wait_for(f"{said.format('One.')} && !{said.format('thinking')}")
         browser.wait_for(f"{AT_END} || (document.querySelector('main').scrollTop = 1e6, false)")
         (short / "go").touch()
         browser.wait_for(f"{said.format('Two.')} && {AT_END}")

@@ -108,7 +108,8 @@ export function readAlong(id, hear) {
       if (piece.iteration !== spoken || piece.piece === "StreamRestarted") speaker.text = "";
       spoken = piece.iteration;
       if (piece.piece === "TextStreamed") speaker.text += piece.text;
-      hear(speaker.text);
+      const doing = piece.piece === "ThinkingStreamed" ? "*thinking…*" : piece.piece === "ToolCallStreamed" ? "*calls `" + piece.tool + "`…*" : "";
+      hear([speaker.text, doing].filter(Boolean).join("\n\n"));
     };
     stream.addEventListener("end", () => speaker.stop());
     return free;

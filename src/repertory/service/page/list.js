@@ -46,7 +46,7 @@ export function startList(chosen, again) {
 
 /** @param {Run} run @param {string[]} words */
 const fits = (run, words) => {
-  const text = (run.agent + " " + run.id + " " + run.task + " " + run.state + " " + run.model + " " + (run.error || "")).toLowerCase();
+  const text = (run.agent + " " + run.id + " " + run.task + " " + run.state + " " + run.client + " " + run.model + " " + (run.error || "")).toLowerCase();
   return words.every((word) => text.includes(word));
 };
 

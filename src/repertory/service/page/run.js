@@ -154,7 +154,7 @@ function drawFigures(own, all) {
 export function drawFacts() {
   if (!detail) return;
   const run = detail.run, queued = detail.queue && "position " + detail.queue.position + " in the queue: " + detail.queue.reason;
-  write($("facts"), [queued, run.machine && "on " + run.machine, run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
+  write($("facts"), [queued, run.machine && "on " + run.machine, run.client && "client " + run.client, run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
 }
 
 /** What can be done with a run in its state, by name, with the path that does it. @param {any} run */

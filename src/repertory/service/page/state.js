@@ -9,7 +9,7 @@ import { parseExact } from "./format.js";
  *   cost_seen: number, view_tokens: number, record_tokens: number }} Figures
  * @typedef {{ id: string, parent_id: string | null, depth: number, agent: string, model: string, task: string, state: string,
  *   live: boolean, resumable: boolean, iteration: number, started_at: number, updated_at: number, error: string | null, origin?: string | null,
- *   machine: string, result: string | null, figures: Figures, tree: Figures }} Run
+ *   machine: string, client: string, result: string | null, figures: Figures, tree: Figures }} Run
  * @typedef {{ machine_id: string, name: string, labels: string[], lease: number, left: number, draining: boolean,
  *   lost_at: number | null, runs: number }} Machine
  * @typedef {{ run_id: string, agent: string, call_id: string, tool: string, kind: "approval" | "result", arguments: any,
