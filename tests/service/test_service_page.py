@@ -531,10 +531,10 @@ def test_what_is_written_to_a_run_stays_with_it(short: Path, browser: Browser) -
         cut = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         browser.run(f"{box}.value = 'Once more.'")
         browser.call("Network.emulateNetworkConditions", offline=True, **cut)
-        browser.run("document.querySelector('#say').requestSubmit()")
+        browser.run(f"document.querySelector('#say').requestSubmit(); {box}.value = 'And again.'")
         browser.wait_for("document.querySelector('#note').textContent === 'the service does not answer'")
         browser.call("Network.emulateNetworkConditions", offline=False, **cut)
-        assert browser.run(f"{box}.value") == "Once more.", "it was not sent"
+        assert browser.run(f"{box}.value") == "Once more.\nAnd again.", "it was not sent"
 
 
 def test_a_run_is_forked_tried_again_and_removed(short: Path, browser: Browser) -> None:

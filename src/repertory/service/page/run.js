@@ -54,7 +54,8 @@ async function say() {
   if (!text.trim() || !id) return;
   box.value = ""; // at once, so that it is sent once
   await ask(runPath(id, "/messages"), { text }).catch((error) => {
-    if (id === state.chosen) box.value ||= text; else drafts.set(id, text);
+    const back = (/** @type {string} */ since) => [text, since].filter(Boolean).join("\n"); // more may have been written
+    if (id === state.chosen) box.value = back(box.value); else drafts.set(id, back(drafts.get(id) || ""));
     throw error;
   });
   await then.done();
