@@ -572,6 +572,11 @@ def test_a_run_is_forked_tried_again_and_removed(short: Path, browser: Browser) 
         browser.run(press % "Retry")
         browser.wait_for(f"{begun} === 2")
         state_is(browser, "failed")
+        failed = browser.run("document.querySelector('#id').textContent")
+        browser.run(press % "Fork")
+        browser.wait_for(f"{sure}.open")
+        browser.run(f"{sure}.querySelector('.main').click()")  # its first iteration is not complete
+        browser.wait_for(f"!['', {failed!r}].includes(document.querySelector('#id').textContent)")
 
 
 def test_a_run_that_is_too_old_for_the_list_is_forked(short: Path, browser: Browser) -> None:

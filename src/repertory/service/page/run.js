@@ -190,10 +190,10 @@ async function act(name) {
   /** @type {Record<string, unknown>} */
   const body = {};
   if (action.opens) {
-    const from = state.tab === "saw" ? Number($("saw-number").value) : run.iteration;
-    const given = await asked(name, "A new run, copied from this one up to iteration", String(from));
+    const last = name === "Fork" ? "" : String(run.state === "done" ? run.iteration : run.iteration - 1); // the one under way is not complete
+    const given = await asked(name, "A new run, copied from this one up to iteration", state.tab === "saw" ? $("saw-number").value : last);
     if (given === null) return;
-    body.iteration = Number(given);
+    if (given) body.iteration = Number(given);
     const text = $("sure").querySelector("textarea").value.trim();
     if (text) body.text = text;
   } else if (action.sure && await asked(name, action.sure) === null) return;
@@ -215,7 +215,7 @@ function asked(what, question, value) {
   show(text, value !== undefined);
   text.value = "";
   field.value = value ?? "";
-  field.required = value !== undefined;
+  field.required = !!value;
   dialog.returnValue = "";
   dialog.showModal();
   (value === undefined ? no : field).focus(); // Enter alone takes nothing away
