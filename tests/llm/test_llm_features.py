@@ -34,6 +34,8 @@ def test_headers_follow_from_what_a_request_says() -> None:
     assert needed_betas(encode_request(drops)) == ("thinking-binding-controls-2026-08-01",)
     hurries = request(options={"output_config": {"task_budget": {"type": "tokens", "total": 40_000}}, "speed": "fast"})
     assert needed_betas(encode_request(hurries)) == ("task-budgets-2026-03-13", "fast-mode-2026-02-01")
+    tells = request(options={"thinking": {"type": "adaptive", "display": "updates"}})
+    assert needed_betas(encode_request(tells)) == ("thinking-display-updates-2026-08-18",)
 
 
 def test_a_compaction_request_leaves_out_what_the_provider_refuses_on_it_and_nothing_else() -> None:

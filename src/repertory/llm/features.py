@@ -20,7 +20,6 @@ COMPACT = "compact-2026-09-04"
 CONTEXT_EDITING = "context-management-2025-06-27"
 THINKING_CONTROLS = "thinking-binding-controls-2026-08-01"
 TASK_BUDGETS = "task-budgets-2026-03-13"
-FAST_MODE = "fast-mode-2026-02-01"
 
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")  # blocks that call a tool which the provider runs
 
@@ -84,6 +83,7 @@ def needed_betas(body: Json, given: Sequence[str] = ()) -> tuple[str, ...]:
         CONTEXT_EDITING: body.get("context_management") is not None,
         THINKING_CONTROLS: "block_binding" in (body.get("thinking") or {}),
         TASK_BUDGETS: (body.get("output_config") or {}).get("task_budget") is not None,
-        FAST_MODE: body.get("speed") == "fast",  # some models take it without
+        "fast-mode-2026-02-01": body.get("speed") == "fast",  # some models take it without
+        "thinking-display-updates-2026-08-18": (body.get("thinking") or {}).get("display") == "updates",
     }
     return tuple(dict.fromkeys((*given, *compress(needed, needed.values()))))
