@@ -184,6 +184,18 @@ def test_a_list_in_an_answer_is_shown_whole_on_a_terminal(tmp_path: Path) -> Non
     assert lines == ["• 東京 大阪 京都", "  名古屋", "• one"]
 
 
+def test_without_the_source_of_the_standard_library_the_demo_asks_for_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some Pythons have it in a zip archive, or compiled alone; there would be nothing to find."""
+    (tmp_path / "threading.pyc").write_bytes(b"compiled")
+    for library in (tmp_path, tmp_path / "python311.zip"):
+        monkeypatch.setattr(sysconfig, "get_paths", lambda where=library: {"stdlib": str(where)})
+        result = invoke("demo", home=tmp_path)
+        assert (result.code, result.out) == (2, "")
+        assert f"no source of its library in {library}; name a folder: --root DIR" in result.err
+
+
 def test_of_another_folder_the_demo_asks_what_is_in_it(tmp_path: Path) -> None:
     """Not about modules of the standard library, which are not there."""
     folder = tmp_path / "mine"

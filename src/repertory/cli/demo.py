@@ -19,6 +19,7 @@ from repertory.cli.options import How, Shown, argument, option
 from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer, print_outcome
 from repertory.cli.runs import suggest
 from repertory.cli.stats import overview
+from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from repertory.agents import Agent
@@ -87,7 +88,10 @@ def demo(
     """
     from repertory.agents.loading import with_limits
 
-    folder = existing_folder(root or Path(sysconfig.get_paths()["stdlib"]))
+    library = Path(sysconfig.get_paths()["stdlib"])
+    if root is None and not (library / "threading.py").is_file():  # it is zipped, or compiled alone
+        raise ConfigurationError(f"this Python has no source of its library in {library}; name a folder: --root DIR")
+    folder = existing_folder(root or library)
     chosen = _model(how.model)
     deny = NOT_SHOWN if root is None else ()
     options = options_with({"deny": list(deny)}, folder, how)
