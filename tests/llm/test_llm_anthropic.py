@@ -170,6 +170,25 @@ def test_betas_and_options_reach_the_server(run_async: RunAsync) -> None:
     run_async(main)
 
 
+def test_a_beta_from_the_environment_is_sent_beside_those_that_a_request_needs(
+    run_async: RunAsync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a feature that was asked for there would be gone from the run's first summary on."""
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "Anthropic-Beta: mine-2026-01-01,compact-2026-09-04")
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            model = client(server)
+            await model.complete(request())
+            await model.complete(request(betas=("other-2026-01-01",), options={"context_management": {"edits": []}}))
+            await model.aclose()
+            first, second = (exchange.headers["anthropic-beta"] for exchange in server.exchanges)
+            assert first == "mine-2026-01-01,compact-2026-09-04"
+            assert second == "other-2026-01-01,mine-2026-01-01,compact-2026-09-04,context-management-2025-06-27"
+
+    run_async(main)
+
+
 def test_a_local_server_needs_no_key(run_async: RunAsync, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a base URL and no key no authentication is sent at all, and the environment's is used where it is set."""
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):

@@ -282,7 +282,10 @@ class AnthropicModel:
             body["thinking"] = {"type": "adaptive", **(self._thinking or {}), **given}
         secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
         url = public_address(str(client.base_url))
-        return _Call(client, Place(url, request.model, url != _API, secrets), body, needed_betas(body, request.betas))
+        # From ANTHROPIC_CUSTOM_HEADERS, which a header of the request's own would replace.
+        custom = [str(value) for name, value in client.default_headers.items() if name.lower() == "anthropic-beta"]
+        betas = [*request.betas, *(beta.strip() for value in custom for beta in value.split(","))]
+        return _Call(client, Place(url, request.model, url != _API, secrets), body, needed_betas(body, betas))
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
         import httpx2

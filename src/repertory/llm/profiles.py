@@ -7,6 +7,7 @@ for the prices alone.
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -154,12 +155,7 @@ def _claude(
     )
 
 
-def _claude_4_5(name: str, prices: Prices, *, minimum: int) -> ModelProfile:
-    return _claude(
-        name, prices, minimum=minimum, window=200_000, max_output=64_000, chars_per_token=3.6, compacts=False
-    )
-
-
+_claude_4_5 = partial(_claude, window=200_000, max_output=64_000, chars_per_token=3.6, compacts=False)
 _OPUS = _prices(5, 25, 0.50)
 
 CATALOG: dict[str, ModelProfile] = {
