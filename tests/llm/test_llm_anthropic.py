@@ -757,6 +757,25 @@ async def test_a_request_that_is_no_json_is_refused(value: Any) -> None:
     assert wire.times == []
 
 
+@pytest.mark.parametrize("header", ["X-Api-Key: a-gateways-key-0123", "authorization: Bearer a-gateways-key-0123"])
+def test_a_key_from_a_header_of_the_environment_is_not_shown(
+    run_async: RunAsync, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    """Where a gateway wants its own, and sends it back."""
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", header)
+
+    async def main() -> None:
+        refusal = Refuse(401, "authentication_error", "no: a-gateways-key-0123", {})
+        async with open_messages_server(answering(), faults=[refusal]) as server:
+            model = AnthropicModel(NAME, base_url=server.url)
+            with pytest.raises(ModelAuthenticationError, match=r"no: \*\*\* \["):
+                await model.complete(request())
+            await model.aclose()
+            assert "a-gateways-key-0123" in str(server.exchanges[0].headers)
+
+    run_async(main)
+
+
 def test_a_client_that_cannot_be_made_is_an_error_of_the_configuration() -> None:
     """A bad proxy is found by the HTTP client, with errors of its own. (What the SDK half made warns when deleted.)"""
     code = (

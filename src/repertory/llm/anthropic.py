@@ -280,11 +280,12 @@ class AnthropicModel:
             body["thinking"] = self._thinking
         elif given is not None and "type" not in given:  # it says only what to do with earlier thinking
             body["thinking"] = {"type": "adaptive", **(self._thinking or {}), **given}
-        secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
         url = public_address(str(client.base_url))
-        # From ANTHROPIC_CUSTOM_HEADERS, which a header of the request's own would replace.
-        custom = [str(value) for name, value in client.default_headers.items() if name.lower() == "anthropic-beta"]
-        betas = [*request.betas, *(beta.strip() for value in custom for beta in value.split(","))]
+        # With those of ANTHROPIC_CUSTOM_HEADERS: a request's own betas would replace its betas, and it may hold a key.
+        headers = {name.lower(): text for name, text in client.default_headers.items() if isinstance(text, str)}
+        betas = [*request.betas, *filter(None, map(str.strip, headers.get("anthropic-beta", "").split(",")))]
+        keys = [client.api_key, client.auth_token, *map(headers.get, ("x-api-key", "authorization"))]
+        secrets = tuple(key.removeprefix("Bearer ") for key in keys if key and len(key) >= 8)
         return _Call(client, Place(url, request.model, url != _API, secrets), body, needed_betas(body, betas))
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
@@ -310,7 +311,8 @@ class AnthropicModel:
             raise ConfigurationError(
                 f"{what}; check the proxy variables, such as HTTPS_PROXY, and SSL_CERT_FILE"
             ) from error
-        has_key = client.api_key or client.auth_token or client.credentials
+        given = "authorization" in map(str.lower, client.default_headers)  # by ANTHROPIC_CUSTOM_HEADERS
+        has_key = given or client.api_key or client.auth_token or client.credentials
         if not has_key and str(client.base_url).rstrip("/") != _API:
             # A local server needs no key, but the SDK sends no request unless told so explicitly.
             client = client.with_options(default_headers={"Authorization": sdk.Omit()})

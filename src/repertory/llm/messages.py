@@ -121,6 +121,7 @@ _FIELDS: dict[str, tuple[type[Any], dict[str, type[Any]]]] = {
     "image": (Image, {"source": dict}),
 }
 KNOWN_TYPES = frozenset(_FIELDS)
+_TEXTUAL = (Text, ToolResult)
 _KINDS = {struct: kind for kind, (struct, _) in _FIELDS.items()}
 _REQUIRED = {
     kind: {field.name for field in msgspec.structs.fields(struct) if field.required}
@@ -179,9 +180,6 @@ def decode_content(content: str | Iterable[Mapping[str, Any]]) -> tuple[Block, .
 def encode_message(message: Message) -> Json:
     """Write one message as the API's JSON object."""
     return {"role": message.role, "content": [*map(encode_block, message.content)]}
-
-
-_TEXTUAL = (Text, ToolResult)
 
 
 def text_of(content: Block | str | Sequence[Block]) -> str:
