@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,16 @@ class Company:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
+        with self.begin(*words) as process, ExitStack() as stack:
+            stack.callback(process.kill)  # if it is not at its end in time
+            said = process.communicate(timeout=PATIENCE)
+        return subprocess.CompletedProcess(process.args, process.returncode, *said)
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Begin a command."""
         command, environment = [sys.executable, "-m", "repertory", *words], {**os.environ, **self.variables}
-        return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the service."""

@@ -7,12 +7,14 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from company_kit import COMPANY, Company, until
 from typer.testing import CliRunner
 
+from patience import PATIENCE
 from repertory.cli.app import app
 from repertory.record.sqlite_file import owner_of
 from repertory.service.company import EXAMPLE
@@ -130,6 +132,20 @@ def test_a_company_whose_file_is_wrong_is_found_until_its_last_run_stands(compan
     company.write("[service")
     code, said = company.command("down")
     assert (code, said.endswith("repertory: ended\n")) == (0, True), said
+
+
+def test_a_company_that_waits_for_its_database_is_ended(company: Company) -> None:
+    """It has no address yet, but holds the lock that stands for its file."""
+    company.write(COMPANY.replace("[service]", '[service]\ndb = "postgresql://u@127.0.0.1:1/x"'))
+    with company.begin("up") as waits, ExitStack() as stack:
+        stack.callback(waits.kill)
+        assert waits.stderr is not None
+        assert "waiting for the database server" in waits.stderr.readline()
+        code, said = company.command("up")
+        assert (code, f"process {waits.pid} opens its database" in said) == (75, True), said
+        code, said = company.command("down")
+        assert (code, said.endswith("repertory: ended\n")) == (0, True), said
+        assert waits.wait(PATIENCE) != 0
 
 
 def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:

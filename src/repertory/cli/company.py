@@ -65,7 +65,8 @@ def down(
     """
     anchor, database = _database(file)
     owner = owner_of(anchor)
-    if owner is None or not owner.words:
+    # Beside a file any command may hold the lock; beside the stand-in for a server, only a service that opens it.
+    if owner is None or (anchor == database and not owner.words):
         output.say(f"no service runs for {file}" + (f"; process {owner.pid} uses {database}" if owner else ""))
         return
     going = 0 if now else _under_way(anchor, database)
@@ -138,12 +139,13 @@ def _serving(file: Path) -> tuple[Path, Database] | None:
 
 
 def _check_alone(file: Path) -> None:
-    anchor, _ = _database(file)
+    anchor, database = _database(file)
     owner, place = owner_of(anchor), service_of(anchor)
-    if owner is not None and place is not None:
+    if owner is not None and (anchor != database or place is not None):
+        does = "opens its database" if place is None else f"serves it at {place}"
         raise JournalLocked(
-            f"{file} is already up: process {owner.pid} serves it at {place}; repertory reload {file} makes it read "
-            f"the file again, repertory down {file} ends it"
+            f"{file} is already up: process {owner.pid} {does}; repertory reload {file} makes it read the file again, "
+            f"repertory down {file} ends it"
         )
 
 
