@@ -223,9 +223,10 @@ def test_a_token_that_others_may_know_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     with pytest.raises(ConfigurationError, match="must be a file"):
         read_or_make_token(tmp_path / "fifo")
-    path.write_text("short")
-    with pytest.raises(ConfigurationError, match="no token of 256 bits"):
-        read_or_make_token(path)
+    for text in ("short", "t" * 64 + "\n" + "t" * 64, "é" * 64):  # the last two could not be sent
+        path.write_text(text)
+        with pytest.raises(ConfigurationError, match="no token of 256 bits"):
+            read_or_make_token(path)
     with pytest.raises(ConfigurationError, match="cannot keep"):
         read_or_make_token(tmp_path / ("x" * 300))
 

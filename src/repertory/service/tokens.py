@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
+from typing import Final
 
 from repertory.errors import ConfigurationError
+
+_TOKEN: Final = re.compile("[!-~]{43,}")  # 256 bits in base 64, without what no header can have
 
 
 def default_token_file() -> Path:
@@ -56,9 +60,9 @@ def read_token(path: Path) -> str:
                     f"{path} must be a file of yours that nobody else can read (mode 0600, not "
                     f"{status.st_mode & 0o7777:04o}); delete it, and the next start makes a new token"
                 )
-            token = file.read(1000).decode("ascii", "replace").strip()
+            token = file.read(1000).decode("latin-1").strip()
     except OSError as error:
         raise ConfigurationError(f"cannot read the token in {path}: {error.strerror}") from error
-    if len(token) < 43:  # 256 bits in base 64
+    if not _TOKEN.fullmatch(token):
         raise ConfigurationError(f"{path} holds no token of 256 bits; delete it, and the next start makes a new one")
     return token
