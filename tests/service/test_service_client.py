@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import httpx2
 import msgspec
 import pytest
 from service_parts import open_client
@@ -125,6 +126,14 @@ def test_runs_are_found_however_many_came_after_them(
             assert await find_in_service(client, "rst-") == "first-1"
             made = await client.start("clerk", "x")
             assert await find_in_service(client, made) == await find_in_service(client, made[:-1]) == made
+            asked: list[str] = []
+
+            async def note(request: httpx2.Request) -> None:
+                asked.append(request.url.path)
+
+            client._http.event_hooks["request"].append(note)
+            assert await find_in_service(client, "first-1") == "first-1"
+            assert asked == ["/runs/first-1/result"]  # a whole id needs no list of thousands
             assert await find_in_service(client, None) == made
             assert await find_in_service(client, "none") is None
             with pytest.raises(RunNotFound, match="fits more than one run"):

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from repertory._ids import is_made
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.options import At
 from repertory.cli.output import NothingThere, count, say
@@ -388,9 +387,8 @@ async def find_in_service(client: ServiceClient, run_id: str | None) -> str | No
     """The whole id of a run of a service; None if there is none. Raises ``RunNotFound`` if several fit."""
     if run_id is None:
         return await client.newest_root()
-    with suppress(RunNotFound):
-        if is_made(run_id) and (await client.read_run(run_id)).run.id == run_id:
-            return run_id
+    if await client.find_id(run_id) == run_id:  # otherwise it is a part, which may fit others, too
+        return run_id
     return _find_id(await client.list_ids(), run_id)
 
 

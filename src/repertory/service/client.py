@@ -38,6 +38,7 @@ from repertory.service.views import (
     Health,
     Reloaded,
     RunDetail,
+    RunEnded,
     RunList,
     RunView,
     ServiceView,
@@ -90,6 +91,15 @@ class ServiceClient:
         return self.service.database
 
     # --- reading ------------------------------------------------------------------------------------------
+
+    async def find_id(self, run_id: str) -> str | None:
+        """The whole id for an unambiguous beginning of it; None if there is none. However many runs there are, it
+        costs one lookup.
+        """
+        try:
+            return (await self._ask("GET", f"/runs/{_part(run_id)}/result", RunEnded)).id
+        except RunNotFound:
+            return None
 
     async def list_ids(self) -> list[str]:
         """The ids of all runs."""
