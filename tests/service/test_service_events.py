@@ -101,6 +101,24 @@ async def test_what_was_said_to_a_run_shows_at_once(short: Path) -> None:
         gate.go.set()
 
 
+def test_a_client_that_knows_more_than_a_restored_journal_hears_what_happens(short: Path, run_async: Any) -> None:
+    """Instead of nothing, until there are as many events again."""
+
+    async def main() -> None:
+        async with open_client(short, Gate(answer_after=1).model) as client:
+            await client.start()
+            seq = (await client.get("/service"))["seq"]
+            async with client.follow("/events", last=10**6) as stream:
+                await stream.block()  # it is connected
+                run_id = await client.start()
+                event = await stream.event()
+                while event["run_id"] != run_id:
+                    event = await stream.event()
+                assert event["seq"] > seq
+
+    run_async(main)
+
+
 def test_silence_is_filled_and_the_end_is_said(short: Path, run_async: Any) -> None:
     """A sign of life now and then shows that the connection lives; at the end the client is told that it is one."""
 
