@@ -42,6 +42,8 @@ RULES: list[tuple[Access, str, str, Headers, int]] = [
         )
     ],
     (TCP, "GET", "/", [], 421),
+    (Access(port=80, token=TOKEN), "GET", "/runs", [("host", "localhost"), BEARER, ("origin", "http://localhost")], 0),
+    (Access(port=80, token=TOKEN), "GET", "/", [("host", "evil.example")], 421),
     (TCP, "GET", "/", [HOST, ("host", "evil.example")], 400),
     (UNIX, "GET", "/runs", [("host", "localhost")], 0),
     (UNIX, "GET", "/runs", [("host", "localhost:9999")], 0),

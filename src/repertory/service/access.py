@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_USUAL: Final = 80  # the port that clients leave out of the host
 OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
 STATIC: Final = "/static/"  # the files of the page, which hold no data either
 
@@ -103,7 +104,8 @@ class Access:
 
     def _is_our_host(self, host: str) -> bool:
         if self._port is not None:
-            return host in {f"{name}:{self._port}" for name in _LOOPBACK}
+            ports = (f":{self._port}", "") if self._port == _USUAL else (f":{self._port}",)
+            return host in {f"{name}{port}" for name in _LOOPBACK for port in ports}
         name, colon, port = host.rpartition(":")  # a tunnel to the socket may have any port
         return host in _LOOPBACK or (bool(colon) and name in _LOOPBACK and port.isascii() and port.isdigit())
 
