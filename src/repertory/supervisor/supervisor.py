@@ -327,8 +327,9 @@ class Supervisor:
         """End a run, and continue in a new run from one of its earlier iterations. Nothing is deleted.
 
         This is a fork that also ends the original. What the original has under way is cancelled; its record keeps what
-        came after the iteration, and names the run that took its place (``RunForked``). The end and the fork are one
-        transaction. What the original used of its limits does not count in the new run; otherwise as ``fork``.
+        came after the iteration, and names the run that took its place (``RunForked``) in one transaction with the new
+        run. A crash before that leaves the original stopped, if it was under way, and no new run. What the original
+        used of its limits does not count in the new run; otherwise as ``fork``.
         """
         wanted = Fork(iteration=iteration, text=text, new_id=new_id, rewound=True)
         return await self._durable(await fork(self._runtime, run_id, wanted, agent=agent, context=context))
