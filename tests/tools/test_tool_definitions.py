@@ -439,3 +439,65 @@ def test_a_schema_of_an_older_draft_is_taken_only_where_it_is_one_of_the_newest_
     foreign_definition("move", "", {"properties": {"to": {"type": "array", "prefixItems": pair}}})
     with pytest.raises(ConfigurationError, match="tool 'move' cannot be checked, as its schema is none"):
         foreign_definition("move", "", {"properties": {"to": {"type": "array", "items": pair}}})
+
+
+ORDER = {
+    "type": "object",
+    "properties": {"filter[id]": {"type": "integer", "minimum": 1}, "mode": {"enum": ["fast", "slow"]}},
+    "required": ["filter[id]"],
+    "anyOf": [{"required": ["mode"]}, {"properties": {"filter[id]": {"maximum": 9}}}],
+}
+
+
+@tool(schema=ORDER, effect="pure")
+async def find_orders(arguments: dict[str, Any], context: ToolContext) -> str:
+    """Find orders."""
+    return f"{context.call_id}: {arguments}"
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "told"),
+    [
+        ({"filter_id_": 3}, "ok", "c: {'filter[id]': 3}"),
+        ({"filter_id_": 12, "mode": "FAST"}, "ok", "c: {'filter[id]': 12, 'mode': 'fast'}"),
+        (
+            {"filter_id_": 0},
+            "error",
+            "invalid arguments: 0 is less than the minimum of 1 (at $['filter[id]']). Expected ",
+        ),
+        (
+            {"filter_id_": 12},
+            "error",
+            "invalid arguments: 12 is greater than the maximum of 9 (at $['filter[id]'])",
+        ),
+        ({"mode": "fast"}, "error", "invalid arguments: 'filter[id]' is a required property"),
+        ([], "error", "invalid arguments: expected an object. Expected find_orders(filter_id_: integer"),
+    ],
+)
+async def test_a_function_may_take_its_arguments_as_one_by_the_schema_of_somebody_else(
+    given: Any, status: str, told: str
+) -> None:
+    """What the Messages API would refuse is put in another way; the function gets the names of its schema."""
+    output = await call_tool(find_orders, given, context=ToolContext(call_id="c"))
+    assert (output.status, output.text[: len(told)]) == (status, told)
+    assert find_orders.input_schema.keys() == {"type", "properties", "required"}
+    assert find_orders.description.startswith("Find orders.\n\nThe arguments must also fit this JSON schema: ")
+
+
+@pytest.mark.parametrize(
+    ("schema", "function", "fact"),
+    [
+        ({}, lambda: None, "takes the arguments as one dict"),
+        ({"type": "array"}, None, "schema must be that of an object, got type 'array'"),
+        ({"properties": {"to": {"type": "wrong"}}}, None, "its schema is none: 'wrong' is not valid"),
+        ("{}", None, "schema must be a JSON schema as a dict, or None, got '{}'"),
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_refused(schema: Any, function: Any, fact: str) -> None:
+    """So is a function that takes something else."""
+
+    def look(arguments: dict[str, Any]) -> None:
+        """Look."""
+
+    with pytest.raises(ConfigurationError, match=fact):
+        tool(function or look, name="look", description="Look.", schema=schema)

@@ -202,7 +202,6 @@ class _Remote(msgspec.Struct, frozen=True):
 
     name: str
     effect: Effect
-    arguments: Mapping[str, str]  # the server's names of those arguments that have another name here
 
 
 class _Connection:
@@ -370,7 +369,7 @@ class _Connection:
             effect = self._server.effects.get(tool.name, hinted)
             made[name] = Tool(
                 name=name,
-                function=partial(self._call, _Remote(tool.name, effect, definition.foreign_names)),
+                function=partial(self._call, _Remote(tool.name, effect)),
                 definition=definition,
                 effect=effect,
                 deadline=self._server.deadline,
@@ -460,7 +459,7 @@ class _Connection:
         for pause in chain(_POLLS, repeat(_POLLS[-1])):
             result = await client.session.call_tool(
                 tool.name,
-                {tool.arguments.get(name, name): value for name, value in arguments.items()},
+                arguments,
                 progress_callback=tell,
                 meta=meta,
                 input_responses=given,

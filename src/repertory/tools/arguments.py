@@ -12,6 +12,7 @@ from repertory._json_types import convert, mend
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Json
 from repertory.tools.decorator import Tool
+from repertory.tools.schema import find_misfit
 
 
 def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
@@ -30,7 +31,11 @@ def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
     if definition.arguments is None:
         if not isinstance(arguments, dict):
             raise ToolRetry(f"invalid arguments: expected an object. Expected {definition.signature}")
-        return {"arguments": mend(arguments, definition.input_schema, definition.input_schema)}
+        mended = mend(arguments, definition.input_schema, definition.input_schema)
+        given = {definition.foreign_names.get(name, name): value for name, value in mended.items()}
+        if definition.checker is not None and (misfit := find_misfit(given, definition.checker)):
+            raise ToolRetry(f"invalid arguments: {misfit}. Expected {definition.signature}")
+        return {definition.whole_parameter: given}
     try:
         checked = convert(arguments, definition.arguments, definition.input_schema)
     except msgspec.ValidationError as error:
@@ -47,7 +52,7 @@ def proposed_arguments(tool: Tool, arguments: Json) -> dict[str, Any]:
     """
     values = read_arguments(tool, thaw(arguments))
     if tool.definition.arguments is None:
-        return cast("dict[str, Any]", values["arguments"])
+        return cast("dict[str, Any]", values[tool.definition.whole_parameter])
     parameters = inspect.signature(tool.function).parameters.values()
     own = tool.definition.context_parameter
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty and each.name != own}

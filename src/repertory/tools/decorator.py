@@ -17,7 +17,7 @@ from repertory.llm.model import ToolSchema
 from repertory.record.records import Effect
 from repertory.shortening import ResultPolicy
 from repertory.tools.approvals import ProposedCall
-from repertory.tools.schema import Definition, read_definition
+from repertory.tools.schema import Definition, read_definition, with_schema
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -109,6 +109,7 @@ def tool(
     *,
     name: str | None = ...,
     description: str | None = ...,
+    schema: Json | None = ...,
     effect: Effect = ...,
     deadline: float | None = ...,
     output_cap: int | None = ...,
@@ -124,6 +125,7 @@ def tool(
     *,
     name: str | None = ...,
     description: str | None = ...,
+    schema: Json | None = ...,
     effect: Effect = ...,
     deadline: float | None = ...,
     output_cap: int | None = ...,
@@ -140,6 +142,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    schema: Json | None = None,
     effect: Effect = "unsafe",
     deadline: float | None = DEFAULT_DEADLINE,
     output_cap: int | None = DEFAULT_OUTPUT_CAP,
@@ -162,6 +165,8 @@ def tool(
         function: The function, if the decorator is used without parentheses.
         name: The name that the model calls it by; the function's name by default.
         description: The description that the model is given; the docstring by default.
+        schema: JSON schema of the arguments, if somebody else wrote one, such as an HTTP API. They are checked by it,
+            and the function takes them all as one dict, beside a ``ToolContext``. Needs ``repertory[mcp]``.
         effect: What running it again would do, see ``Tool``. It decides what happens after a crash.
         deadline: Seconds for one call; None for no limit.
         output_cap: Maximum number of characters of a result that are kept, from its head and its tail; None keeps
@@ -191,6 +196,7 @@ def tool(
         definition = read_definition(function, title, scope)
         where = f"tool {title!r}"
         check_type(f"{where}: description", description, str | None, "a text, or None for the docstring")
+        check_type(f"{where}: schema", schema, dict | None, "a JSON schema as a dict, or None")
         check_choice(f"{where}: effect", effect, Effect)
         check_deadline(f"{where}: deadline", deadline)
         check_number(f"{where}: output_cap", output_cap, int, least=1, none=True)
@@ -210,7 +216,7 @@ def tool(
         return Tool(
             name=title,
             function=function,
-            definition=definition,
+            definition=definition if schema is None else with_schema(definition, title, schema),
             effect=effect,
             deadline=deadline,
             output_cap=output_cap,

@@ -41,7 +41,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         description: The docstring without its ``Args``, ``Returns``, ``Raises`` and ``Yields`` sections.
         input_schema: JSON schema of the arguments.
         arguments: Struct type with one field per argument; fields that were not given are ``UNSET``. None if somebody
-            else wrote the schema and checks by it: the function then takes all of them as one, ``arguments``.
+            else wrote the schema: the function then takes all of them as one.
+        whole_parameter: The parameter that it takes them by.
+        checker: Checks them by that schema; None if whoever gets them does.
         context_parameter: The parameter that receives the ``ToolContext``; None if there is none.
         signature: ``name(argument: type = default, …)`` with the types of JSON schema.
         foreign_names: How somebody else's schema names the arguments that were renamed for the API, by the new names.
@@ -52,6 +54,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     arguments: type[msgspec.Struct] | None
     context_parameter: str | None
     signature: str
+    whole_parameter: str = "arguments"
+    checker: Any = None
     foreign_names: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -104,6 +108,32 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
         arguments=arguments,
         context_parameter=context_parameter,
         signature=render_signature(name, schema),
+    )
+
+
+def with_schema(own: Definition, name: str, schema: Json) -> Definition:
+    """The definition of a function that takes its arguments as one dict, by a schema that somebody else wrote.
+
+    Args:
+        own: What the function says of itself.
+        name: The tool's name.
+        schema: JSON schema of an object, by draft 2020-12.
+
+    Raises:
+        ConfigurationError: The function takes something else, or the schema is not valid.
+    """
+    fields = () if own.arguments is None else msgspec.structs.fields(own.arguments)
+    if len(fields) != 1 or (typing.get_origin(fields[0].type) or fields[0].type) not in (dict, Mapping):
+        raise ConfigurationError(
+            f"tool {name!r}: with a schema its function takes the arguments as one dict, beside a ToolContext; it is "
+            f"{own.signature}"
+        )
+    if schema.get("type", "object") != "object":
+        raise ConfigurationError(f"tool {name!r}: schema must be that of an object, got type {schema['type']!r}")
+    checker = _checker(schema, f"tool {name!r}", formats=True)
+    made = foreign_definition(name, own.description, schema)
+    return msgspec.structs.replace(
+        made, whole_parameter=fields[0].name, checker=checker, context_parameter=own.context_parameter
     )
 
 
@@ -185,12 +215,16 @@ def check_by_schema(value: Any, schema: Json, *, where: str) -> None:
     Raises:
         ConfigurationError: It does not fit, the schema is invalid, or the library that checks it is not installed.
     """
-    checker = _checker(schema, where, formats=True)
+    if misfit := find_misfit(value, _checker(schema, where, formats=True)):
+        raise ConfigurationError(f"{where} does not fit what was asked for: {misfit}")
+
+
+def find_misfit(value: Any, checker: Any) -> str:
+    """Where a value does not fit a checker's schema, and why; "" if it fits."""
     from jsonschema.exceptions import best_match
 
     misfit = best_match(checker.iter_errors(value))
-    if misfit is not None:
-        raise ConfigurationError(f"{where} does not fit what was asked for: {misfit.message} (at {misfit.json_path})")
+    return "" if misfit is None else f"{misfit.message:.500} (at {misfit.json_path})"
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
