@@ -243,7 +243,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
 
 
 def test_what_is_nested_deep_can_be_read_wherever_it_was_written(check: Check) -> None:
-    """Also by a caller with hundreds of frames: Python 3.11 takes one for each level. Or else it is refused."""
+    """Also by a caller with many frames: Python 3.11 takes one for each level. Or else it is refused."""
 
     def nested(levels: int) -> Json:
         value: Json = {}
@@ -256,7 +256,7 @@ def test_what_is_nested_deep_can_be_read_wherever_it_was_written(check: Check) -
             return await (read(frames - 1) if frames else journal.read_events("run-1"))
 
         await journal.write([EventLogged(run_id="run-1", type="x", body=nested(500), at=1.0)])
-        assert [event.body for _, event in await read(300)] == [nested(500)]
+        assert [event.body for _, event in await read(150)] == [nested(500)]
         with pytest.raises(RecordRefused, match="more than 500 levels"):
             EventLogged(run_id="run-1", type="x", body=nested(501), at=1.0)
 
