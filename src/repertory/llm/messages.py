@@ -121,7 +121,6 @@ _FIELDS: dict[str, tuple[type[Any], dict[str, type[Any]]]] = {
     "image": (Image, {"source": dict}),
 }
 KNOWN_TYPES = frozenset(_FIELDS)
-_TEXTUAL = (Text, ToolResult)
 _KINDS = {struct: kind for kind, (struct, _) in _FIELDS.items()}
 _REQUIRED = {
     kind: {field.name for field in msgspec.structs.fields(struct) if field.required}
@@ -188,9 +187,13 @@ def text_of(content: Block | str | Sequence[Block]) -> str:
         content = content.content
     if isinstance(content, str):
         return content
-    blocks = content if isinstance(content, tuple | list) else (content,)
-    said = (block for block in blocks if isinstance(block, _TEXTUAL))
-    return "\n".join(filter(None, [block.text if isinstance(block, Text) else text_of(block) for block in said]))
+    parts: list[str] = []
+    for block in content if isinstance(content, tuple | list) else (content,):
+        if isinstance(block, Text):
+            parts.append(block.text)
+        elif isinstance(block, ToolResult):
+            parts.append(block.content if isinstance(block.content, str) else text_of(block.content))
+    return "\n".join(filter(None, parts))
 
 
 def is_document(block: object) -> bool:

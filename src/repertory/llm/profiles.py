@@ -393,7 +393,10 @@ def _price_at(price: Any, above: int) -> float:
 
 def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
     """The prices for a request whose whole prompt, including cached parts, has this many tokens."""
-    return next((held for held in reversed(profile.prices) if prompt_tokens > held.above), profile.prices[0])
+    held, *longer = profile.prices
+    for prices in longer:
+        held = prices if prompt_tokens > prices.above else held
+    return held
 
 
 def cost_of(profile: ModelProfile, usage: Usage) -> float:
@@ -433,5 +436,6 @@ class Amount(msgspec.Struct, frozen=True):
 
 def amount_at_most(profile: ModelProfile, *, prompt: int, output: int) -> Amount:
     """The most that a call can use: nothing is read from the cache, and the answer is as long as allowed."""
-    bills = Usage(prompt, output), Usage(cache_write_tokens=prompt, output_tokens=output)
-    return Amount(max(cost_of(profile, bill) for bill in bills), prompt + output)
+    prices = prices_at(profile, prompt)
+    cost = (prompt * max(prices.input, prices.cache_write) + output * prices.output) / 1_000_000
+    return Amount(cost if profile.known else 0.0, prompt + output)

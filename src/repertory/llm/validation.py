@@ -7,7 +7,6 @@ new messages are checked.
 from __future__ import annotations
 
 import re
-from itertools import takewhile
 from typing import Any, NoReturn
 
 from repertory.errors import InvalidRequest
@@ -194,7 +193,12 @@ def _check_text(block: Block, place: str) -> None:
 
 def _asked_in(index: int, calls: dict[str, tuple[int, int]]) -> dict[str, int]:
     """The calls in the message with this index and their places in it, if no later message has calls."""
-    return {call: calls[call][1] for call in takewhile(lambda call: calls[call][0] == index, reversed(calls))}
+    found: dict[str, int] = {}
+    for call in reversed(calls):
+        if calls[call][0] != index:
+            break
+        found[call] = calls[call][1]
+    return found
 
 
 def _check_breakpoints(request: ModelRequest, profile: ModelProfile | None) -> None:
