@@ -15,13 +15,13 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from repertory import _frozen
+from repertory._frozen import freeze_fields
 
 Role: TypeAlias = Literal["user", "assistant"]
 Json: TypeAlias = dict[str, Any]
 
 # An answer may come nested deeper than what is kept of it; see ``repertory.views.answers``.
-freeze_fields = partial(_frozen.freeze_fields, deepest=1_000)
+_freeze_fields = partial(freeze_fields, deepest=1_000)
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Text(msgspec.Struct, frozen=True):
     extra: Json | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "extra")
+        _freeze_fields(self, "extra")
 
 
 class Thinking(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Thinking(msgspec.Struct, frozen=True):
     extra: Json | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "extra")
+        _freeze_fields(self, "extra")
 
 
 class RedactedThinking(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class RedactedThinking(msgspec.Struct, frozen=True):
     extra: Json | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "extra")
+        _freeze_fields(self, "extra")
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class ToolUse(msgspec.Struct, frozen=True):
     extra: Json | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "input", "extra")
+        _freeze_fields(self, "input", "extra")
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Image(msgspec.Struct, frozen=True):
     extra: Json | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "source", "extra")
+        _freeze_fields(self, "source", "extra")
 
 
 class RawBlock(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class RawBlock(msgspec.Struct, frozen=True):
     raw: Json
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "raw")
+        _freeze_fields(self, "raw")
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class ToolResult(msgspec.Struct, frozen=True):
     extra: Json | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "extra", sequences=("content",))
+        _freeze_fields(self, "extra", sequences=("content",))
 
 
 Block: TypeAlias = Text | Thinking | RedactedThinking | ToolUse | ToolResult | Image | RawBlock
@@ -108,7 +108,7 @@ class Message(msgspec.Struct, frozen=True):
     content: tuple[Block, ...]
 
     def __post_init__(self) -> None:
-        freeze_fields(self, sequences=("content",))
+        _freeze_fields(self, sequences=("content",))
 
 
 # Each type of block with its struct and the types of its fields; a result's content is checked separately.

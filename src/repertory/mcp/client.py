@@ -197,13 +197,6 @@ class _Started(Protocol):
     def started(self, value: None = None) -> None: ...
 
 
-class _Remote(msgspec.Struct, frozen=True):
-    """A tool as its server knows it."""
-
-    name: str
-    effect: Effect
-
-
 class _Connection:
     """The connection to one server. One task opens and holds it; any task may call through it."""
 
@@ -369,7 +362,7 @@ class _Connection:
             effect = self._server.effects.get(tool.name, hinted)
             made[name] = Tool(
                 name=name,
-                function=partial(self._call, _Remote(tool.name, effect)),
+                function=partial(self._call, tool.name, effect),
                 definition=definition,
                 effect=effect,
                 deadline=self._server.deadline,
@@ -378,13 +371,13 @@ class _Connection:
             )
         return list(made.values())
 
-    async def _call(self, tool: _Remote, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
+    async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
         """Call a tool. Call it once more if its result was lost and it may be repeated, or if nobody heard the call."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import INVALID_PARAMS, PARSE_ERROR
         from pydantic import ValidationError
 
-        name, answer, may_repeat = self._server.name, context.answer, tool.effect in ("pure", "idempotent")
+        name, answer, may_repeat = self._server.name, context.answer, effect in ("pure", "idempotent")
         why = ""
         for first in (True, False):
             client = await self._connected()
@@ -403,7 +396,7 @@ class _Connection:
                         return self._unanswered()
                     # The state that the server gave us may be valid only for one process, or for some minutes.
                     if may_repeat:
-                        return await self._call(tool, arguments, msgspec.structs.replace(context, answer=None))
+                        return await self._call(tool, effect, arguments, msgspec.structs.replace(context, answer=None))
                     return self._interrupted(
                         f"A person answered what server {name} had asked, but the server does not know of its question "
                         f"any more: {error.message}."
@@ -445,7 +438,7 @@ class _Connection:
         return self._client
 
     async def _ask(
-        self, client: Client, tool: _Remote, arguments: Json, context: ToolContext, answer: GivenAnswer | None
+        self, client: Client, tool: str, arguments: Json, context: ToolContext, answer: GivenAnswer | None
     ) -> ToolOutput | ResultLater:
         from mcp_types import InputRequiredResult
 
@@ -458,7 +451,7 @@ class _Connection:
         state = None if answer is None else answer.state["request_state"]
         for pause in chain(_POLLS, repeat(_POLLS[-1])):
             result = await client.session.call_tool(
-                tool.name,
+                tool,
                 arguments,
                 progress_callback=tell,
                 meta=meta,

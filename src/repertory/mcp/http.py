@@ -58,7 +58,7 @@ class HttpClient(httpx2.AsyncClient):
         sent = _read_sent(request)
         try:
             response = await super().send(request, **options)
-        except Exception as error:
+        except Exception as error:  # what signs in may raise anything, and the SDK would end the connection
             if sent.method in _HANDSHAKE:  # no answer says nothing about the protocol that the server speaks
                 raise
             fate: Fate = "none" if isinstance(error, _NOT_SENT) else "unknown"
