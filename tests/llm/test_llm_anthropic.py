@@ -152,20 +152,20 @@ def test_betas_and_options_reach_the_server(run_async: RunAsync) -> None:
     """Beta values go into the header and the query; the model's own thinking option fills in for a missing one."""
 
     async def main() -> None:
-        async with open_messages_server(answering(), profile=profile_for("claude-opus-5-5")) as server:
-            model = AnthropicModel("claude-opus-5-5", base_url=server.url, thinking={"type": "adaptive"})
+        async with open_messages_server(answering(), profile=profile_for("claude-sonnet-5-5")) as server:
+            model = AnthropicModel("claude-sonnet-5-5", base_url=server.url, thinking={"type": "adaptive"})
             beta = "thinking-binding-controls-2026-08-01"
-            response = await model.complete(request(model="claude-opus-5-5", betas=(beta, "other-2026-01-01")))
+            response = await model.complete(request(model="claude-sonnet-5-5", betas=(beta, "other-2026-01-01")))
             assert response.extra["input_transformations"] == []
-            options = {"thinking": {"type": "disabled"}, "service_tier": "auto", "stop_sequences": ["END"]}
-            explicit = request(model="claude-opus-5-5", options=options)
+            options = {"thinking": {"type": "between_tools"}, "service_tier": "auto", "stop_sequences": ["END"]}
+            explicit = request(model="claude-sonnet-5-5", options=options)
             await model.complete(explicit)
             assert await model.count_tokens(explicit) > 0
             await model.aclose()
             first, second, _ = server.exchanges
             assert first.headers["anthropic-beta"] == f"{beta},other-2026-01-01"
             assert first.body["thinking"] == {"type": "adaptive"}
-            assert second.body["thinking"] == {"type": "disabled"}
+            assert second.body["thinking"] == {"type": "between_tools"}
 
     run_async(main)
 

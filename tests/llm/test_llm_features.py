@@ -88,7 +88,7 @@ async def test_mismatched_thinking_is_an_error_of_its_own_and_can_be_dropped_on_
             base_url=server.url,
             api_key="none",
             retry=RetryPolicy(attempts=1),
-            thinking={"type": "enabled", "budget_tokens": 2_000},
+            thinking={"type": "adaptive", "display": "summarized"},
         )
         answer = await model.complete(request())
         assert isinstance(answer.content[0], Thinking)
@@ -101,8 +101,8 @@ async def test_mismatched_thinking_is_an_error_of_its_own_and_can_be_dropped_on_
         response = await model.complete(dropping)
         assert [entry["path"] for entry in response.extra["input_transformations"]] == ["messages.1.content.0"]
         assert server.exchanges[-1].body["thinking"] == {
-            "type": "enabled",
-            "budget_tokens": 2_000,
+            "type": "adaptive",
+            "display": "summarized",
             "block_binding": {"prefix_mismatch_behavior": "drop_block"},
         }
         assert await model.count_tokens(dropping) > 0

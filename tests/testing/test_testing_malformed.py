@@ -43,7 +43,7 @@ PLAIN: dict[str, Any] = {
     **ASKED,
     "max_tokens": 5000,
     "stream": False,
-    "tool_choice": {"type": "tool", "name": "t"},
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
     "thinking": {
         "type": "enabled",
         "budget_tokens": 1024,
@@ -102,6 +102,7 @@ REQUESTS: list[dict[str, Any]] = [
         **ASKED,
         "max_tokens": 5000,
         "stream": True,
+        "tool_choice": {"type": "tool", "name": "t"},
         "metadata": {"user_id": "u"},
         "stop_sequences": ["x"],
         "messages": [{"role": "user", "content": [SUMMARY, {"type": "text", "text": "go on"}]}],

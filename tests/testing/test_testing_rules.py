@@ -63,7 +63,7 @@ def good() -> dict[str, Any]:
 def test_a_good_request_passes() -> None:
     """Negative control of all that follows: unspoiled, the request is accepted."""
     check_body(good(), profile=FREE, betas=frozenset())
-    check_body(good(), profile=BINDING, betas=frozenset())
+    check_body({**good(), "thinking": {"type": "adaptive"}}, profile=BINDING, betas=frozenset())
     plain = {"model": "m", "max_tokens": 1, "system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]}
     check_body(plain, profile=FREE, betas=frozenset())
     counted = {key: value for key, value in good().items() if key not in ("max_tokens", "stream")}
@@ -218,7 +218,43 @@ def test_newer_models_take_no_prefill() -> None:
     body["messages"][-1]["content"] = ""  # the optional final assistant message may be empty
     check_body(body, profile=FREE, betas=frozenset())
     with pytest.raises(Refusal, match="must end with a user message"):
-        check_body(body, profile=BINDING, betas=frozenset())
+        check_body({**body, "thinking": {"type": "adaptive"}}, profile=BINDING, betas=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"),
+    [
+        ("claude-haiku-4-5-20251001", "enabled disabled"),
+        ("claude-opus-4-6", "adaptive enabled disabled"),
+        ("claude-opus-5", "adaptive disabled"),
+        ("anthropic/claude-opus-5.5", "adaptive"),
+        ("claude-mythos-5-1", "adaptive"),
+        ("claude-sonnet-5-5", "adaptive between_tools"),
+        ("qwen3", "adaptive enabled disabled between_tools"),
+    ],
+)
+def test_a_model_takes_only_its_kinds_of_thinking(model: str, taken: str) -> None:
+    """Others are refused in the API's words, as is a forced tool beside thinking."""
+    kinds = {kind: {"type": kind} for kind in ("adaptive", "disabled", "between_tools")}
+    kinds["enabled"] = {"type": "enabled", "budget_tokens": 1024}
+    forced = {"tool_choice": {"type": "any"}}
+    for kind, thinking in kinds.items():
+        body = {**good(), "thinking": thinking}
+        if kind in taken.split():
+            check_body(body, profile=profile_for(model), betas=frozenset())
+        else:
+            with pytest.raises(Refusal, match=r"thinking.* is not supported"):
+                check_body(body, profile=profile_for(model), betas=frozenset())
+            continue
+        if kind == "disabled":
+            check_body(body | forced, profile=profile_for(model), betas=frozenset())
+        else:
+            with pytest.raises(Refusal, match="Thinking may not be enabled"):
+                check_body(body | forced, profile=profile_for(model), betas=frozenset())
+    del body["thinking"]
+    if "disabled" not in taken:
+        with pytest.raises(Refusal, match="Thinking may not be enabled"):
+            check_body(body | forced, profile=profile_for(model), betas=frozenset())
 
 
 def test_neighbouring_messages_of_one_role_are_one() -> None:

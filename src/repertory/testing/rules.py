@@ -11,7 +11,7 @@ from typing import Any
 
 from repertory.llm.features import TASK_BUDGETS
 from repertory.llm.messages import Json
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import ModelProfile, canonical_name
 from repertory.testing.binding import BINDING_BETA
 from repertory.testing.compaction import check_blocks, check_compaction
 from repertory.testing.editing import check_editing
@@ -36,6 +36,19 @@ _COUNT_REFUSES = (
     *("max_tokens", "stream", "stop_sequences", "metadata", "service_tier", "inference_geo", "container"),
     "diagnostics",
 )
+# The kinds of thinking that each model takes, and those on which no tool can be forced, because they always think
+# (platform.claude.com/docs: Troubleshooting thinking, and What's new in Opus 5.5 and in Sonnet 5.5; 2026-11). Fable 5.2
+# is assumed to be as 5.1. A model that is not listed takes any kind.
+_KINDS = ("enabled", "disabled", "between_tools", "adaptive")
+_KINDS_OF = (
+    dict.fromkeys(("claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"), ("enabled", "disabled"))
+    | dict.fromkeys(("claude-opus-4-6", "claude-sonnet-4-6"), ("adaptive", "enabled", "disabled"))
+    | dict.fromkeys(("claude-opus-4-7", "claude-opus-4-8", "claude-opus-5"), ("adaptive", "disabled"))
+    | dict.fromkeys(("claude-sonnet-5", "claude-haiku-5-5"), ("adaptive", "disabled"))
+    | dict.fromkeys(("claude-fable-5", "claude-fable-5-1", "claude-fable-5-2", "claude-opus-5-5"), ("adaptive",))
+    | {"claude-sonnet-5-5": ("adaptive", "between_tools")}
+)
+_NEVER_FORCED = ("claude-fable-5-1", "claude-fable-5-2", "claude-opus-5-5", "claude-sonnet-5-5")
 
 
 def check_headers(headers: Mapping[str, str], *, api_key: str | None) -> None:
@@ -79,8 +92,8 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
         _check_max_tokens(body, profile)
     tools = body.get("tools", [])
     _check_tools(tools)
-    _check_choice(body.get("tool_choice"), tools)
-    _check_thinking_option(body, betas, counting)
+    _check_thinking_option(body, betas, counting, profile)
+    _check_choice(body, tools, profile)
     check_system(body.get("system"))
     check_messages(body.get("messages"), profile, prefilled=body.get("compaction") is not None)
     check_blocks(body, betas)
@@ -134,7 +147,8 @@ def _check_tools(tools: list[Json]) -> None:
         check_kind(tool.get("description", ""), str, f"{where}.description")
 
 
-def _check_choice(choice: Any, tools: list[Json]) -> None:
+def _check_choice(body: Json, tools: list[Json], profile: ModelProfile) -> None:
+    choice: Any = body.get("tool_choice")
     if choice is None:
         return
     kind = choice.get("type") if isinstance(choice, dict) else None
@@ -147,15 +161,31 @@ def _check_choice(choice: Any, tools: list[Json]) -> None:
         refuse("tool_choice: may only be specified while providing tools")
     if kind == "tool" and choice.get("name") not in [tool.get("name") for tool in tools]:
         refuse(f"Tool '{choice.get('name')}' not found in provided tools")
+    thinks = (body.get("thinking") or {"type": "disabled"})["type"] != "disabled"
+    if kind in ("any", "tool") and (thinks or _row(profile) in _NEVER_FORCED):
+        refuse("Thinking may not be enabled when tool_choice forces tool use.")
 
 
-def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool) -> None:
+def _row(profile: ModelProfile) -> str:
+    """The name of a model in the catalog; see ``profile_for``."""
+    return canonical_name(profile.name).replace("mythos-", "fable-")
+
+
+def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool, profile: ModelProfile) -> None:
     thinking = body.get("thinking")
     if thinking is None:
         return
     kind = thinking.get("type")
-    if kind not in ("enabled", "disabled", "between_tools", "adaptive"):
+    if kind not in _KINDS:
         refuse("thinking.type: Input should be 'enabled', 'disabled', 'between_tools' or 'adaptive'")
+    allowed = _KINDS_OF.get(_row(profile), _KINDS)
+    if kind not in allowed and kind == "adaptive":
+        refuse("adaptive thinking is not supported on this model")
+    if kind not in allowed:
+        refuse(
+            f'"thinking.type.{kind}" is not supported for this model. Use "thinking.type.{allowed[0]}" and '
+            '"output_config.effort" to control thinking behavior.'
+        )
     if "block_binding" in thinking:
         if BINDING_BETA not in betas or kind == "disabled":
             refuse(f"thinking.{kind}.block_binding: Extra inputs are not permitted")
