@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import anyio
 import msgspec
 
 from repertory._error_texts import name_error
-from repertory._ids import new_id, root_of
+from repertory._ids import is_in_tree, new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.errors import ActorStopped, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.estimate import text_tokens
@@ -27,6 +27,7 @@ from repertory.summarizer.messages import (
     EXTRACTIVE,
     MODEL,
     PROVIDER,
+    ForgetRun,
     ResultNotSummarized,
     ResultSummarized,
     Summarize,
@@ -41,6 +42,14 @@ _Job: TypeAlias = Summarize | SummarizeResult
 _Answer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
 
 
+class _Work:
+    """A request in progress."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+
+
 class SummarizerActor:
     """Queues requests with snapshots and answers with stored summaries.
 
@@ -51,7 +60,7 @@ class SummarizerActor:
     or no smaller than what it replaces.
     """
 
-    receives: Accepts[Summarize | SummarizeResult]
+    receives: Accepts[Summarize | SummarizeResult | ForgetRun]
 
     def __init__(
         self,
@@ -80,7 +89,7 @@ class SummarizerActor:
         self._workers = workers
         self._queue_limit = queue_limit
         self._queue: list[_Job] = []
-        self._running: set[str] = set()
+        self._running: dict[str, _Work] = {}
 
     # --- messages -----------------------------------------------------------------------------------------
 
@@ -104,6 +113,15 @@ class SummarizerActor:
         if job.models:  # without a model the stub is shown
             self._enqueue(job, ctx)
 
+    @handler
+    def forget_run(self, message: ForgetRun) -> Sequence[anyio.Event]:
+        """Drop the requests of runs that have ended, so that nobody pays for what nobody will read."""
+        self._queue = [job for job in self._queue if not is_in_tree(job.run_id, message.run_id)]
+        found = [work for run_id, work in self._running.items() if is_in_tree(run_id, message.run_id)]
+        for work in found:
+            work.scope.cancel()
+        return [work.ended for work in found]
+
     # --- the queue ----------------------------------------------------------------------------------------
 
     def _enqueue(self, job: _Job, ctx: ActorContext) -> None:
@@ -120,20 +138,22 @@ class SummarizerActor:
                 index += 1
                 continue
             job = self._queue.pop(index)
-            self._running.add(job.run_id)
-            ctx.start_soon(self._work, job, ctx)
+            work = self._running[job.run_id] = _Work()
+            ctx.start_soon(self._do, work, job, ctx)
 
-    async def _work(self, job: _Job, ctx: ActorContext) -> None:
+    async def _do(self, work: _Work, job: _Job, ctx: ActorContext) -> None:
         calls = RecordedCalls(self._journal, self._clock, job)
         try:
-            answer: _Answer
-            if isinstance(job, Summarize):
-                answer = await self._summarize(job, calls)
-            else:
-                answer = await self._summarize_result(job, calls)
-            _reply(job, msgspec.structs.replace(answer, cost=calls.cost))
+            with work.scope:
+                answer: _Answer
+                if isinstance(job, Summarize):
+                    answer = await self._summarize(job, calls)
+                else:
+                    answer = await self._summarize_result(job, calls)
+                _reply(job, msgspec.structs.replace(answer, cost=calls.cost))
         finally:
-            self._running.discard(job.run_id)
+            del self._running[job.run_id]
+            work.ended.set()
         self._start_jobs(ctx)
 
     # --- one summary --------------------------------------------------------------------------------------

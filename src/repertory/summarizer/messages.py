@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import msgspec
 
 from repertory._frozen import freeze_fields
-from repertory.actors import ActorRef
+from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.llm.model import Budget, Model, ModelRequest
 from repertory.record import Snapshot
@@ -101,6 +103,15 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return the answer that there is no summary."""
         reason = f"the result of {self.tool or 'a tool'} in entry {self.position} has no summary: {reason}"
         return ResultNotSummarized(run_id=self.run_id, position=self.position, reason=reason)
+
+
+class ForgetRun(Request[Sequence[anyio.Event]], frozen=True):
+    """Drop the requests of a run and of those below it, and cancel those in progress. None of them is answered.
+
+    The answer is an event for each that is in progress; once all are set, nothing more is recorded for these runs.
+    """
+
+    run_id: str
 
 
 class ResultSummarized(msgspec.Struct, frozen=True, kw_only=True):

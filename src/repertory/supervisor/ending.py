@@ -15,6 +15,7 @@ from repertory.record.records import FINAL_STATES, RunState
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.runs.shared import Shared
+from repertory.summarizer.messages import ForgetRun
 from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.queue import Queue
 from repertory.supervisor.recovery import end_orphan
@@ -55,6 +56,9 @@ class Ends:
     async def _finish(self, live: LiveRun) -> None:
         """Wait until a run's end is durable, then wake those who wait for it."""
         await self._journal.write(())
+        if live.state != "done":  # a chat that goes on has use for what is summarized meanwhile
+            with contextlib.suppress(MailboxFull):
+                self._shared.summarizer.tell(ForgetRun(live.run_id))
         if live.parent is None:
             if live.resumed:
                 await self._end_orphans(live)

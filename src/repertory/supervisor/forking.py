@@ -24,6 +24,7 @@ from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id
 from repertory.errors import ContextMissing, RunError, RunExists, RunNotFound
 from repertory.llm.messages import tool_uses
+from repertory.memory.messages import ForgetTree
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.records import (
@@ -46,6 +47,7 @@ from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import RunForked, to_record
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
+from repertory.summarizer.messages import ForgetRun
 from repertory.supervisor.live_runs import check_over, check_root
 from repertory.supervisor.recovery import stopped_records
 from repertory.supervisor.runtime import Runtime
@@ -165,7 +167,11 @@ async def _remove(runtime: Runtime, run_id: str) -> None:
         await runtime.runs.wait_ending(run_id)
         if runtime.runs.find(run_id) is not None:
             raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")
-        await runtime.shared.journal.remove_run(run_id, at=runtime.shared.clock())
+        shared = runtime.shared
+        for ended in await shared.summarizer.ask(ForgetRun(run_id)):  # what it writes would be there again
+            await ended.wait()
+        await shared.journal.remove_run(run_id, at=shared.clock())
+        await shared.memory.send(ForgetTree(run_id))
 
 
 async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: str, at: float) -> list[Record]:
