@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
@@ -12,7 +12,7 @@ from repertory.llm.features import compaction_request, compaction_text, is_compa
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.record.entries import Entry
-from repertory.summarizer.frames import Written, answer_of, mark_for, prompt, room_of, shortened
+from repertory.summarizer.frames import Written, answer_of, mark_for, prompt, room_of, sendable, shortened
 
 _SECTIONS = """\
 GOAL: what the user wants.
@@ -54,9 +54,11 @@ _WORDS_PER_TOKEN = 0.6
 _SHARE = 1 / 5 / 5
 _MIN_TOKENS = 500
 
+_AROUND_QUOTES = " >\t`"
 _FRAME_CHARS = 150  # around one part, including the mark of what was cut out of it
 _MIN_CHARS = 40  # of one part, however long the record is
 _MIN_NAMES = 5  # the summary of a record with fewer names may need none of them
+_MAX_INVENTED = 100  # quoted lines; each is looked for in the whole record, which takes up to a millisecond
 
 
 def deserved_tokens(recorded: int) -> int:
@@ -80,6 +82,7 @@ class StretchSummary:
         self._parts = [(entry, text) for entry in entries if (text := _part_text(entry))]
         self._previous = previous
         self._tokens = tokens
+        self._shown = ""  # of the record, in the last request
 
     def request(self, model: Model) -> ModelRequest:
         """Make the request: the record in its frame. If it is too long, the longest texts lose their middles first."""
@@ -87,6 +90,7 @@ class StretchSummary:
         max_chars = _cut_length([len(text) for _, text in self._parts], room)
         texts = [shortened(text, max_chars) for _, text in self._parts]
         mark = mark_for([*texts, self._previous])
+        self._shown = sendable("\n".join([self._previous, *texts]))
         lines = [f"<earlier_summary-{mark}>\n{self._previous}\n</earlier_summary-{mark}>\n"] if self._previous else []
         lines.append(f"<record-{mark}>")
         for (entry, _), text in zip(self._parts, texts, strict=True):
@@ -106,21 +110,44 @@ class StretchSummary:
             ModelRefused: The model declined.
             ValueError: It is not a summary of this stretch: no headings, too long, made up, or about something else.
         """
-        answer, given = answer_of(response), text_of(request.messages[0].content)
-        if not any(line.lstrip("#* ").startswith(_HEADINGS) for line in answer.splitlines()):
+        answer = answer_of(response)
+        lines = answer.splitlines()
+        if not any(line.lstrip("#* ").startswith(_HEADINGS) for line in lines):
             raise ValueError(f"the model did not keep to the headings: {answer[:80]!r}")
-        quotes = [line for line in answer.splitlines() if line.lstrip().startswith(">")]
-        invented = {line for line in quotes if line.strip(" >\t`") not in given}
-        if quotes and len(invented) == len(set(quotes)):
-            raise ValueError(f"the record has none of the {len(quotes)} lines that the summary quotes")
-        text = "\n".join(line for line in answer.splitlines() if line not in invented)
-        if text_tokens(text) > self._tokens:
-            raise ValueError(f"a summary of {text_tokens(text):,} tokens is longer than the {self._tokens} asked for")
+        self._check_length(answer, 2 * self._tokens)
+        invented = self._find_invented(lines)
+        text = "\n".join(line for line in lines if line not in invented)
+        self._check_length(text, self._tokens)
         _check_smaller(text, self.replaced)
-        names = _names("\n".join([self._previous, *(text for _, text in self._parts)]))
-        if len(names) >= _MIN_NAMES and not names & _names(text):
-            raise ValueError("the summary names nothing of what the record names")
+        self._check_names(text)
         return Written(text, request.model)
+
+    def _check_length(self, text: str, max_tokens: int) -> None:
+        if text_tokens(text) > max_tokens:
+            raise ValueError(f"a summary of {text_tokens(text):,} tokens is longer than the {self._tokens} asked for")
+
+    def _find_invented(self, lines: Sequence[str]) -> set[str]:
+        """Find the lines of a summary that are quotes of nothing. Raises ``ValueError`` if all are, or too many."""
+        known = {line.strip(_AROUND_QUOTES) for line in self._shown.splitlines()}
+        quotes = {line: line.strip(_AROUND_QUOTES) for line in lines if line.lstrip().startswith(">")}
+        invented: set[str] = set()
+        for line, quoted in quotes.items():
+            if quoted not in known and quoted not in self._shown:
+                invented.add(line)
+                if len(invented) in (len(quotes), _MAX_INVENTED):
+                    raise ValueError(f"the record has none of {len(invented)} lines that the summary quotes")
+        return invented
+
+    def _check_names(self, text: str) -> None:
+        """Raise ``ValueError`` if a summary names nothing of a record that names enough."""
+        named = {*_find_names(text)}
+        names: set[str] = set()
+        for name in _find_names(self._shown):
+            if name in named:
+                return
+            names.add(name)
+        if len(names) >= _MIN_NAMES:
+            raise ValueError("the summary names nothing of what the record names")
 
 
 class ProviderSummary:
@@ -200,7 +227,9 @@ def _cut_length(lengths: Sequence[int], room: int) -> int:
     return max(lengths, default=0)
 
 
-def _names(text: str) -> set[str]:
-    """Return words that are likely names of things: paths, identifiers, numbers."""
-    words = (word.strip("./-") for word in re.findall(r"[\w/.-]{3,}", text))
-    return {word for word in words if any(c.isdigit() or c in "_/" for c in word)}
+def _find_names(text: str) -> Iterator[str]:
+    """Find the words that are likely names of things: paths, identifiers, numbers."""
+    for found in re.finditer(r"[\w/.-]{3,}", text):
+        word = found[0].strip("./-")
+        if any(c.isdigit() or c in "_/" for c in word):
+            yield word
