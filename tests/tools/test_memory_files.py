@@ -269,6 +269,34 @@ async def test_edits_side_by_side_are_all_kept() -> None:
         assert sum(answer.is_error for answer in answers) == 19
 
 
+async def test_of_agents_that_move_or_delete_the_same_files_at_once_one_gets_each() -> None:
+    """No file is in two places afterwards, and nobody is told of an error but who found nothing any more."""
+    async with open_memory() as memory:
+        for number in range(6):
+            await ask(memory, command="create", path=f"/memories/plans/{number}", file_text="x")
+        answers: list[ToolOutput] = []
+
+        async def do(key: str, **command: Any) -> None:
+            answers.append(await ask(memory, key=key, **command))
+
+        async with anyio.create_task_group() as group:
+            for name in ("b", "c", "d"):
+                command = {"command": "rename", "old_path": "/memories/plans", "new_path": f"/memories/{name}"}
+                group.start_soon(lambda name=name, command=command: do(name, **command))
+        files = [item.item_id for item in await memory.query()]
+        assert sorted(file[-1] for file in files) == ["0", "1", "2", "3", "4", "5"]
+        assert {answer.text for answer in answers if answer.is_error} <= {"The path /memories/plans does not exist"}
+        del answers[:]
+        async with anyio.create_task_group() as group:
+            for file in files:
+                for key in ("e", "f"):
+                    directory = file.rpartition("/")[0]
+                    group.start_soon(lambda key=key, path=directory: do(key, command="delete", path=path))
+        assert await memory.query() == []
+        told = {answer.text.partition(" ")[0] for answer in answers}
+        assert told <= {"Successfully", "The"}, answers
+
+
 async def test_a_read_only_view_of_memory_is_told() -> None:
     """The files can be read, and nothing else."""
     async with open_memory() as memory:

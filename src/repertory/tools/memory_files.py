@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -29,6 +30,7 @@ PROVIDER_TYPE: Final = "memory_20250818"
 
 _MAX_PATH = 1_000  # characters; paths are ids, and a listing has those of a whole scope
 _MAX_LINES = 999_999  # six digits, as wide as line numbers are shown
+_LISTED_LEVELS = 2
 _MOST_OCCURRENCES = 100  # listed when a replacement is refused; the provider's lists all, a million in a large file
 _SLASHES = dict.fromkeys(map(ord, "\\\N{FRACTION SLASH}\N{DIVISION SLASH}\N{SET MINUS}\N{BIG SOLIDUS}"), "/")
 
@@ -145,7 +147,7 @@ class _Files:
         sizes = _tree_sizes(files, place)
         lines = [f"{_size(sizes.pop(()))}\t{path}"]
         for parts, size in sorted(sizes.items()):
-            if len(parts) <= 2 and not any(part.startswith(".") for part in parts):
+            if not any(part.startswith(".") for part in parts):
                 is_file = "/".join((place, *parts)) in files
                 lines.append(f"{_size(size)}\t{path}/{'/'.join(parts)}{'' if is_file else '/'}")
         return "\n".join([header, *lines])
@@ -217,7 +219,8 @@ class _Files:
         if not found:
             raise _Refused(f"The path {path} does not exist")
         for item_id in found:
-            await self._memory.delete(item_id)
+            with suppress(ItemNotFound):  # another agent has deleted it meanwhile
+                await self._memory.delete(item_id)
         return f"Successfully deleted {path}"
 
     async def rename(self, old_path: str, new_path: str) -> str:
@@ -236,24 +239,36 @@ class _Files:
         if f"{new}/".startswith(f"{old}/"):
             raise _Refused(f"Cannot move {old_path} into itself")
         await self._check_parents(new)
-        for item_id in files:
-            await self._move(item_id, new + item_id.removeprefix(old))
+        moved = [await self._move(item_id, new + item_id.removeprefix(old)) for item_id in files]
+        if not any(moved) and not begun:
+            raise _Refused(f"The path {old_path} does not exist")
         return f"Successfully renamed {old_path} to {new_path}"
 
-    async def _move(self, item_id: str, place: str) -> None:
-        """Move a file, including what another agent writes into it meanwhile."""
+    async def _move(self, item_id: str, place: str) -> bool:
+        """Move a file, including what another agent writes into it meanwhile.
+
+        Returns:
+            Whether it was moved; if another agent deletes or moves it first, no copy is left.
+        """
+        copy: ItemInfo | None = None
         while (item := await self._find(item_id)) is not None:
             copy = await self._find(place)
             if copy is not None and not self._is_mine(copy):
                 raise _Refused(f"The destination {place} already exists")
             if copy is None or copy.metadata.get("moved") != item.position:
-                await self._write(item, place, if_position=0 if copy is None else copy.position, moved=item.position)
+                before = 0 if copy is None else copy.position
+                copy = await self._write(item, place, if_position=before, moved=item.position)
             try:
                 await self._memory.delete(item_id, if_position=item.position)
             except ItemChanged:
                 continue
             except ItemNotFound:
-                return
+                break
+            return True
+        if copy is not None:
+            with suppress(ItemNotFound, ItemChanged):
+                await self._memory.delete(place, if_position=copy.position)
+        return False
 
     async def _edit(self, path: str, change: Callable[[str], _Edit]) -> _Edit:
         """Change a file, unless this call has already done so."""
@@ -277,8 +292,10 @@ class _Files:
                 continue  # another agent has written to it meanwhile, and its edit must not be lost
             return edit
 
-    async def _write(self, item: Item, place: str, edit: _Edit | None = None, *, if_position: int, **more: Any) -> None:
-        await self._memory.store(
+    async def _write(
+        self, item: Item, place: str, edit: _Edit | None = None, *, if_position: int, **more: Any
+    ) -> ItemInfo:
+        return await self._memory.store(
             item.content if edit is None else edit.text,
             type=item.type,
             item_id=place,
@@ -293,7 +310,7 @@ class _Files:
     def _mark(self) -> dict[str, Any]:
         return {**self._writer, "call": self._call}
 
-    def _is_mine(self, item: Item) -> bool:
+    def _is_mine(self, item: ItemInfo) -> bool:
         return bool(self._call) and item.metadata.get("call") == self._call
 
     async def _find(self, place: str) -> Item | None:
@@ -370,11 +387,11 @@ def _lines_of(text: str, words: str) -> str:
 
 
 def _tree_sizes(files: Mapping[str, ItemInfo], place: str) -> dict[tuple[str, ...], int]:
-    """The sizes of the files and directories below a directory, by the parts of their paths; () is the directory."""
+    """The sizes of what a listing of a directory shows, by the parts of their paths; () is the directory."""
     sizes: dict[tuple[str, ...], int] = {(): 0}
     for item_id, item in files.items():
         parts = tuple(item_id.removeprefix(f"{place}/").split("/"))
-        for depth in range(len(parts) + 1):
+        for depth in range(min(len(parts), _LISTED_LEVELS) + 1):
             sizes[parts[:depth]] = sizes.get(parts[:depth], 0) + item.size
     return sizes
 
