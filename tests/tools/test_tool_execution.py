@@ -20,7 +20,7 @@ from repertory.llm.messages import Image, RawBlock, Text, text_of
 from repertory.record.records import EventLogged
 from repertory.testing import ScriptedModel, call
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, tool
-from repertory.tools.execution import execute, unknown_tool
+from repertory.tools.execution import Unfinished, execute, unknown_tool
 from repertory.tools.output import one_line, redact, to_output
 
 
@@ -309,37 +309,38 @@ async def test_an_abort_inside_a_group_reaches_the_caller() -> None:
         await call_tool(raising(group))
 
 
-async def test_what_is_no_exception_passes_through() -> None:
-    """``KeyboardInterrupt`` and the like are nobody's outcome, alone or in a group."""
-
-    class Leave(BaseException):
-        pass
-
-    with pytest.raises(Leave):
-        await call_tool(raising(Leave()))
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), Unfinished()], ids=repr)
+async def test_what_is_meant_for_the_program_passes_through(error: BaseException) -> None:
+    """It is nobody's outcome, alone or in a group."""
+    with pytest.raises(type(error)):
+        await call_tool(raising(error))
     with pytest.raises(BaseExceptionGroup) as caught:
-        await call_tool(raising(BaseExceptionGroup("tasks", [ValueError("one"), Leave()])))
-    assert caught.group_contains(Leave)
+        await call_tool(raising(BaseExceptionGroup("tasks", [ValueError("one"), error])))
+    assert caught.group_contains(type(error))
     assert not caught.group_contains(ValueError)
 
 
-def test_a_tool_that_exits_does_not_end_the_program(run_async: Any) -> None:
-    """Whoever wraps a command line in a tool lets the model's words reach ``sys.exit``."""
+def test_a_tool_that_exits_or_panics_does_not_end_the_program(run_async: Any) -> None:
+    """Whoever wraps a command line lets the model's words reach ``sys.exit``; a panic in Rust is no ``Exception``."""
 
-    def read_plainly(words: str) -> None:
+    class Panic(BaseException):
+        pass
+
+    def leave(words: str) -> None:
         """Read a command line."""
         argparse.ArgumentParser().parse_args([words])
 
-    async def read(words: str) -> None:
-        """Read a command line."""
-        read_plainly(words)
+    def panic(words: str) -> None:
+        """Call an extension."""
+        raise Panic(words)
 
     async def main() -> None:
-        for function in (read_plainly, read):
+        for function, text in ((leave, "SystemExit: 2"), (panic, "Panic: --wrong")):
             output = await call_tool(tool(function), {"words": "--wrong"})
-            assert (output.status, output.text) == ("error", "SystemExit: 2")
-        grouped = BaseExceptionGroup("tasks", [SystemExit(2), ValueError("one")])
-        assert (await call_tool(raising(grouped))).status == "error"
+            assert (output.status, output.text) == ("error", text)
+        for error in (SystemExit(2), Panic()):
+            for raised in (error, BaseExceptionGroup("tasks", [error, ValueError("one")])):
+                assert (await call_tool(raising(raised))).status == "error"
 
     run_async(main)
 

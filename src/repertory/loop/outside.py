@@ -21,7 +21,6 @@ from repertory._json_text import canonical_json, json_text
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block
 from repertory.loop.open_calls import open_calls
-from repertory.loop.teams import Unfinished
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, Record
 from repertory.record.rows import plain_text
@@ -36,6 +35,7 @@ from repertory.runs.events import (
 )
 from repertory.runs.live import LiveRun
 from repertory.runs.waiting_calls import waiting_id
+from repertory.tools.execution import Unfinished
 from repertory.tools.media import too_large
 from repertory.tools.output import blocks_of, to_output
 from repertory.tools.repeats import arguments_digest

@@ -27,6 +27,7 @@ from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import bring_back
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
+from repertory.tools.execution import Unfinished
 
 _ALONE = "It sees nothing of your conversation: say"
 _SHARED = "It sees nothing of your conversation but what you share: say"
@@ -51,13 +52,6 @@ step, as your words.
 _CANCEL = """\
 End a sub-agent now, whatever it is doing. Its record stays; it brings no report.
 """
-
-
-class Unfinished(BaseException):
-    """A call that continues when the tree is resumed: the supervisor closes, or the whole tree was stopped.
-
-    The call has no outcome until then. This is not an ``Exception``, so that no tool code turns it into a result.
-    """
 
 
 class SubRuns(Protocol):

@@ -24,7 +24,6 @@ from repertory.loop.open_calls import CLOSED, INTERRUPTED, NOT_MADE, OpenCall, c
 from repertory.loop.outside import EndedWaiting, wait_for_result
 from repertory.loop.permission import Permitted, Refused, ask_permission, edit_note, needs_permission
 from repertory.loop.sharing import Reading
-from repertory.loop.teams import Unfinished
 from repertory.memory.payload import Payload
 from repertory.record import Draft, Entry, Snapshot
 from repertory.record.records import Record, ToolIntended
@@ -36,7 +35,7 @@ from repertory.shortening.shaping import retrieval_note
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.context import GivenAnswer
 from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
-from repertory.tools.execution import execute, unknown_tool
+from repertory.tools.execution import Unfinished, execute, unknown_tool
 from repertory.tools.output import to_output
 from repertory.tools.repeats import EarlierCall, arguments_digest
 from repertory.tools.threads import from_any_thread

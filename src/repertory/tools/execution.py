@@ -36,6 +36,13 @@ from repertory.tools.threads import compute, compute_limiter, run_in_thread
 log = Log("repertory.tools")
 
 
+class Unfinished(BaseException):
+    """A call that continues when the tree is resumed: the supervisor closes, or the whole tree was stopped.
+
+    The call has no outcome until then. This is not an ``Exception``, so that no tool code turns it into a result.
+    """
+
+
 async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
     """Run one call of a tool and return its outcome.
 
@@ -48,8 +55,8 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
         context: Passed to the tool if it has a parameter for it.
 
     Raises:
-        ToolAbort: The tool ends the run. Apart from it, only what is neither an ``Exception`` nor ``SystemExit`` is
-            raised: cancellation, ``KeyboardInterrupt`` and the like.
+        ToolAbort: The tool ends the run. Apart from it, only cancellation, ``KeyboardInterrupt``, ``GeneratorExit`` and
+            ``Unfinished`` are raised.
     """
     try:
         freeze(arguments)  # raises if they are nested too deep to be recorded
@@ -104,23 +111,16 @@ def unknown_tool(name: str, available: Iterable[str]) -> ToolOutput:
 async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> ToolOutput:
     finished, value = False, None
     scope = anyio.CancelScope(deadline=math.inf if context.expires_at is None else context.expires_at)
-    # The handlers are outside the scope, so that a crash while the tool was being cancelled arrives here alone.
+    # The handler is outside the scope, so that a crash while the tool was being cancelled arrives here alone.
     try:
         with scope:
             value = await _call(tool, values)
             finished = True
-    except BaseExceptionGroup as group:
-        beyond, _ = group.split(lambda part: not isinstance(part, Exception | SystemExit | BaseExceptionGroup))
-        if beyond is not None:
+    except BaseException as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
+        # Not only each ``Exception``: a function that reads a command line calls sys.exit() for words that are wrong,
+        # and the model wrote these; a panic of an extension in Rust would end every run of the process.
+        if (beyond := _beyond(error)) is not None:
             raise beyond from None
-        output = _explain(tool, group, context, timed_out=scope.cancel_called)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
-        # A function that reads a command line calls sys.exit() for words that are wrong, and the model wrote these.
-        output = _explain(tool, error, context, timed_out=scope.cancel_called)
-    except CancelledError as error:
-        if is_being_cancelled():
-            raise
-        # Something that the tool waited for was cancelled, such as a task of its own, or one of ``asyncio.run``.
         output = _explain(tool, error, context, timed_out=scope.cancel_called)
     else:
         if not finished:
@@ -137,6 +137,17 @@ async def _call(tool: Tool, values: dict[str, Any]) -> object:
         return await function(**values)
     value = await run_in_thread(lambda: function(**values), name=f"tool {tool.name}")
     return await value if inspect.isawaitable(value) else value  # a plain wrapper around an async function
+
+
+def _beyond(error: BaseException) -> BaseException | None:
+    """The part of an error that is for the event loop or the whole program; None if there is none."""
+    kinds = (KeyboardInterrupt, GeneratorExit, Unfinished, anyio.get_cancelled_exc_class())
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kinds)[0]
+    if isinstance(error, CancelledError):
+        # Otherwise something that the tool waited for was cancelled, such as a task of its own, or of ``asyncio.run``.
+        return error if is_being_cancelled() else None
+    return error if isinstance(error, kinds) else None
 
 
 def _size_of(value: object) -> int:
