@@ -23,7 +23,7 @@ _BOUNDARIES: dict[TextKind, tuple[str, ...]] = {
     "prose": ("\n\n", "\n", ". ", "! ", "? ", "。", " "),
 }
 _CODE = re.compile(
-    r"(?m)^\s*(?:\d+\s*[\t|:→]\s*)?(?:def |class |import |from \w+ import|func |fn |pub |#include|package |"
+    r"(?m)^\s*+(?:\d+ *+[\t|:→]\s*+)?(?:def |class |import |from \w+ import|func |fn |pub |#include|package |"
     r"(?:export |const |let |var |public |private |static |async )|[}\]];?\s*$)"
 )
 _LOG = re.compile(

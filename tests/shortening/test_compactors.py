@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory._cutting import kind_of_text
 from repertory.shortening import register_compactor
 from repertory.shortening.compactors import COMPACTORS, close_json, compact, describe, on_compactor_failure
 
@@ -36,6 +37,10 @@ JSON = js(
     {"server": {"host": "db-7.example", "ports": [5432, 5433]}, "ok": True, "deep": {"a": {"b": {"c": 1}}}, "none": []}
 )
 PAGE = "<html><head><title>Tide tables</title></head><body><h1>North</h1><p>High at noon. <a href='https://sea.example/x'>x</a>"
+# As documentation is generated: links in headings, entities, and a script that was cut off.
+BOOK = """<html><head><title>Tides &amp; winds</title><style>h1 > a {}</style></head><body>
+<h1 id="tables"><a class="header" href="#tables">Tide tables</a></h1><!-- a > b --><h2><code>North</code> sea</h2>
+<p>High &lt;noon&gt;</p><SCRIPT>if (a > b) {"""
 MARKDOWN = "# Tide tables\n\nHigh at noon.\n\n## North\n\ntext\n\n## South\n\nmore https://sea.example/y\n"
 FILE = "import os\n\nclass Harbour:\n    def depth(self):\n        return 7\n\ndef main():\n    pass\n"
 LISTING = "src/app.py\nsrc/lib/util.py\nREADME.md\ntests/test_app.py\nsetup.cfg\n"
@@ -59,6 +64,7 @@ CSV = "id,city,price\n1,Kiel,3\n2,Brest,4\n3,Genua,5\n"
         ("page", MARKDOWN + "\n## A bay\n" * 99, ["sections: Tide tables; North; South; A bay"]),
         ("page", "".join(f"# Part {n}\n" for n in range(99)), ["sections: Part 0; Part 1; ", "…"]),
         ("page", "<p>no heading, no title</p>", ["page\nno heading, no title"]),
+        ("page", BOOK, ["page: Tides & winds\n", " North sea High <noon>\nsections: Tide tables; North sea"]),
         ("page", MARKDOWN, ["page: Tide tables", "North; South", "1 links: https://sea.example/y"]),
         ("file", FILE, ["9 lines; begins: import os", "3: class Harbour", "7: def main"]),
         ("listing", LISTING, ["5 entries: 3 .py", "src/lib/util.py"]),
@@ -75,6 +81,18 @@ def test_each_kind_is_recognized_and_said_briefly(name: str, text: str, expected
     assert len(said) <= 500
     for part in expected:
         assert part in said
+
+
+@pytest.mark.parametrize("part", ["<h1", "<h1>", "<title", "<script>", "<!--", "<p ", "[1,", "1\t", "\t"])
+def test_a_hostile_text_is_read_once(part: str) -> None:
+    """Not once again from each place in it, which took up to half an hour."""
+    many = part * (90_000 // len(part))
+    for text in (many, f"<p>{many}", FILE * 9 + many):
+        assert len(describe(text, 4_000) or "") <= 4_000
+        assert kind_of_text(text)
+        for compactor in COMPACTORS.values():
+            if compactor.name in ("page", "file", "listing", "log"):  # the others read JSON
+                compactor.compact(text, None, 4_000)
 
 
 def test_a_schema_keeps_what_its_fields_are() -> None:

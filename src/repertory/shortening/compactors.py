@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from html import unescape
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -297,15 +298,16 @@ def _skeleton(_: str, data: Any, __: int) -> _Description:
 # --- text: listings, logs, pages, files -----------------------------------------------------------------------
 
 _TAG = re.compile(r"<(?:!doctype html|html|head|body|title|h1|div|p)\b", re.I)
-_TITLE = re.compile(r"<title[^>]*>([^<]*)</title>|^#[ \t]+([^\n]+)|^title:[ \t]*([^\n]+)", re.I | re.M)
-_HEADING = re.compile(r"<h[1-3][^>]*>([^<]*)</h[1-3]>|^#{1,3}[ \t]+([^\n]+)", re.I | re.M)
-_MARKUP = re.compile(r"(?s)<(?:script|style)\b.*?</(?:script|style)>|<[^>]+>")
+# Each of these reads a hostile text once. A tag has no other tag in it, and what no end tag closes ends with the text.
+_TITLE = re.compile(r"<title[^<>]*>([^<]*)</title>|^#[ \t]+([^\n]+)|^title:[ \t]*([^\n]+)", re.I | re.M)
+_HEADING = re.compile(r"<h[1-3]\b[^<>]*>((?:[^<]|<(?!/?h[1-3]\b))*+)</h[1-3]>|^#{1,3}[ \t]+([^\n]+)", re.I | re.M)
+_MARKUP = re.compile(r"(?is)<(script|style)\b.*?(?:</\1>|\Z)|<!--.*?(?:-->|\Z)|</?[a-z!][^<>]*>")
 _LINK = re.compile(r"https?://[^\s\"'<>)\]]+")
 _PATH_LINE = re.compile(r"^[\s│├└─|`*+-]*(?:[-dl][rwx-]{9}\S*\s.*\s)?([\w@.~ -]*/?[\w@.~/-]*[\w@.~/-])/?\s*$")
 _ENDING = re.compile(r"\.([^./\s]++)[ \t\r]*+$", re.M)
 _PATH_MARK = re.compile(r"[./]\w|^[-dl]r")
 _DEFINITION = re.compile(
-    r"^\s*(?:(\d+)\s*[\t|:→]\s?)?\s*((?:export |pub |async |static |public |private |default )*"
+    r"^\s*+(?:(\d+) *+[\t|:→])?\s*+((?:export |pub |async |static |public |private |default )*"
     r"(?:def|class|func|function|fn|interface|struct|enum|impl|trait|type)\s+[\w.<>()\[\]:*&, ]+)"
 )
 
@@ -354,18 +356,23 @@ def _page(text: str, _: Any, length: int) -> _Description:
     title_match = _TITLE.search(text, 0, 4 * LOOKED_AT)
     title = next((group for group in title_match.groups() if group), "") if title_match else ""
     max_chars = max(80, length // 2)
-    lines = [clip(_MARKUP.sub(" ", text[: 40 * length]), max(80, length // 3))]
+    lines = [clip(_without_markup(text[: 40 * length]), max(80, length // 3))]
     headings: dict[str, None] = {}
     for match in _HEADING.finditer(text):
         if heading := next((group for group in match.groups() if group), ""):
-            headings[clip(_MARKUP.sub(" ", heading), 60)] = None
+            headings[clip(_without_markup(heading), 60)] = None
             if sum(map(len, headings)) > max_chars:
                 break
     if headings:
         lines.append(clip(f"sections: {'; '.join(headings)}", max_chars))
     if links := list(dict.fromkeys(_LINK.findall(text))):
         lines.append(clip(f"{len(links)} links: " + " ".join(links[:3]), max_chars))
-    return _Description(clip(f"page: {title}" if title else "page", min(106, max_chars)), lines)
+    head = f"page: {_without_markup(title)}" if title else "page"
+    return _Description(clip(head, min(106, max_chars)), lines)
+
+
+def _without_markup(text: str) -> str:
+    return unescape(_MARKUP.sub(" ", text))
 
 
 def _file(text: str, _: Any, length: int) -> _Description:
