@@ -7,7 +7,12 @@ import re
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
+from repertory.errors import ConfigurationError
+
 _SCHEMES: Final = ("postgresql://", "postgres://")
+# Addresses in other forms: "sqlite:///runs.db", "host=db.example dbname=agents". A file could have such a name, but
+# would then show the password in it.
+_OTHERS: Final = re.compile(r"\s*([a-z][a-z0-9+.-]*://|[a-z_]+\s*=(?=\s*\S+\s+[a-z_]+\s*=))", re.IGNORECASE)
 # https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
 _SECRET: Final = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
 _SHORTEST: Final = 3  # characters; a shorter secret is part of too many harmless words to be removed from texts
@@ -63,9 +68,17 @@ Place: TypeAlias = str | os.PathLike[str] | PostgresAddress
 
 
 def postgres_address(place: object) -> PostgresAddress | None:
-    """The PostgreSQL address of a place; None if the place is a file."""
+    """The PostgreSQL address of a place; None if the place is a file.
+
+    Raises:
+        ConfigurationError: It is the address of something else, such as another database.
+    """
     if isinstance(place, PostgresAddress):
         return place
-    if isinstance(place, str) and place.startswith(_SCHEMES):
+    if not isinstance(place, str):
+        return None
+    if place.startswith(_SCHEMES):
         return PostgresAddress(place)
+    if (other := _OTHERS.match(place)) is not None:
+        raise ConfigurationError(f"a database must be a file's path or postgresql://…, got {other[1]}…")
     return None

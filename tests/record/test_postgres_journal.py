@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -22,7 +23,7 @@ import journal_kit as kit
 from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
-from repertory._postgres_address import PostgresAddress
+from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.errors import (
     ConfigurationError,
     JournalDamaged,
@@ -193,6 +194,37 @@ def test_a_server_that_is_not_there_is_named_without_the_password(run_async: Run
         assert "s3cr3t" not in str(caught2.value)
 
     run_async(main)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"postgresql+psycopg://me:{SECRET}@db.example/x",
+        f"PostgreSQL://me:{SECRET}@db.example/x",
+        f" postgresql://me:{SECRET}@db.example/x",
+        "sqlite:///runs.db",
+        f"password={SECRET} host=db.example dbname = x",
+    ],
+)
+def test_an_address_of_another_form_does_not_become_a_file(
+    place: str, run_async: RunAsync, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name would show the password, and the record would not be where somebody looks for it."""
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        with pytest.raises(ConfigurationError, match="must be a file's path or postgresql://") as caught:
+            async with open_journal(place):
+                pass
+        assert "s3cr" not in str(caught.value)
+
+    run_async(main)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_names_that_look_much_like_addresses_are_files() -> None:
+    """A folder for each user, say, or a colon in a name."""
+    assert [postgres_address(name) for name in ("user=me/runs.db", "a=b c.db", "c:/runs.db", "./x://y")] == [None] * 4
 
 
 # --- opening ----------------------------------------------------------------------------------------------

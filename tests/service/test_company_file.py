@@ -137,7 +137,7 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
             4,
             r"\[service\] port: port must be a whole number from 0 to 65535 or None, got 70000",
         ),
-        ('[service]\ndb = "mysql://host/name"', 4, r"\[service\] db: must be a file, or postgresql://"),
+        ('[service]\ndb = "mysql://host/name"', 4, r"\[service\] db: .* must be a file's path or postgresql://"),
         ('[service]\nlabels = ["gpu"]', 4, r"\[service\] labels: is for a database that several machines share"),
         ("[service]\nlease = 30", 4, r"\[service\] lease: is for a database that several machines share"),
         ('[service]\ndb = "postgresql://h/n"\nlabels = [""]', 5, r"\[service\] labels: labels must be a list of"),

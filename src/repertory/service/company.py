@@ -246,9 +246,8 @@ def read_service(path: Path) -> ServiceTable:
 
 def _service_of(file: TomlFile) -> ServiceTable:
     service = file.table(ServiceTable, file.content.get("service", {}), "service")
-    is_shared = postgres_address(service.db) is not None
-    if "://" in service.db and not is_shared:
-        file.refuse("service", "db", "must be a file, or postgresql://USER@HOST/NAME")
+    with file.refusing("service", "db"):
+        is_shared = postgres_address(service.db) is not None
     for key, given in (("labels", service.labels), ("lease", service.lease)):
         if not is_shared and given not in ((), None):
             file.refuse("service", key, 'is for a database that several machines share: db = "postgresql://…"')
