@@ -343,8 +343,16 @@ def test_a_server_that_would_lose_what_it_acknowledged_is_refused(
     run_async(main)
 
 
-@pytest.mark.parametrize("default", ["default_transaction_isolation = 'serializable'", "lock_timeout = 1"])
-def test_what_a_database_sets_by_default_fails_nothing(
+@pytest.mark.parametrize(
+    "default",
+    [
+        "default_transaction_isolation = 'serializable'",
+        "lock_timeout = 1",
+        "statement_timeout = 1",
+        "DateStyle = 'German'",
+    ],
+)
+def test_what_a_database_or_an_address_sets_by_default_fails_nothing(
     default: str, run_async: RunAsync, postgres: PostgresServer
 ) -> None:
     """A search that had to wait for another process goes on after it."""
@@ -353,8 +361,9 @@ def test_what_a_database_sets_by_default_fails_nothing(
         other.execute(f"ALTER DATABASE {uri.partition('?')[0].rpartition('/')[2]} SET {default}")
 
         async def main() -> None:
-            async with open_journal(uri) as journal, anyio.create_task_group() as group:
-                await journal.write([kit.appended("r", 0)])
+            encoded = f"{uri}&client_encoding=latin1"
+            async with open_journal(encoded) as journal, anyio.create_task_group() as group:
+                await journal.write([kit.appended("r", 0, "€")])
                 other.execute("BEGIN")
                 other.execute("UPDATE search_progress SET entries = entries")
                 group.start_soon(journal.search_entries, "r", "word")

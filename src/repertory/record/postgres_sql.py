@@ -162,10 +162,13 @@ def connect(
         raise ConfigurationError(
             f"{address} is no address of a PostgreSQL server: {address.without_secrets(error).strip()}"
         ) from None
-    options = {**_network(notice), "application_name": f"repertory {__version__}", **given}
-    connection: Connection = psycopg.connect(
-        **options, autocommit=True, cursor_factory=psycopg.RawCursor, client_encoding="UTF8"
-    )
+    options = {
+        **_network(notice),
+        "application_name": f"repertory {__version__}",
+        **given,
+        "client_encoding": "UTF8",
+    }
+    connection: Connection = psycopg.connect(**options, autocommit=True, cursor_factory=psycopg.RawCursor)
     try:
         _adapt(connection)
         _set_up(connection, durability, readonly=readonly)
@@ -188,10 +191,11 @@ def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -
                WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"""
         )
     settings.append(_SERVERS_NETWORK)
+    # Whatever the defaults of the database, the user and the address are.
     settings.append("SET bytea_output = 'hex'; SET extra_float_digits = 1; SET standard_conforming_strings = on")
-    # Whatever the database's own defaults are: a statement must see what was written before it got a lock, and a lock
-    # is waited for.
-    settings.append("SET default_transaction_isolation = 'read committed'; SET lock_timeout = 0")
+    settings.append("SET DateStyle = 'ISO'; SET default_transaction_isolation = 'read committed'")
+    # A lock is waited for, a large table is moved, and a connection that is quiet for long is not a lost one.
+    settings.append("SET lock_timeout = 0; SET statement_timeout = 0; SET idle_session_timeout = 0")
     for setting in settings:
         connection.execute(setting)
 
@@ -286,6 +290,8 @@ def explain(error: BaseException, address: PostgresAddress, doing: str) -> Journ
         return JournalUnreadable(f"{fact}; may this user do that there?")
     if state == "3D000":
         return JournalUnreadable(f"{fact}; create it with createdb")
+    if state == "3F000":
+        return JournalUnreadable(f"{fact}; create it with CREATE SCHEMA, or name another in search_path")
     if doing == "write":
         return JournalWriteFailed(f"{fact}{'; make room, then start again' if state.startswith('53') else ''}")
     if not is_away(error):
