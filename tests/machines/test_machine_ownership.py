@@ -60,6 +60,23 @@ def settle(machines: Machines) -> None:
     machines.lease.steady_since -= LONG
 
 
+def test_machines_may_share_a_journal_in_a_schema_of_any_name(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """One that must be quoted, and is as long as a name may be; a machine hands its runs over there, too."""
+    uri, schema = postgres.new_database(), "Über uns " + "ü" * 26
+    with postgres.connect(uri) as connection:
+        connection.execute(f'CREATE SCHEMA "{schema}"')
+        connection.execute(f'ALTER DATABASE "{connection.info.dbname}" SET search_path = "{schema}"')
+
+    async def main() -> None:
+        async with machine(uri) as (journal, _):
+            await journal.write([started("run-1")])
+        async with machine(uri) as (_, machines):
+            assert [each.machine_id for each in await machines.known()] == [machines.machine_id]
+            assert await machines.owner_of("run-1") == ""
+
+    run_async(main)
+
+
 def test_a_run_belongs_to_the_machine_that_starts_it_until_it_ends(
     postgres: PostgresServer, run_async: RunAsync
 ) -> None:

@@ -404,8 +404,9 @@ async def open_machines(
     def register(connection: Connection) -> str:
         connection.execute(ownership.FORGET)
         connection.execute(ownership.REGISTER, own)
-        (schema,) = connection.execute("SELECT current_schema()").fetchone() or ("",)
-        return f"repertory {schema}"[:63]
+        # The database may hold other journals in other schemas, with names too long for that of a channel.
+        (number,) = connection.execute("SELECT 'machines'::regclass::oid").fetchone() or (0,)
+        return f"repertory {number}"
 
     channel = await journal.use("take part in", register)
     await anyio.to_thread.run_sync(writer.hold_at_most, _HELD * lease)

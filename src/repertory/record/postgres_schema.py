@@ -206,7 +206,7 @@ def migrate(connection: Connection, address: PostgresAddress) -> None:
             return
         there = connection.execute(
             """SELECT c.relname, a.attname FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid
-               WHERE c.relnamespace = current_schema()::regnamespace"""
+               WHERE c.relnamespace = quote_ident(current_schema())::regnamespace"""
         ).fetchall()
         with connection.pipeline():
             for statement in changes(_DECLARED, there):
