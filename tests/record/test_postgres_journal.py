@@ -594,6 +594,41 @@ def test_a_server_that_stays_away_stops_the_journal(postgres: PostgresServer) ->
         postgres.start()
 
 
+@contextlib.contextmanager
+def at_each_event(postgres: PostgresServer, uri: str, does: str) -> Iterator[None]:
+    """Have the server do something whenever an event is written."""
+    body = f"LANGUAGE plpgsql AS $$ BEGIN {does}; RETURN NEW; END $$"
+    with postgres.connect(uri) as connection:
+        connection.execute(f"CREATE FUNCTION at_each() RETURNS trigger {body}")
+        connection.execute("CREATE TRIGGER at_each BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION at_each()")
+        try:
+            yield
+        finally:
+            connection.execute("DROP FUNCTION at_each CASCADE")
+
+
+def test_what_takes_longer_than_a_transaction_may_is_written(postgres: PostgresServer) -> None:
+    """Over a slow network, say; each time that the server has ended it, it may take longer."""
+    uri = postgres.emptied_journal()
+    writer = writer_of(uri)
+    writer.hold_at_most(0.05)
+    with at_each_event(postgres, uri, "PERFORM pg_sleep(0.15)"):
+        submit(writer, event(1)).wait_sync()
+    writer.close(30)
+
+
+def test_a_server_that_breaks_over_some_records_stops_the_journal(postgres: PostgresServer) -> None:
+    """It would be sent them for ever, though they can be written as little as what comes after them."""
+    uri = postgres.emptied_journal()
+    writer = writer_of(uri, patience=0.0)
+    with (
+        at_each_event(postgres, uri, "PERFORM pg_terminate_backend(pg_backend_pid())"),
+        pytest.raises(JournalWriteFailed, match="happened 5 times while the same 2 records were being written"),
+    ):
+        submit(writer, event(1), event(2)).wait_sync()
+    writer.close(30)
+
+
 # --- several writers --------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ has ended and looks for the mark: if it is not there, the transaction is sent ag
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import re
 import threading
@@ -45,9 +46,10 @@ _TRANSACTION: Final = (
     20.0  # seconds that one may take in all: a process that was stopped must not block the one that replaces it
 )
 _CONFLICTS: Final = frozenset({"40001", "40P01"})  # two transactions blocked each other
-_QUERY_CANCELED: Final = "57014"  # a statement took too long: somebody else holds a lock
-_ATTEMPTS: Final = 5
+_TOO_LONG: Final = frozenset({"57014", "25P04"})  # somebody else holds a lock, or the network is slow
+_ATTEMPTS: Final = 4  # after the first
 _MARK_LIFETIME: Final = "30 days"  # after which the mark of a process that was killed is deleted
+_DOUBLINGS: Final = 6  # of the time that a transaction may take, at most: to 21 minutes
 
 _UNIQUE: Final = re.compile(r"CREATE UNIQUE INDEX (\w+) ON (\w+) \((.*)\)")
 # SQLite's message for a value that already exists, by the name of the index in PostgreSQL's error.
@@ -154,14 +156,10 @@ class PostgresWriter(Writer):
                 raise explain(error, self._address, "open") from None
 
     def _use(self, connection: Connection) -> None:
-        version = connection.info.server_version
-        for setting in (
-            f"idle_in_transaction_session_timeout = {self._idle * 1000:.0f}",
-            # An older server has no time limit for a whole transaction.
-            f"{'transaction_timeout' if version >= 170000 else 'statement_timeout'} = {self._longest * 1000:.0f}",
-            # By this name a machine that takes this one over finds the transaction that blocks it.
-            f"application_name = '{application_name(self.id)}'",
-        ):
+        # An older server has no time limit for a whole transaction.
+        self._limit = "transaction_timeout" if connection.info.server_version >= 170000 else "statement_timeout"
+        # By the name a machine that takes this one over finds the transaction that blocks it.
+        for setting in (*self._limits(), f"application_name = '{application_name(self.id)}'"):
             connection.execute(f"SET {setting}")
         # The process of the server at the other end, and when it began.
         process = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
@@ -171,6 +169,11 @@ class PostgresWriter(Writer):
         # it because an earlier statement in the pipeline had failed.
         connection.prepare_threshold = 0
         self._connection = connection
+
+    def _limits(self, times: int = 1) -> tuple[str, str]:
+        """The settings that have the server end a transaction."""
+        idle, longest = (f"{seconds * times * 1000:.0f}" for seconds in (self._idle, self._longest))
+        return f"idle_in_transaction_session_timeout = {idle}", f"{self._limit} = {longest}"
 
     # --- the thread ---------------------------------------------------------------------------------------
 
@@ -195,31 +198,41 @@ class PostgresWriter(Writer):
         """Write batches in one transaction, however often the server goes away meanwhile."""
         if not any(batch.rows or batch.emptied for batch in group):
             return
-        number, attempts = self.commits + 1, 0
-        while True:
+        number, since = self.commits + 1, time.monotonic()
+        for attempt in itertools.count():
             try:
-                self._send(group, number)
+                self._send(group, number, attempt)
                 break
             except BaseException as error:
                 state = getattr(error, "sqlstate", None)
+                waited = time.monotonic() - since
+                held_up = state in _TOO_LONG and not self._wait_aborted.is_set()
+                if held_up:
+                    log(logging.WARNING, "journal.held_up", path=self._path, seconds=round(waited, 1))
                 if is_away(error):
                     if self._recover(number, error):
                         break
-                    continue
-                attempts += 1
-                if state == _QUERY_CANCELED and not self._wait_aborted.is_set():
-                    log(logging.WARNING, "journal.held_up", path=self._path, seconds=attempts * self._longest)
-                elif state not in _CONFLICTS or attempts == _ATTEMPTS:
+                    if not held_up and attempt >= _ATTEMPTS and waited > self._patience:
+                        raise JournalWriteFailed(
+                            f"{explain(error, self._address, 'write')}; this happened {attempt + 1} times while the "
+                            f"same {sum(len(batch.rows) for batch in group)} records were being written"
+                        ) from error
+                elif held_up or (state in _CONFLICTS and attempt < _ATTEMPTS):
+                    self._rollback()
+                else:
                     raise
-                self._rollback()
         self.commits = number
 
-    def _send(self, group: Sequence[Batch], number: int) -> None:
+    def _send(self, group: Sequence[Batch], number: int, attempt: int) -> None:
         records = [record for batch in group for record in batch.rows]
         emptied = [place for batch in group for place in batch.emptied]
         taken = None
         with self._connection.pipeline(), self._connection.cursor() as cursor:
             cursor.execute("BEGIN")
+            if attempt:  # otherwise what takes too long over a slow network would never be written
+                # A limit of the whole transaction that is not switched off first stays as it was.
+                for setting in (f"{self._limit} = 0", *self._limits(2 ** min(attempt, _DOUBLINGS))):
+                    cursor.execute(f"SET LOCAL {setting}")
             for sql, values in self.guard(group) if self.guard is not None else ():
                 cursor.execute(sql, values)
             cursor.execute(_MARK, (self.id, number))
