@@ -143,5 +143,5 @@ def test_only_the_last_column_of_a_table_gives_way() -> None:
     ):
         written = io.StringIO()
         screen = Console(file=written, width=width)
-        output.show(screen, output.table(("RUN", "TOKENS", "TASK"), rows, width=width, right="TOKENS"))
+        output.show(screen, output.Columns(("RUN", ">TOKENS", "TASK"), rows))
         assert written.getvalue().splitlines()[1] == shown

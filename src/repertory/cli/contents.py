@@ -58,8 +58,8 @@ def _print(screen: Console, contents: Sequence[Json], root: str) -> None:
         )
         for each in contents
     ]
-    headers = ("CITATION", "RUN", "SOURCE", "FORMAT", "CHARACTERS", "KEPT", "AGE", "URL")
-    output.print_table(screen, headers, rows, right="CHARACTERS|AGE")
+    headers = ("CITATION", "RUN", "SOURCE", "FORMAT", ">CHARACTERS", "KEPT", ">AGE", "URL")
+    output.print_table(screen, headers, rows)
     held = [each["length"] for each in contents if each["kept"] == "store"]
     whole = f"the store holds {len(held)} of them, {sum(held):,} characters"
     output.show(screen, f"{output.count(len(contents), 'content')}; {whole}")
@@ -117,7 +117,7 @@ async def gc(
             (each["content_id"], output.one_line(each["source"], 30), f"{each['length']:,}", each["run_id"])
             for each in gone
         ]
-        output.print_table(screen, ("CITATION", "SOURCE", "CHARACTERS", "RUN"), rows, right="CHARACTERS")
+        output.print_table(screen, ("CITATION", "SOURCE", ">CHARACTERS", "RUN"), rows)
         done = "would be deleted" if dry_run else "deleted"
         output.show(screen, f"{path}: {output.count(len(gone), 'content')} {done}, {characters:,} characters")
 

@@ -269,8 +269,8 @@ def draw(progress: Progress, screen: Console) -> RenderableType:
         )
         for branch, agent in tree[:fitting]
     ]
-    headers = ("AGENT", "STATE", "ITER", "VIEW / RECORD", "COST", "NOW")
-    parts: list[RenderableType] = [output.table(headers, rows, width=screen.width, right="ITER|VIEW / RECORD|COST")]
+    headers = ("AGENT", "STATE", ">ITER", ">VIEW / RECORD", ">COST", "NOW")
+    parts: list[RenderableType] = [output.Columns(headers, rows)]
     if len(agents) > fitting:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
     facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", output.count(len(agents), "agent")]

@@ -27,8 +27,8 @@ def machines(*, db: str | None = DATABASE) -> Answer:
     def show(screen: Console) -> None:
         if not found:
             output.say("no machine shares this database; start one with repertory serve --db postgresql://…")
-        headers = ("NAME", "STATE", "LABELS", "RUNS", "LEASE LEFT", "VERSION", "ID")
-        output.print_table(screen, headers, list(map(_row, found)), right="RUNS")
+        headers = ("NAME", "STATE", "LABELS", ">RUNS", "LEASE LEFT", "VERSION", "ID")
+        output.print_table(screen, headers, list(map(_row, found)))
 
     return Answer(found, show)
 

@@ -117,7 +117,7 @@ async def ls(
             )
             for branch, scope in in_tree(scopes, lambda scope: (scope.scope_id, _above(scope.scope_id)))
         ]
-        output.print_table(screen, ("SCOPE", "AGENT", "MODE", "ITEMS", "BYTES", "AGE"), rows, right="ITEMS|BYTES|AGE")
+        output.print_table(screen, ("SCOPE", "AGENT", "MODE", ">ITEMS", ">BYTES", ">AGE"), rows)
         if view is not None:
             _print_items(screen, view, limit)
         else:
@@ -148,7 +148,7 @@ def _print_items(screen: Console, view: MemoryView, limit: int) -> None:
         )
         for item in view.items
     ]
-    output.print_table(screen, ("ITEM", "TYPE", "BYTES", "AGE", "CONTENT"), rows, right="BYTES|AGE")
+    output.print_table(screen, ("ITEM", "TYPE", ">BYTES", ">AGE", "CONTENT"), rows)
     scope_id = one_line(view.scope.scope_id)
     if view.more:
         output.show(screen, f"{scope_id} sees more than these {output.count(limit, 'item')}; --limit N lists more")

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from repertory.cli import output
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from repertory.record import RunStatistics
     from repertory.service.views import RunDetail
 
-_WIDE = 120  # columns from which the record and the view are shown side by side
 _PREVIEW = (8, 800)  # lines and characters shown of a text without --full
 _ASKED = 2000  # characters shown of a call that a person is asked about
 _NEWEST = 200  # entries and decisions shown of a long run without --full
@@ -83,17 +81,7 @@ def _spent(figures: RunStatistics) -> str:
 
 def _print(screen: Console, shown: Json, *, full: bool) -> None:
     output.show(screen, _heading(shown))
-    two_columns = screen.is_terminal and screen.width >= _WIDE
-    record = list(_record_part(shown, screen.width * 2 // 5 - 4 if two_columns else screen.width, full=full))
-    view = list(_view_part(shown["request"], full=full))
-    if two_columns:
-        side_by_side = Table(box=None, expand=True, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
-        side_by_side.add_column(ratio=2)
-        side_by_side.add_column(ratio=3)
-        side_by_side.add_row(Group(*record), Group(*view))
-        output.show(screen, side_by_side)
-    else:
-        output.show(screen, *record, "", *view)
+    output.show(screen, *_record_part(shown, full=full), "", *_view_part(shown["request"], full=full))
 
 
 def _heading(shown: Json) -> RenderableType:
@@ -115,7 +103,7 @@ def _heading(shown: Json) -> RenderableType:
     return heading
 
 
-def _record_part(shown: Json, width: int, *, full: bool) -> Iterator[RenderableType]:
+def _record_part(shown: Json, *, full: bool) -> Iterator[RenderableType]:
     left_out = _left_out(shown["length"] - len(shown["record"]))
     yield Text(f"THE RECORD, and how each entry was shown{left_out}", style="bold")
     rows = [
@@ -128,7 +116,7 @@ def _record_part(shown: Json, width: int, *, full: bool) -> Iterator[RenderableT
         )
         for entry in shown["record"]
     ]
-    yield output.table(("#", "IT", "SHOWN", "TOKENS", "WHAT"), rows, width=width, right="#|IT|TOKENS")
+    yield output.Columns((">#", ">IT", "SHOWN", ">TOKENS", "WHAT"), rows)
     decisions = shown["decisions"] if full else shown["decisions"][-_NEWEST:]
     decided = "DECISIONS so far" if decisions else "No decision has changed the view so far."
     yield Text(f"\n{decided}{_left_out(len(shown['decisions']) - len(decisions))}", style="bold")

@@ -208,9 +208,7 @@ def _print_agreement(screen: Console, result: dict[str, Any]) -> None:
     ]
     name, cost = output.one_line(result["model"]), output.cost(result["cost"], result["samples"])
     output.show(screen, f"{result['samples']} turns, {name}, seed {result['seed']}, cost {cost}:")
-    output.print_table(
-        screen, ["THE NEXT STEP HAS", "VIEW, RECORD", "RECORD, RECORD"], rows, "VIEW, RECORD|RECORD, RECORD"
-    )
+    output.print_table(screen, ["THE NEXT STEP HAS", ">VIEW, RECORD", ">RECORD, RECORD"], rows)
 
 
 # --- runs and sums ----------------------------------------------------------------------------------------
@@ -255,8 +253,8 @@ def _print_columns(screen: Console, lines: Sequence[Sequence[str]]) -> None:
         count = len(columns)
         while count > 1 and sum(widths[:count]) > screen.width - max(map(cell_len, labels)):
             count -= 1
-        headers, *rows = zip(labels, *columns[:count], strict=True)
-        output.print_table(screen, headers, rows, right="|".join(headers[1:]))
+        (first, *headers), *rows = zip(labels, *columns[:count], strict=True)
+        output.print_table(screen, [first, *(f">{header}" for header in headers)], rows)
         del columns[:count], widths[:count]
 
 

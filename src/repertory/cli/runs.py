@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from repertory._ids import unit_of
@@ -75,7 +74,7 @@ async def ps(
 
     def show(screen: Console) -> None:
         if shown:
-            output.show(screen, runs_table(shown, screen.width))
+            output.show(screen, runs_table(shown))
         hint = _hint(found, shown, place, db_option(database if named else None), everything=everything)
         if hint:
             output.write(f"\n{hint}" if shown else hint)
@@ -107,7 +106,7 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
     return f"No runs in progress. {output.count(ended, 'run')} ended: repertory ps -a{where} lists all.{begin}"
 
 
-def runs_table(runs: Sequence[RunView], width: int) -> Table:
+def runs_table(runs: Sequence[RunView]) -> output.Columns:
     """Make a table of runs as trees, with their figures."""
     rows = [
         (
@@ -120,8 +119,7 @@ def runs_table(runs: Sequence[RunView], width: int) -> Table:
         )
         for branch, run in in_tree(runs)
     ]
-    headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
-    return output.table(headers, rows, width=width, right="AGE|ITER|TOKENS|COST")
+    return output.Columns(("RUN", "AGENT", "STATE", ">AGE", ">ITER", ">TOKENS", ">COST", "TASK"), rows)
 
 
 def _figures(run: RunView) -> tuple[str, str, str]:

@@ -55,13 +55,12 @@ def _print(screen: Console, *, runs: Sequence[Json], total: Json, tree: bool) ->
         (name, str(of["calls"]), str(of["failed"]), tokens(of["prompt_tokens"]), cost(of["cost"], of["prompt_tokens"]))
         for name, of in total["purposes"].items()
     ]
-    headers = ("FOR", "CALLS", "FAILED", "TOKENS", "COST")
-    output.print_table(screen, headers, purposes, right="CALLS|FAILED|TOKENS|COST")
+    headers = ("FOR", ">CALLS", ">FAILED", ">TOKENS", ">COST")
+    output.print_table(screen, headers, purposes)
     ranked = sorted(total["tools"].items(), key=lambda tool: -tool[1]["calls"])
     keys = ("calls", "errors", "retrievals", "deduplicated")
     tools = [(one_line(name), *(str(of[key]) for key in keys)) for name, of in ranked]
-    names = [key.upper() for key in keys]
-    output.print_table(screen, ("TOOL", *names), tools, right="|".join(names))
+    output.print_table(screen, ("TOOL", *(f">{key.upper()}" for key in keys)), tools)
     _print_decisions(screen, runs)
     for run in runs:
         for reason in run["alerts"]:
@@ -131,8 +130,8 @@ def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
             one_line(run["task"], 200),
         )
         rows.append(row)
-    headers = ("RUN", "AGENT", "STATE", "ITER", "SEEN", "PLAIN", "COST", "ALERTS", "TASK")
-    output.print_table(screen, headers, rows, right="ITER|SEEN|PLAIN|COST|ALERTS")
+    headers = ("RUN", "AGENT", "STATE", ">ITER", ">SEEN", ">PLAIN", ">COST", ">ALERTS", "TASK")
+    output.print_table(screen, headers, rows)
 
 
 def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
@@ -149,8 +148,8 @@ def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
         )
         for run, line in lines[-_DECISIONS:]
     ]
-    headers = ("RUN", "ITER", "DECISION", "PROMPT", "COST", "SAVED", "REASON")
+    headers = ("RUN", ">ITER", "DECISION", ">PROMPT", ">COST", ">SAVED", "REASON")
     first = 0 if len(runs) > 1 else 1  # for a single run, its column is left out
-    output.print_table(screen, headers[first:], [row[first:] for row in rows], right="ITER|PROMPT|COST|SAVED")
+    output.print_table(screen, headers[first:], [row[first:] for row in rows])
     if len(lines) > len(rows):
         output.show(screen, Text(f"the last {len(rows)} of {len(lines)} decisions; --json has them all", style="dim"))

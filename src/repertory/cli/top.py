@@ -60,12 +60,12 @@ async def top(
         where = source.database if source.place is None else f"{source.place}, {source.database}"
         glance, before = await _look(source), None
         if not has_picture(screen):
-            output.show(screen, *_draw(where, glance, None, screen.width, sys.maxsize))
+            output.show(screen, *_draw(where, glance, None, sys.maxsize))
             return
         async with stopped_by_signals():
             with drawn_on(screen.file.fileno()), Live(console=screen, auto_refresh=False, screen=True) as picture:
                 while True:
-                    picture.update(Group(*_draw(where, glance, before, screen.width, screen.height)), refresh=True)
+                    picture.update(Group(*_draw(where, glance, before, screen.height)), refresh=True)
                     await anyio.sleep(interval)
                     before, glance = glance, await _look(source)
 
@@ -90,7 +90,7 @@ def _facts(glance: _Glance, before: _Glance | None) -> str:
     return "   ".join([*facts, events])
 
 
-def _draw(where: str, glance: _Glance, before: _Glance | None, width: int, height: int) -> Sequence[RenderableType]:
+def _draw(where: str, glance: _Glance, before: _Glance | None, height: int) -> Sequence[RenderableType]:
     clock = time.strftime("%H:%M:%S", time.localtime(glance.at))
     lines = [(output.one_line(f"{clock}  {where}"), "dim"), (_facts(glance, before), "bold")]
     if glance.waiting:
@@ -100,7 +100,7 @@ def _draw(where: str, glance: _Glance, before: _Glance | None, width: int, heigh
     if not runs:
         return [*parts, "", Text("No runs in progress; repertory ps -a lists those that have ended.")]
     fitting = max(1, height - len(parts) - 3)
-    parts += ["", runs_table(runs[-fitting:], width)]
+    parts += ["", runs_table(runs[-fitting:])]
     if len(runs) > fitting:
         parts.append(Text(f"… {len(runs) - fitting} older", style="dim"))
     return parts

@@ -179,8 +179,8 @@ def _print_scenarios(screen: Console, report: Report) -> None:
                 f"{each.seconds:,.0f} s",
             )
         )
-    headers = ("scenario", "cases", "failures", "controls", "time")
-    output.print_table(screen, headers, rows, right="cases|failures|time", gap=False)
+    headers = ("scenario", ">cases", ">failures", "controls", ">time")
+    output.print_table(screen, headers, rows, gap=False)
     early = ", ended early" if report.interrupted else ""
     for line in (f"seed {report.seed}, profile {report.profile}{early}", *_details(report)):
         screen.print(line, soft_wrap=True)

@@ -48,8 +48,8 @@ def _print(screen: Console, attempts: list[WebhookAttempt]) -> None:
         )
         for tried in attempts
     ]
-    headers = ("CHANGE", "RUN", "OUTCOME", "ATTEMPT", "STATUS", "AGE", "WEBHOOK")
-    output.print_table(screen, headers, rows, right="AGE", gap=False)
+    headers = ("CHANGE", "RUN", "OUTCOME", "ATTEMPT", "STATUS", ">AGE", "WEBHOOK")
+    output.print_table(screen, headers, rows, gap=False)
     if not attempts:
         output.write("No deliveries to webhooks yet.")
 
