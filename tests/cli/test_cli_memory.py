@@ -251,7 +251,7 @@ def test_a_scope_is_found_without_reading_every_other(mine: Path, home: Path) ->
 
 def test_a_run_without_a_memory_is_said(made: Path, home: Path) -> None:
     """A database that never had one, too."""
-    for words in (("ls", OTHER), ("search", "tide", OTHER), ("ls", "--all")):
+    for words in (("ls", OTHER), ("search", "tide", OTHER)):
         result = look(made, *words, home=home)
         assert (result.code, result.out) == (4, "")
         assert "memory scope" in result.err

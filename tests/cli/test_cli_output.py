@@ -13,6 +13,7 @@ from cli_support import EVIL, EVIL_SHOWN
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
 from repertory import errors
 from repertory.cli import output
@@ -130,6 +131,13 @@ def test_a_line_of_progress_is_gone_before_an_error_is_said(
         show("copied a half")
         raise OSError("full")
     assert capfd.readouterr().err == f"{'copied a half':<39}\r{'':<39}\r"
+
+
+def test_a_cell_of_a_table_keeps_its_colour() -> None:
+    """Also one that is cut."""
+    screen = Console(file=(written := io.StringIO()), width=12, force_terminal=True, color_system="standard")
+    output.print_table(screen, (">N", "STATE"), [("7", Text("interrupted", style="red"))], gap=False)
+    assert written.getvalue().splitlines()[1] == "7  \x1b[31minterrup…\x1b[0m"
 
 
 def test_only_the_last_column_of_a_table_gives_way() -> None:

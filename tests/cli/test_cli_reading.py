@@ -293,17 +293,16 @@ def test_what_to_do_next_names_the_database_that_was_meant(made: Path, home: Pat
         assert f"repertory ps -a --db {made} lists" in invoke(*words, "--db", made, home=home).err
 
 
-def test_a_run_of_an_older_database_is_forked_and_removed_there(made: Path, tmp_path: Path) -> None:
-    """It is searched for in all of them, as for reading; only its whole id removes it."""
-    folder = tmp_path / "data" / "repertory"
-    folder.mkdir(parents=True)
-    shutil.copy(made, folder / "older.db")
-    rp.run_sync(rp.Agent("a"), "task", path=folder / "newer.db", model=ScriptedModel(["done"]))
+def test_a_run_is_forked_and_removed_where_no_service_runs(made: Path, tmp_path: Path) -> None:
+    """In the database in the data folder, if none is named; only its whole id removes a run."""
+    path = tmp_path / "data" / "repertory" / "runs.db"
+    path.parent.mkdir(parents=True)
+    shutil.copy(made, path)
     forked = invoke("fork", RUN, "--iteration", "2", home=tmp_path)
-    assert (forked.code, forked.err) == (0, f"repertory: reading {folder / 'older.db'}\n")
+    assert (forked.code, forked.err) == (0, "")
     assert invoke("rm", RUN[:-1], home=tmp_path).code == 4
     assert invoke("rm", RUN, home=tmp_path).code == 0
-    listed = invoke("ps", "-a", "--json", "--db", folder / "older.db", home=tmp_path).json["runs"]
+    listed = invoke("ps", "-a", "--json", "--db", path, home=tmp_path).json["runs"]
     assert [run["id"] for run in listed] == [OTHER, forked.out.strip()]
 
 

@@ -53,11 +53,6 @@ def place(kind: str, folder: Path, made: Path) -> Path:
 KINDS = ("folder", "pipe", "device", "loop", "letter", "noise", "half", "below a file", "long", "no text")
 
 
-def complaints(result: Result) -> list[str]:
-    """The lines on standard error, but for those that say which file is read."""
-    return [line for line in result.err.splitlines() if not line.startswith("repertory: reading ")]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_journal_is_one_line_for_every_command(kind: str, made: Path, tmp_path: Path) -> None:
     """A folder, a pipe that nobody writes to, a device without end, noise: nothing hangs, and nothing is left there."""
@@ -71,7 +66,7 @@ def test_what_is_no_journal_is_one_line_for_every_command(kind: str, made: Path,
         if command == "doctor" and result.code == 0:  # what is not there yet is no problem
             continue
         assert result.code in CODES - {0}, wrong
-        assert len(complaints(result)) == 1, wrong
+        assert len(result.err.splitlines()) == 1, wrong
         assert "unexpected" not in result.err, wrong
         assert result.out == "" or command.startswith(("doctor", "demo")), wrong
     if before:
@@ -88,7 +83,7 @@ def test_what_is_no_file_is_neither_restored_nor_moved(kind: str, made: Path, tm
         invoke("migrate", path, new, home=tmp_path),
         invoke("migrate", made, path, home=tmp_path),
     ):
-        assert (result.code, result.out, len(complaints(result))) == (78, "", 1), result
+        assert (result.code, result.out, len(result.err.splitlines())) == (78, "", 1), result
         assert "name a file in its place" in result.err
     assert not new.exists()
 
@@ -99,7 +94,7 @@ def test_what_may_not_be_read_is_one_line(made: Path, tmp_path: Path) -> None:
     path = place("locked away", tmp_path, made)
     for command in READING[:-2]:
         result = invoke(*command.split(), "--db", path, home=tmp_path)
-        assert (result.code, result.out, len(complaints(result))) == (78, "", 1)
+        assert (result.code, result.out, len(result.err.splitlines())) == (78, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +116,7 @@ def test_no_terminal_is_too_odd_to_write_to(env: dict[str, str], made: Path, tmp
         result = invoke(*words, "--db", made, home=tmp_path, env=env)
         assert result.code == 0, (command, result)
         assert len(result.out) < 100_000
-        assert all("the run failed" in line for line in complaints(result))
+        assert all("the run failed" in line for line in result.err.splitlines())
     assert invoke(home=tmp_path, env=env).code == 0
 
 
@@ -147,14 +142,14 @@ def test_no_terminal_is_too_odd_to_write_to(env: dict[str, str], made: Path, tmp
 def test_an_absurd_number_is_refused_before_any_work(words: str, tmp_path: Path) -> None:
     """Wrong usage, in one line that names what was given; nothing is made."""
     result = invoke(*words.split(), home=tmp_path)
-    assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1), result
     assert not list(tmp_path.iterdir())
 
 
 def test_an_iteration_that_was_never_made_is_not_found(made: Path, tmp_path: Path) -> None:
     """However large its number is."""
     result = invoke("inspect", RUN, "--iteration", "9" * 30, "--db", made, home=tmp_path)
-    assert (result.code, len(complaints(result))) == (4, 1)
+    assert (result.code, len(result.err.splitlines())) == (4, 1)
 
 
 AGENTS = {
@@ -180,7 +175,7 @@ def test_a_module_that_holds_no_agent_is_wrong_usage(
     reference = f"{'odd_' if name in AGENTS else ''}{name}:agent"
     for command in (["run", "x"], ["serve"], ["mcp"]):
         result = invoke(*command, "--agent", reference, "--db", tmp_path / "r.db", home=tmp_path)
-        assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
+        assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1), result
         assert not (tmp_path / "r.db").exists()
 
 
@@ -190,14 +185,14 @@ def test_what_is_no_recording_is_one_line_each(content: bytes, tmp_path: Path) -
     path = tmp_path / "odd.jsonl"
     path.write_bytes(content)
     result = invoke("replay", path, home=tmp_path)
-    assert (result.code, result.out, len(complaints(result))) == (1, "", 1), result
+    assert (result.code, result.out, len(result.err.splitlines())) == (1, "", 1), result
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/", "/nowhere/at/all", "x" * 300])
 def test_what_is_no_file_is_no_recording(path: str, tmp_path: Path) -> None:
     """A device is not read: it may have no end."""
     result = invoke("replay", path, home=tmp_path)
-    assert (result.code, result.out, len(complaints(result))) == (1, "", 1), result
+    assert (result.code, result.out, len(result.err.splitlines())) == (1, "", 1), result
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/", "x" * 300])
@@ -214,7 +209,7 @@ def test_what_is_no_file_is_no_company(path: str, tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_wrong_usage(words: str, made: Path, tmp_path: Path) -> None:
     """A number that the database cannot take; an agent without a name, of a variable that is not set, say."""
     result = invoke(*words.split(), "--db", made, home=tmp_path)
-    assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1), result
 
 
 def test_a_data_folder_below_a_file_cannot_be_made(tmp_path: Path) -> None:
@@ -270,7 +265,7 @@ def test_streams_and_words_of_every_kind_end_with_a_documented_code(
     result = shell(line.replace("$DB", str(made)), home=tmp_path)
     assert (result.code, result.out) == (code, ""), result
     assert said in result.err
-    assert len(complaints(result)) <= 1, result
+    assert len(result.err.splitlines()) <= 1, result
 
 
 BARE = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,10 +14,11 @@ import pytest
 import typer
 from cli_support import CHILD, OTHER, RUN, Result, invoke, settings
 
+import repertory as rp
 from repertory.cli.app import app
 from repertory.cli.sections import COMMANDS
-from repertory.record import RunStarted, open_journal
-from repertory.record.records import RunStateChanged
+from repertory.record import open_journal
+from repertory.testing import ScriptedModel
 
 
 def kept(home: Path) -> Path:
@@ -106,22 +106,11 @@ def test_runs_under_way_are_to_be_looked_at(made: Path, tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_to_be_looked_at_or_followed_by_another(tmp_path: Path) -> None:
-    """What was done can be seen in three ways; an older database is mentioned."""
-    folder = kept(tmp_path)
-
-    async def main() -> None:
-        for name in ("older", "newer"):
-            async with open_journal(folder / f"{name}.db") as journal:
-                await journal.write([RunStarted(run_id=f"run-{name}", agent="a", task="t", at=1.0)])
-                await journal.write([RunStateChanged(run_id=f"run-{name}", state="done", at=2.0)])
-
-    anyio.run(main)
-    os.utime(folder / "older.db", (1.0, 1.0))
-    for suffix in ("-wal", "-shm"):
-        (folder / f"older.db{suffix}").unlink(missing_ok=True)
+    """What was done can be seen in three ways."""
+    rp.run_sync(rp.Agent("a"), "task", path=kept(tmp_path) / "runs.db", model=ScriptedModel(["done"]))
     result = invoke(home=tmp_path)
     assert (result.code, result.err) == (0, "")
-    assert "newer.db: 1 run, 0 in progress, 0 not finished; 1 older database beside it" in result.out
+    assert "runs.db: 1 run, 0 in progress, 0 not finished." in result.out
     for command in ("ps -a", "stats --tree", "inspect", "demo", "doctor"):
         assert f"repertory {command}" in result.out
 

@@ -24,8 +24,7 @@ from typer.testing import CliRunner
 
 from patience import PATIENCE
 from repertory.cli.app import app
-from repertory.llm.messages import Text
-from repertory.record import Draft, Ledger, open_journal
+from repertory.record import open_journal
 from repertory.record.records import EventLogged, Record, RunStarted, RunStateChanged
 from repertory.record.sqlite_file import FileLock
 from repertory.service.places import Place, announce_service, file_announced, file_served, service_of
@@ -281,30 +280,15 @@ def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:
     assert (second, third) == (75, 75)
 
 
-def test_a_run_that_the_service_does_not_have_is_resumed_here(folder: Path) -> None:
-    """As it is read beside a service of another database; by its id, with settings that a service would refuse."""
-    kept = folder / "kept" / "repertory"
-    kept.mkdir(parents=True)
-    started = RunStarted(
-        run_id="left", agent="lead", task="x", at=1e9, agent_ref="repertory.agents:research_team", options={"root": "."}
-    )
-
-    async def leave() -> None:
-        async with open_journal(kept / "b.db") as journal:
-            task = Draft(role="user", kind="task", content=(Text("x"),))
-            await Ledger(journal, "left").append(task, also=[started])
-
-    anyio.run(leave)
-    served = Served(kept, "--agent", "serve_agents:talker")
+def test_a_service_resumes_only_its_own_runs_and_with_their_settings(folder: Path) -> None:
+    """No other database is meant, and nothing is changed under way."""
+    served = Served(folder, "--agent", "serve_agents:talker")
     served.hear("serving")
     try:
-        own = {**environment(kept), "XDG_DATA_HOME": str(folder / "kept")}
-        for words in ["resume", "left", "--socket", str(served.socket)], ["resume"]:  # it is found once it answers
-            assert CliRunner().invoke(app, words, env=own).exit_code == 4
-        done = CliRunner().invoke(app, ["resume", "left", "--limit", "iterations=9", "--json"], env=own)
-        assert (done.exit_code, json.loads(done.stdout)["state"]) == (0, "done"), done.output
+        for run_id in ["left"], []:  # no such run, and none to continue
+            assert invoke(" ".join(["resume", *run_id]), folder, "").exit_code == 4
         run_id = begin(served, "talker")
-        refused = CliRunner().invoke(app, ["resume", run_id, "--limit", "iterations=9"], env=own)
+        refused = invoke(f"resume {run_id} --limit iterations=9", folder, "")
         assert (refused.exit_code, "leave out --agent" in refused.stderr) == (2, True)
     finally:
         served.process.terminate()

@@ -13,13 +13,12 @@ from rich.console import Console
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import databases_to_read, open_run, open_with
+from repertory.cli.databases import database_to_read, open_database, open_run
 from repertory.cli.options import DATABASE, RUN, argument, option
 
 if TYPE_CHECKING:
     from repertory.cli.databases import Database
     from repertory.llm.messages import Json
-    from repertory.record import ContentStored, Journal
     from repertory.record.contents import StoredBody
 
 content = typer.Typer(help="Show what runs have stored whole, and delete it.")
@@ -73,19 +72,17 @@ async def show(
     db: str | None = DATABASE,
 ) -> Answer:
     """Show one stored content whole."""
-
-    async def find(_path: Database, journal: Journal) -> ContentStored | None:
-        return await journal.read_content(citation)
-
-    def missing(where: str) -> str:
-        return f"there is no content {citation!r} in {where}; repertory content ls RUN lists those of a run"
-
-    async with open_with(db, find, missing) as (path, _, found):
-        if not found.body and found.length:
-            raise output.NothingThere(
-                f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone; "
-                f"repertory ledger {found.run_id} has what was shown of it"
-            )
+    async with open_database(db) as (path, journal):
+        found = await journal.read_content(citation)
+    if found is None:
+        raise output.NothingThere(
+            f"there is no content {citation!r} in {path}; repertory content ls RUN lists those of a run"
+        )
+    if not found.body and found.length:
+        raise output.NothingThere(
+            f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone; "
+            f"repertory ledger {found.run_id} has what was shown of it"
+        )
     return Answer({"database": str(path), **msgspec.to_builtins(found)}, lambda _: output.write(found.body))
 
 
@@ -131,7 +128,7 @@ async def _collect(
     from repertory.record import open_journal
     from repertory.supervisor.retention import Retention
 
-    path, whole_id = databases_to_read(db)[0], ""
+    path, whole_id = database_to_read(db), ""
     if run_id is not None:
         async with open_run(run_id, db) as (path, _, row):
             whole_id = row.started.run_id

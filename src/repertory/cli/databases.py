@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.options import At
-from repertory.cli.output import NothingThere, count, say
+from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, JournalLocked, RunError, RunNotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
@@ -24,13 +22,12 @@ if TYPE_CHECKING:
     from repertory.service.sources import RunSource
 
 VARIABLE = "REPERTORY_DB"
+RUNS = "runs.db"  # the database in the data folder, unless another is named
 COMPANY = "company.toml"  # the file of a company, unless another is named
 _UNFINISHED: Final[tuple[RunState, ...]] = ("queued", "running", "waiting", "paused", "failed", "stopped")
 
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
-
-Found = TypeVar("Found")
 
 
 def data_dir() -> Path:
@@ -56,32 +53,15 @@ def made_data_dir() -> Path:
     return folder
 
 
-def kept_databases() -> list[Path]:
-    """The databases in the data folder, the last written first."""
-    written: dict[Path, float] = {}
-    for file in data_dir().glob("*.db*"):  # a write goes first to the log beside a database
-        with suppress(OSError):  # closing a database removes its log
-            path = file.with_name(file.name.removesuffix("-wal"))
-            written[path] = max(file.stat().st_mtime, written.get(path, 0.0))
-    return sorted(
-        (path for path in written if path.suffix == ".db" and path.exists()), key=written.__getitem__, reverse=True
-    )
-
-
 def named_database(db: str | None) -> Database | None:
     """The database that the user named, on the command line or in the environment; None if neither names one."""
     named = os.environ.get(VARIABLE) if db is None else db
     return postgres_address(named) or Path(named) if named else None
 
 
-def new_database() -> Path:
-    """A path for a new database of a demo."""
-    return made_data_dir() / f"demo-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.db"
-
-
 def runs_database(db: str | None) -> Database:
-    """The database that ``repertory run`` writes to."""
-    return named_database(db) or made_data_dir() / "runs.db"
+    """The database of a command that starts runs itself."""
+    return named_database(db) or made_data_dir() / RUNS
 
 
 def company_served() -> tuple[Database, Place] | None:
@@ -113,96 +93,63 @@ def company_database(file: Path) -> Database | None:
         return None
 
 
-def known_databases() -> list[Database]:
-    """First the company's in the current folder, else that of the service at the default socket; then the kept ones."""
+def database_to_use(db: str | None) -> Database:
+    """The database that a command is for: the named one, else that of the company in the current folder, else that of
+    the service at the default socket, else ``runs.db`` in the data folder. It may not exist yet.
+    """
     from repertory.service.places import file_served
 
-    here = company_served()
-    served = file_served() if here is None else here[0]
-    first = [] if served is None else [served]
-    seen = {os.path.realpath(str(each)) for each in first}
-    return [*first, *(path for path in kept_databases() if os.path.realpath(path) not in seen)]
-
-
-def databases_to_read(db: str | None) -> Sequence[Database]:
-    """The databases that a command may read: the named one, else all that are known, the preferred one first.
-
-    Raises:
-        NothingThere: There is none.
-    """
     named = named_database(db)
     if named is not None:
-        if isinstance(named, Path) and not os.path.exists(named):  # also for names that no file can have
-            raise NothingThere(f"no database at {named}; repertory demo{db_option(named)} creates one")
-        return [named]
-    known = known_databases()
-    if not known:
-        raise NothingThere(f"no database in {data_dir()} yet; repertory demo creates one, or name one with --db FILE")
-    return known
+        return named
+    here = company_served()
+    return (None if here is None else here[0]) or file_served() or data_dir() / RUNS
+
+
+def database_to_read(db: str | None) -> Database:
+    """The same. Raises ``NothingThere`` if it does not exist."""
+    path = database_to_use(db)
+    if isinstance(path, Path) and not os.path.exists(path):  # also for names that no file can have
+        raise NothingThere(f"no database at {path}; repertory demo{db_option(named_database(db))} creates it")
+    return path
 
 
 @asynccontextmanager
-async def open_with(
-    db: str | None, find: Callable[[Database, Journal], Awaitable[Found | None]], missing: Callable[[str], str]
-) -> AsyncGenerator[tuple[Database, Journal, Found]]:
-    """Find something in the named database or in the known ones, and read that database until the end of the block.
-
-    Args:
-        db: The named database, if any.
-        find: Gets a database's path and its journal; returns None if it finds nothing there.
-        missing: Makes the message if nothing is found, from a description of the databases that were searched.
-
-    Raises:
-        NothingThere: There is no database, or none has it.
-    """
+async def open_database(db: str | None) -> AsyncGenerator[tuple[Database, Journal]]:
+    """Read a database until the end of the block. Raises ``NothingThere`` if it does not exist."""
     from repertory.record import open_journal
 
-    paths = databases_to_read(db)
-    for path in paths:
-        async with open_journal(path, readonly=True) as journal:
-            found = await find(path, journal)
-            if found is not None:
-                if named_database(db) is None:
-                    say(f"reading {path}")
-                yield path, journal, found
-                return
-    raise NothingThere(missing(str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"))
+    path = database_to_read(db)
+    async with open_journal(path, readonly=True) as journal:
+        yield path, journal
 
 
 @asynccontextmanager
 async def open_run(
     run_id: str | None, db: str | None, *, unfinished: bool = False
 ) -> AsyncGenerator[tuple[Database, Journal, RunRow]]:
-    """Find a run in the named database or in the known ones, and read that database until the end of the block.
+    """Find a run in a database, and read that database until the end of the block.
 
     Args:
         run_id: Its id, or a part of it; None for the newest.
         db: The named database, if any.
-        unfinished: Without an id, find the newest run that did not finish and that no process works on.
+        unfinished: Without an id, find the newest run that did not finish.
 
     Raises:
         NothingThere: There is no database, or no such run.
         RunNotFound: Several runs fit.
     """
-    from repertory.record.opening import is_owned
-
-    newest = run_id is None and unfinished
-
-    async def find(path: Database, journal: Journal) -> RunRow | None:
-        if newest and len(databases_to_read(db)) > 1 and is_owned(path):
-            return None
-        if newest:
+    async with open_database(db) as (path, journal):
+        if run_id is None and unfinished:
             left = await journal.read_runs(states=_UNFINISHED)
-            return next((row for row in reversed(left) if row.started.parent_id is None), None)
-        return await find_run(journal, run_id)
-
-    def missing(where: str) -> str:
-        if newest:
-            return f"every run in {where} has finished or is in progress; repertory ps -a{db_option(db)} lists them"
-        return str(no_run(run_id, where, db))
-
-    async with open_with(db, find, missing) as found:
-        yield found
+            row = next((row for row in reversed(left) if row.started.parent_id is None), None)
+            if row is None:
+                raise nothing_left(path, db)
+        else:
+            row = await find_run(journal, run_id)
+        if row is None:
+            raise no_run(run_id, str(path), db)
+        yield path, journal, row
 
 
 def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) -> tuple[Database, RunRow]:
@@ -261,7 +208,7 @@ def find_service(at: At) -> Place | None:
     here = company_served()
     if here is not None:
         return here[1]
-    return usual_service() or next((place for path in kept_databases() if (place := service_of(path))), None)
+    return usual_service() or service_of(data_dir() / RUNS)
 
 
 @asynccontextmanager
@@ -282,12 +229,8 @@ async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
 
 
 @asynccontextmanager
-async def open_source(at: At, *, quiet: bool = False) -> AsyncGenerator[RunSource]:
+async def open_source(at: At) -> AsyncGenerator[RunSource]:
     """Read runs until the end of the block: from the service, or from the database if none answers.
-
-    Args:
-        at: The database or the service.
-        quiet: Do not say which database is read.
 
     Raises:
         NothingThere: There is no database.
@@ -296,26 +239,17 @@ async def open_source(at: At, *, quiet: bool = False) -> AsyncGenerator[RunSourc
     from repertory.service.sources import open_record
 
     async with AsyncExitStack() as stack:
-        client = await _answering(at, stack)
-        if client is not None:
+        try:
+            client = await stack.enter_async_context(open_service(at))
+        except ServiceUnavailable as error:
+            if at.is_service_named:
+                raise
+            say(f"{error}; reading the database file")
+            client = None
+        if client is None:
+            yield await stack.enter_async_context(open_record(database_to_read(at.db)))
+        else:
             yield client
-            return
-        path, *others = databases_to_read(at.db)
-        if named_database(at.db) is None and not quiet:
-            more = f"; {count(len(others), 'older database')} beside it, --db FILE selects one" if others else ""
-            say(f"reading {path}{more}")
-        yield await stack.enter_async_context(open_record(path))
-
-
-async def _answering(at: At, stack: AsyncExitStack) -> ServiceClient | None:
-    """The service that a command is for; None if there is none, or if it does not answer and was not named."""
-    try:
-        return await stack.enter_async_context(open_service(at))
-    except ServiceUnavailable as error:
-        if at.is_service_named:
-            raise
-        say(f"{error}; reading the database file")
-        return None
 
 
 @asynccontextmanager
@@ -330,20 +264,17 @@ async def open_source_of(run_id: str | None, at: At) -> AsyncGenerator[tuple[Run
         NothingThere: There is no database, or no such run.
         RunNotFound: Several runs fit.
     """
-    from repertory.record.opening import is_owned
     from repertory.service.sources import RecordSource
 
-    async with AsyncExitStack() as stack:
-        client = await _answering(at, stack)
-        if client is not None:
-            found = await find_in_service(client, run_id)
-            if found is not None:
-                yield client, found
-                return
-            if at.is_service_named or named_database(at.db) is not None:
-                raise no_run(run_id, client.database, at.db)
-    async with open_run(run_id, at.db) as (path, journal, row):
-        yield RecordSource(journal, path, owned=is_owned(path)), row.started.run_id
+    async with open_source(at) as source:
+        if isinstance(source, RecordSource):
+            row = await find_run(source.journal, run_id)
+            found = None if row is None else row.started.run_id
+        else:
+            found = await find_in_service(source, run_id)
+        if found is None:
+            raise no_run(run_id, source.database, at.db)
+        yield source, found
 
 
 @asynccontextmanager
@@ -362,7 +293,7 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
         if client is not None:
             yield client
             return
-    path = databases_to_read(at.db)[0]
+    path = database_to_read(at.db)
     owner = owner_of(path) if isinstance(path, Path) else None
     if owner is not None:
         raise JournalLocked(f"{path} is in use by a process that is not a service", path=str(path), owner=owner.pid)
@@ -397,6 +328,12 @@ def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:
     if run_id is None:
         return NothingThere(f"there is no run in {where} yet")
     return NothingThere(f"there is no run {run_id!r} in {where}; repertory ps -a{db_option(db)} lists the runs there")
+
+
+def nothing_left(where: Database | str, db: str | None) -> NothingThere:
+    """The error if there is no run to continue; ``db`` is the named database, if any."""
+    listed = f"repertory ps -a{db_option(db)} lists them"
+    return NothingThere(f"every run in {where} has finished or is in progress; {listed}")
 
 
 def db_option(database: Database | str | None) -> str:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, db_option, named_database, new_database
-from repertory.cli.options import How, Shown, argument, option
+from repertory.cli.databases import Database, db_option, named_database, runs_database
+from repertory.cli.options import OWN_DATABASE, How, Shown, argument, option
 from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer, print_outcome
 from repertory.cli.runs import suggest
 from repertory.cli.stats import overview
@@ -76,7 +76,7 @@ def demo(
     ),
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
-    db: str | None = option("--db FILE", "The database. Default: a new one in the data folder."),
+    db: str | None = OWN_DATABASE,
     how: How,
     shown: Shown,
 ) -> Answer:
@@ -97,7 +97,7 @@ def demo(
     options = options_with({"deny": list(deny)}, folder, how)
     agent = with_limits(demo_team(str(folder), deny=deny), how.limits)
     task = question or (QUESTION if root is None else _OTHER_QUESTION)
-    path, is_named = named_database(db) or new_database(), named_database(db) is not None
+    path = runs_database(db)
 
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
@@ -105,7 +105,7 @@ def demo(
     if not (shown.as_json or shown.quiet):
         _print_opening(task, folder, chosen, path)
     fields, error = execute(start, path=path, options=options, how=how, shown=shown, model=chosen, is_shown=True)
-    show = print_outcome if shown.quiet else partial(_print_closing, named=is_named)
+    show = print_outcome if shown.quiet else partial(_print_closing, where=db_option(named_database(db)))
     return Answer(fields, partial(show, fields=fields), error)
 
 
@@ -121,7 +121,7 @@ def _print_opening(task: str, folder: Path, model: Model, path: Database) -> Non
     )
 
 
-def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
+def _print_closing(screen: Console, *, fields: Json, where: str) -> None:
     screen.print()
     if fields["answer"] is not None:
         print_answer(fields["answer"])
@@ -140,6 +140,5 @@ def _print_closing(screen: Console, *, fields: Json, named: bool) -> None:
     for citation in fields["citations"]["unresolved"]:
         screen.print(Text(output.clean(broken_citation(citation)), style="red"))
     screen.print(Text("Look at what happened:", style="bold"))
-    where = db_option(fields["database"] if named else None)
     run_id = fields["run_id"]
     suggest(screen, dict.fromkeys(f"{words}{where}" for words in ("ps -a", *(f"{name} {run_id}" for name in _LOOK))))

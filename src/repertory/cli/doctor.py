@@ -26,8 +26,8 @@ from repertory.cli.databases import (
     Database,
     company_database,
     data_dir,
+    database_to_use,
     db_option,
-    known_databases,
     named_database,
 )
 from repertory.cli.findings import check_company, check_postgres, check_systemd
@@ -78,9 +78,8 @@ async def doctor(
 async def _look(company: Path | None, db: str | None, name: str | None, llm: bool, deep: bool) -> list[Check]:
     from repertory.runs import open_model
 
-    database = named_database(db) or (None if company is None else company_database(company))
-    if database is None:
-        database = next(iter(known_databases()), None)
+    database = None if company is None else company_database(company)
+    database = named_database(db) or database or database_to_use(None)
     checks = [
         *_installed(),
         *(check_postgres(database) if isinstance(database, PostgresAddress) else [sqlite_check()]),
@@ -133,13 +132,13 @@ def _private(name: str, path: Path, fact: str) -> Check:
     return make_check(name, fact)
 
 
-async def _database(path: Database | None, deep: bool) -> Check:
+async def _database(path: Database, deep: bool) -> Check:
     from repertory.record import SqliteJournal, open_journal
     from repertory.record.opening import is_owned
 
     name = "database"
-    if path is None or (isinstance(path, Path) and not os.path.exists(path)):  # noqa: ASYNC240 - nothing else goes on
-        return make_check(name, f"{path} does not exist yet" if path else "none yet; repertory demo creates one")
+    if isinstance(path, Path) and not os.path.exists(path):  # noqa: ASYNC240 - nothing else goes on
+        return make_check(name, f"{path} does not exist yet; repertory demo creates it")
     try:
         async with open_journal(path, readonly=True) as journal:
             damage = await journal.check(deep=True) if deep and isinstance(journal, SqliteJournal) else None
@@ -155,7 +154,7 @@ async def _database(path: Database | None, deep: bool) -> Check:
     return _private(name, path, fact) if isinstance(path, Path) else make_check(name, fact)
 
 
-def _keeping(database: Database | None) -> Iterator[Check]:
+def _keeping(database: Database) -> Iterator[Check]:
     """Check what a database file needs to be kept for weeks: disk space, a correct clock, backups."""
     if isinstance(database, Path) and os.path.exists(database):
         yield _disk(database)
@@ -201,13 +200,13 @@ def _backups(path: Path) -> Check:
     return make_check("backups", fact, f"repertory backup FOLDER/{db_option(path)}", warn=is_old)
 
 
-async def _service(database: Database | None, company: Path | None) -> AsyncIterator[Check]:
+async def _service(database: Database, company: Path | None) -> AsyncIterator[Check]:
     """Check whether the service of a company, or of the database, reports that it is healthy."""
     from repertory.record.opening import is_owned
     from repertory.service.places import anchor_of, service_of
 
     name = "service"
-    if database is None or (isinstance(database, Path) and not os.path.exists(database)):  # noqa: ASYNC240 - as above
+    if isinstance(database, Path) and not os.path.exists(database):  # noqa: ASYNC240 - as above
         return
     place = service_of(database if company is None or isinstance(database, Path) else anchor_of(company))
     if place is None:

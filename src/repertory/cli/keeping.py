@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from repertory._postgres_address import postgres_address
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import databases_to_read, open_service, runs_database
+from repertory.cli.databases import database_to_read, open_service, runs_database
 from repertory.cli.options import DATABASE, OWN_DATABASE, At, argument
 from repertory.cli.status import status_line
 from repertory.cli.stopping import raised_by_signals
@@ -42,7 +42,7 @@ def backup(
     """
     from repertory.record.backup import back_up
 
-    source = _file(databases_to_read(db)[0])
+    source = _file(database_to_read(db))
     target = Path(file)
     if file.endswith(os.sep) or os.path.isdir(target):
         _make_folder(target)
@@ -88,7 +88,7 @@ async def vacuum(*, at: At) -> Answer:
 
     async with open_service(at) as client:
         if client is None:
-            before, after = vacuum_file(_file(databases_to_read(at.db)[0]))
+            before, after = vacuum_file(_file(database_to_read(at.db)))
         else:
             before, after = await _vacuum(client)
     words = f"{_mib(before)} before, {_mib(after)} after"

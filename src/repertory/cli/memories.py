@@ -19,7 +19,7 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, find_run, open_with
+from repertory.cli.databases import Database, find_run, open_database
 from repertory.cli.options import AS_JSON, DATABASE, FULL, argument, option
 from repertory.cli.output import clean, one_line
 from repertory.cli.runs import in_tree
@@ -45,35 +45,26 @@ _LINES = 8  # lines shown of one side, or of an item's changes, without --full
 
 
 @asynccontextmanager
-async def _open_scope(
-    name: str | None, db: str | None, *, everything: bool = False
-) -> AsyncGenerator[tuple[Database, Journal, str]]:
-    """Find a scope by its id, that of its run, or a part of either, None for the newest run; and read its database.
+async def _open_scope(name: str | None, db: str | None) -> AsyncGenerator[tuple[Database, Journal, str]]:
+    """Find a scope by its id, that of its run, or a part of either, None for the newest run; and read its database."""
+    async with open_database(db) as (path, journal):
+        found = await _find_scope(journal, name)
+        if found is None:
+            what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
+            raise output.NothingThere(f"there is {what} in {path}; repertory memory ls -a lists all scopes")
+        yield path, journal, found
 
-    With ``everything``, it is any scope of the newest database that has one.
-    """
 
-    async def find(_path: Database, journal: Journal) -> str | None:
-        if everything:
-            return next(iter(await journal.read_scope_ids()), None)
-        fitting = await journal.read_scope_ids(name) if name else []
-        if name in fitting:
-            return name
-        row = await find_run(journal, name)
-        if row is not None and await journal.read_scope(row.started.scope_id):
-            return row.started.scope_id
-        if len(fitting) > 1:
-            raise RunNotFound(f"{name!r} fits more than one scope; give more of the id: {', '.join(fitting[:4])}")
-        return next(iter(fitting), None)
-
-    def missing(where: str) -> str:
-        what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
-        if everything:
-            return f"there is no memory scope in {where}"
-        return f"there is {what} in {where}; repertory memory ls -a lists all scopes"
-
-    async with open_with(db, find, missing) as found:
-        yield found
+async def _find_scope(journal: Journal, name: str | None) -> str | None:
+    fitting = await journal.read_scope_ids(name) if name else []
+    if name in fitting:
+        return name
+    row = await find_run(journal, name)
+    if row is not None and await journal.read_scope(row.started.scope_id):
+        return row.started.scope_id
+    if len(fitting) > 1:
+        raise RunNotFound(f"{name!r} fits more than one scope; give more of the id: {', '.join(fitting[:4])}")
+    return next(iter(fitting), None)
 
 
 # --- lists ----------------------------------------------------------------------------------------
@@ -98,8 +89,8 @@ async def ls(
     if everything and run_id is not None:
         raise ConfigurationError("--all lists the scopes of all runs; leave RUN or --all out")
     view: MemoryView | None = None
-    async with _open_scope(run_id, db, everything=everything) as (path, journal, scope_id):
-        if not everything:
+    async with open_database(db) if everything else _open_scope(run_id, db) as (path, journal, *found):
+        for scope_id in found:
             view = await read_memory(journal, scope_id, limit=limit)
         owner = None if view is None else view.scope.owner
         agents = {row.started.run_id: row.started.agent for row in await journal.read_runs(below=owner)}

@@ -27,7 +27,8 @@ def option(spelled: str, text: str, default: Any = None, **bounds: Any) -> Any:
 
 
 DATABASE = option(
-    "--db FILE", "The database: a file, or postgresql://…. Default: $REPERTORY_DB, else the newest in the data folder."
+    "--db FILE",
+    "A file, or postgresql://…. Default: $REPERTORY_DB, else a service's, else runs.db in the data folder.",
 )
 OWN_DATABASE = option(
     "--db FILE", "The database: a file, or postgresql://…. Default: $REPERTORY_DB, else runs.db in the data folder."

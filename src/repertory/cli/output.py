@@ -169,7 +169,7 @@ class Columns:
                 if isinstance(cell, str) and cell_len(cell) <= width:
                     plain += cell
                 elif str(cell):
-                    part = Text(cell) if isinstance(cell, str) else cell.copy()
+                    part = Text.assemble(cell)
                     part.truncate(width, overflow="ellipsis")
                     yield from (Segment(plain), *part.render(console))
                     plain = ""

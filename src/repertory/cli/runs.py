@@ -19,8 +19,7 @@ from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import (
-    data_dir,
-    databases_to_read,
+    database_to_use,
     db_option,
     named_database,
     open_source,
@@ -64,7 +63,7 @@ async def ps(
     """
     named, limit = named_database(at.db) is not None, sys.maxsize if everything else MAX_TREES
     try:
-        async with open_source(at, quiet=as_json) as source:
+        async with open_source(at) as source:
             database, place, found = source.database, source.place, await source.list_runs(limit)
     except output.NothingThere:
         if named:
@@ -196,7 +195,7 @@ def welcome() -> None:
     """Show what there is, and suggest commands. Nothing is written, and a missing database is no error."""
 
     async def read() -> tuple[str, Place | None, RunList]:
-        async with open_source(At(), quiet=True) as source:
+        async with open_source(At()) as source:
             return source.database, source.place, await source.list_runs()
 
     screen = output.console()
@@ -206,18 +205,16 @@ def welcome() -> None:
     try:
         database, place, found = anyio.run(read)
     except output.NothingThere:
-        facts, commands = f"No runs yet in {named_database(None) or data_dir()}. Start with:", _BEGIN
+        facts, commands = f"No runs yet in {database_to_use(None)}. Start with:", _BEGIN
     except RepertoryError as error:
-        facts = f"The newest database cannot be read: {error}"
+        facts = f"The database cannot be read: {error}"
     else:
         roots = [run for run in found.runs if run.parent_id is None]
         left = [run for run in roots if run.resumable]
         going = sum(run.state != "done" for run in roots) - len(left)
-        older = 0 if place is not None else len(databases_to_read(None)) - 1
-        more = f"; {output.count(older, 'older database')} beside it" if older else ""
         served = "" if place is None else f"A service listens at {place}. "
         counts = f"{output.count(len(roots) + found.more, 'run')}, {going} in progress, {len(left)} not finished"
-        facts, commands = f"{served}{database}: {counts}{more}.", (*_LOOK, *_BEGIN)
+        facts, commands = f"{served}{database}: {counts}.", (*_LOOK, *_BEGIN)
         if place is not None:
             commands = (*_SERVED, *_LOOK)
         elif going:

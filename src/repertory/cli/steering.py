@@ -18,6 +18,7 @@ from repertory.cli.databases import (
     find_in_service,
     named_database,
     no_run,
+    nothing_left,
     open_service,
     open_source,
 )
@@ -116,20 +117,16 @@ async def resume_in_service(run_id: str | None, at: At, *, changed: bool) -> Ans
         changed: Whether settings were given that only this process could continue the run with.
 
     Returns:
-        None if there is no service, or if no service was meant and the one there is does not have the run.
+        None if there is no service.
     """
     async with open_service(at) as client:
         if client is None:
             return None
         found = await (client.newest_resumable() if run_id is None else find_in_service(client, run_id))
         if found is None and run_id is None:
-            raise output.NothingThere(
-                f"every run in {client.database} has finished or is in progress; repertory ps -a lists them"
-            )
+            raise nothing_left(client.database, at.db)
         if found is None:
-            if at.is_service_named or named_database(at.db) is not None:
-                raise no_run(run_id, client.database, at.db)
-            return None
+            raise no_run(run_id, client.database, at.db)
         if changed:
             raise ConfigurationError(
                 "a service continues a run with the settings it was started with: leave out --agent, --context, "

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import ask_service, databases_to_read
+from repertory.cli.databases import ask_service, open_database
 from repertory.cli.options import DATABASE, At, argument, option
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ async def list_attempts(
     *, limit: int = option("--limit N", "How many at most.", 50, min=1, max=100_000), db: str | None = DATABASE
 ) -> Answer:
     """List the newest deliveries of changes of state to webhooks."""
-    from repertory.record import open_journal
     from repertory.service.views import attempt_view
 
-    path = databases_to_read(db)[0]
-    async with open_journal(path, readonly=True) as journal:
+    async with open_database(db) as (path, journal):
         attempts = [attempt_view(*found) for found in await journal.read_webhooks(limit=limit)]
     return Answer({"database": str(path), "attempts": attempts}, partial(_print, attempts=attempts))
 
