@@ -1,7 +1,4 @@
-"""``repertory attach``: follows a run of a service at a terminal, streams its text, and sends it messages.
-
-If the service is restarted meanwhile, what was missed is shown from the record, and nothing is shown twice.
-"""
+"""``repertory attach``: follows a run of a service at a terminal, streams its text, and sends it messages."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen
 from repertory.cli.databases import open_source_of
 from repertory.cli.deciding import who_decides
-from repertory.cli.following import RECONNECT, Scribe, check_there, follow_on
+from repertory.cli.following import Scribe, check_there
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
 from repertory.cli.reading import asked_line
@@ -39,24 +35,27 @@ _RECENT: Final = 500  # events, of all runs, that are searched for calls when so
 _CALLS: Final = 10  # how many of these calls are shown
 _LONGEST: Final = 2000  # characters of the task or a message that are shown
 _BEHIND: Final = 5.0  # seconds by which events may come later than the answer of their turn
-_NOTICED: Final = 2.0  # seconds to wait until the reading tasks have noticed that the service went away
 
 
 @partial(command, backend="trio")
-async def attach(run_id: str | None = RUN, *, reconnect: float = RECONNECT, at: At) -> None:
+async def attach(run_id: str | None = RUN, *, at: At) -> None:
     """Follow a run of the service, and send it messages.
 
     At a terminal, each line you type is sent to the run; if a call waits for approval, y allows it and n REASON denies
     it. Ctrl-C or Ctrl-D leaves, and the run continues; several may be attached. Without a terminal the command ends
-    with the run. If the service is restarted, it reconnects.
+    with the run.
     """
     async with open_source_of(run_id, at) as (source, found):
         detail = await source.read_run(found)
         if not isinstance(source, ServiceClient):
             raise RunError(_not_served(detail.run))
-        attached = _Attached(Scribe(source, found), detail, at, reconnect)
+        attached = _Attached(source, detail)
         async with stopped_by_signals() as stop:
-            await attached.main()
+            try:
+                await attached.main()
+            except* ServiceGone as gone:
+                words = gone.exceptions[0]
+                raise ServiceGone(f"{words}; once a service runs it again: repertory attach {found}") from None
         if stop.asked.is_set():
             left = stop.interrupted(_left(attached.detail))
             if left.exit_code != output.INTERRUPTED:
@@ -88,10 +87,9 @@ class _Attached:
         detail: The run, as it was when its newest turn began or ended.
     """
 
-    def __init__(self, scribe: Scribe, detail: RunDetail, at: At, reconnect: float) -> None:
-        self._scribe = scribe
-        self._at = at
-        self._reconnect = reconnect
+    def __init__(self, client: ServiceClient, detail: RunDetail) -> None:
+        self._client = client
+        self._scribe = Scribe(client, detail.run.id)
         self._run_id = detail.run.id
         self.detail = detail
         self._screen = Screen()
@@ -101,11 +99,6 @@ class _Attached:
         self._asked: dict[tuple[str, str], WaitingCall] = {}
         self._news = anyio.Event()  # the state of the run may have changed
         self._moved = anyio.Event()  # an event was shown
-
-    @property
-    def _client(self) -> ServiceClient:
-        assert isinstance(self._scribe.source, ServiceClient)
-        return self._scribe.source
 
     async def main(self) -> None:
         """Show the run until it ends, or the person at the terminal leaves."""
@@ -152,18 +145,14 @@ class _Attached:
         told_at = 0.0  # the time of the last end that was shown
         while True:
             self._news = anyio.Event()
-            try:
-                for call in await self._client.waiting():
-                    if self._scribe.is_ours(call):
-                        await self._ask(call)
-                async with aclosing(self._client.stream(self._run_id)) as pieces:
-                    await self._screen.show_text(self._heard.new_of(pieces))
-                await self._screen.end_line()
-                await self._catch_up()
-                self.detail = await self._client.read_run(self._run_id)
-            except ServiceGone:
-                await self._scribe.wait_back(within=_NOTICED)
-                continue
+            for call in await self._client.waiting():
+                if self._scribe.is_ours(call):
+                    await self._ask(call)
+            async with aclosing(self._client.stream(self._run_id)) as pieces:
+                await self._screen.show_text(self._heard.new_of(pieces))
+            await self._screen.end_line()
+            await self._catch_up()
+            self.detail = await self._client.read_run(self._run_id)
             run, result = self.detail.run, self.detail.result
             is_over = run.state in FINAL_STATES or not run.live
             if is_over and run.updated_at != told_at:
@@ -183,28 +172,21 @@ class _Attached:
         with anyio.move_on_after(_BEHIND):  # the newest event may be of a run that is removed before the event arrives
             while self._seq < seq:
                 await self._moved.wait()
-        await self._scribe.wait_back()
 
     async def _show_events(self) -> None:
-        async def tell(words: str) -> None:
-            await self._screen.remark(f"[{one_line(words)}]")
+        async with aclosing(self._client.follow(None, after=self._seq)) as following:
+            async for view in following:
+                await self._take(view)
+        raise ServiceGone(f"the service at {self._client.place} has ended")
 
-        # At a terminal, the person may resume the run.
-        await follow_on(
-            self._scribe, self._at, self._take, tell, after=self._seq, within=self._reconnect, may_rest=self._typed_at
-        )
-
-    async def _take(self, view: EventView, missed: bool) -> bool:
-        """Show an event; ``missed`` if it happened while no service could be asked."""
+    async def _take(self, view: EventView) -> None:
+        """Show an event."""
         check_there(view, self._run_id)
         if self._scribe.is_ours(view):
             event = event_of(view, agent=await self._scribe.agent_of(view))
             of_it = view.run_id == self._run_id
             if view.type == "UserSaid" and of_it:
                 await self._hear(view.body["text"])
-            elif isinstance(event, events.ModelAnswered) and of_it and missed:
-                await self._screen.show_text(self._heard.new_of(_pieces_of(event)))
-                await self._screen.end_line()
             elif isinstance(event, events.ApprovalRequested):
                 key = event.run_id, event.call_id
                 for call in await self._client.waiting():
@@ -226,7 +208,6 @@ class _Attached:
         self._seq = view.seq
         moved, self._moved = self._moved, anyio.Event()
         moved.set()
-        return False
 
     async def _hear(self, text: str) -> None:
         """Take in a message to the run; show it if another client sent it."""
@@ -246,7 +227,7 @@ class _Attached:
         await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
 
     async def _type(self, everything: anyio.CancelScope) -> None:
-        """Send each typed line to the run, or decide a waiting call with it."""
+        """Send each typed line."""
         lines = Lines("")
         while (line := await lines.read()) is not None:
             if line.strip():
@@ -258,21 +239,11 @@ class _Attached:
         everything.cancel()
 
     async def _say(self, line: str) -> None:
-        """Send a line, to the next service if necessary; it is delivered once."""
-        message_id, is_said = new_id("typed"), False
-        while True:
-            try:
-                if await self._decide(line.strip()):
-                    return
-                if not is_said:
-                    self._said.append(line)
-                    is_said = True
-                await self._client.send(self._run_id, line, message_id=message_id)
-                self._news.set()
-                return
-            except ServiceGone:
-                if not await self._scribe.wait_back(within=_NOTICED):
-                    raise
+        """Send a line, or decide a waiting call with it."""
+        if not await self._decide(line.strip()):
+            self._said.append(line)
+            await self._client.send(self._run_id, line)
+            self._news.set()
 
     async def _decide(self, line: str) -> bool:
         """Decide a waiting call if the line is an answer to one; whether it was."""
@@ -289,7 +260,7 @@ class _Attached:
 
 
 class Heard:
-    """The text of a run that was shown, so that text that is streamed again, by any service, is not shown twice.
+    """The text of a run that was shown, so that text that is streamed again is not shown twice.
 
     Attributes:
         iteration: The newest iteration of which text was shown.
@@ -306,49 +277,21 @@ class Heard:
 
     async def new_of(self, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
         """Yield what is new in a stream of pieces that starts at the beginning of an answer."""
-        iteration, said = 0, ""
+        said = ""
         async for piece in pieces:
             if piece.iteration < self.iteration:
                 continue
-            if piece.iteration != iteration:
-                iteration, said = piece.iteration, ""
             if piece.iteration > self.iteration:
-                self.iteration, self.text = iteration, ""
-            if isinstance(piece, StreamRestarted):
-                is_void, said, self.text = bool(self.text), "", ""
-                if is_void:
-                    yield piece
-            elif isinstance(piece, TextStreamed):
+                self.iteration, self.text, said = piece.iteration, "", ""
+            if isinstance(piece, TextStreamed):
                 said += piece.text
-                rest = _rest_of(said, self.text)
-                if rest is None:
-                    yield StreamRestarted(iteration=iteration, reason="the service was restarted")
-                    rest = said
-                if rest:
+                if not said.startswith(self.text[: len(said)]):  # a resumed run answers anew
+                    yield StreamRestarted(iteration=piece.iteration, reason="the run was resumed")
+                    self.text = ""
+                if rest := said[len(self.text) :]:
                     self.text = said
-                    yield TextStreamed(iteration=iteration, text=rest)
+                    yield TextStreamed(iteration=piece.iteration, text=rest)
             else:
+                if isinstance(piece, StreamRestarted):
+                    said = self.text = ""
                 yield piece
-
-
-def _rest_of(said: str, shown: str) -> str | None:
-    """The part of a text after what was shown of it, ignoring line breaks; None if it is a different text."""
-    if said.startswith(shown):
-        return said[len(shown) :]
-    was, is_now = shown.replace("\n", ""), said.replace("\n", "")
-    if was.startswith(is_now):
-        return ""
-    if not is_now.startswith(was):
-        return None
-    left = len(was)
-    for at, letter in enumerate(said):
-        if not left:
-            return said[at:]
-        left -= letter != "\n"
-    return ""
-
-
-async def _pieces_of(event: events.ModelAnswered) -> AsyncIterator[Piece]:
-    """Yield a whole answer as if it were streamed."""
-    if event.text:
-        yield TextStreamed(iteration=event.iteration, text=event.text)

@@ -229,8 +229,12 @@ async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
 
 
 @asynccontextmanager
-async def open_source(at: At) -> AsyncGenerator[RunSource]:
+async def open_source(at: At, *, record: bool = False) -> AsyncGenerator[RunSource]:
     """Read runs until the end of the block: from the service, or from the database if none answers.
+
+    Args:
+        at: The database or the service.
+        record: Read the database unless a service is named by its socket or port.
 
     Raises:
         NothingThere: There is no database.
@@ -240,7 +244,8 @@ async def open_source(at: At) -> AsyncGenerator[RunSource]:
 
     async with AsyncExitStack() as stack:
         try:
-            client = await stack.enter_async_context(open_service(at))
+            asks = at.is_service_named or not record
+            client = await stack.enter_async_context(open_service(at)) if asks else None
         except ServiceUnavailable as error:
             if at.is_service_named:
                 raise
@@ -253,12 +258,13 @@ async def open_source(at: At) -> AsyncGenerator[RunSource]:
 
 
 @asynccontextmanager
-async def open_source_of(run_id: str | None, at: At) -> AsyncGenerator[tuple[RunSource, str]]:
+async def open_source_of(run_id: str | None, at: At, *, record: bool = False) -> AsyncGenerator[tuple[RunSource, str]]:
     """Find a run by its id, or a part of it, and read it until the end of the block.
 
     Args:
         run_id: The id; None for the newest root.
         at: The database or the service.
+        record: Read the database unless a service is named by its socket or port.
 
     Raises:
         NothingThere: There is no database, or no such run.
@@ -266,7 +272,7 @@ async def open_source_of(run_id: str | None, at: At) -> AsyncGenerator[tuple[Run
     """
     from repertory.service.sources import RecordSource
 
-    async with open_source(at) as source:
+    async with open_source(at, record=record) as source:
         if isinstance(source, RecordSource):
             row = await find_run(source.journal, run_id)
             found = None if row is None else row.started.run_id
