@@ -87,12 +87,14 @@ def test_a_team_is_one_trace_with_each_call_in_its_place(run_async: RunAsync) ->
 
     async def main() -> str:
         async with rp.open_supervisor(model=FunctionModel(play), telemetry=backend.telemetry) as supervisor:
-            run = await supervisor.spawn(lead, "What colour is the sea?")
+            run = await supervisor.spawn(lead, "What colour is the sea?", client="ann")
             assert await run.wait_result() == "The sea is green."
             return run.id
 
     run_id = run_async(main)
     spans = backend.spans
+    clients = {name for name, span in spans.items() if dict(span.attributes or {}).get("repertory.client") == "ann"}
+    assert clients == {"invoke_agent lead", "invoke_agent scout"}
     assert len({span.context.trace_id for span in spans.values() if span.context}) == 1
     above = {
         "invoke_agent lead": None,

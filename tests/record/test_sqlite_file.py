@@ -505,7 +505,8 @@ def test_the_views_answer_what_users_ask(tmp_path: Path, run_async: RunAsync) ->
     async def main() -> None:
         async with open_journal(path) as journal:
             await journal.write(kit.one_of_each())
-            await journal.write([kit.called(2, {}), kit.started("run-2"), kit.called(3, {}, purpose="summary")])
+            await journal.write([kit.called(2, {}), kit.started("run-2", client="ann")])
+            await journal.write([kit.started("run-2.b", parent_id="run-2"), kit.called(3, {}, purpose="summary")])
             await journal.write([ModelReplied(run_id="run-1", call=3, at=9.0, cost=0.5)])
             await journal.write([RunStateChanged(run_id="run-1", state="done", at=10.0, result="yes")])
             intent = ToolIntended(
@@ -528,12 +529,17 @@ def test_the_views_answer_what_users_ask(tmp_path: Path, run_async: RunAsync) ->
     ]
     costs = query(
         path,
-        "SELECT run_id, agent, model_calls, tokens_seen, output_tokens, largest_prompt, cost_seen FROM run_statistics",
+        "SELECT run_id, client, model_calls, tokens_seen, output_tokens, largest_prompt, cost_seen FROM run_statistics",
     )
-    assert costs == [("run-1", "a", 3, 0, 0, 0, 0.1 + 0.2 + 0.5), ("run-2", "a", 0, 0, 0, 0, 0.0)]
-    assert query(path, "SELECT run_id, state, result FROM run_status") == [
-        ("run-1", "done", "yes"),
-        ("run-2", "running", None),
+    assert costs == [
+        ("run-1", "", 3, 0, 0, 0, 0.1 + 0.2 + 0.5),
+        ("run-2", "ann", 0, 0, 0, 0, 0.0),
+        ("run-2.b", "ann", 0, 0, 0, 0, 0.0),
+    ]
+    assert query(path, "SELECT run_id, client, state, result FROM run_status") == [
+        ("run-1", "", "done", "yes"),
+        ("run-2", "ann", "running", None),
+        ("run-2.b", "ann", "running", None),
     ]
     assert query(path, "SELECT call_id, status FROM tool_calls ORDER BY call_id") == [
         ("call-1", "ok"),

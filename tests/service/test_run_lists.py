@@ -83,6 +83,7 @@ async def test_a_list_is_what_reading_every_run_would_choose(tmp_path: Path, kin
                 state=",".join(chance.sample([*STATES, "interrupted"], chance.choice([0, 0, 1, 3, 8]))),
                 agent=chance.choice(["", "", "a"]),
                 client=chance.choice(["", "", "web"]),
+                part=chance.choice(["", "", "-x", ".c-1"]),
                 machine=chance.choice(["", "", "a", "nobody"]),
                 text=chance.choice(["", "", "letters", "ÄPFEL", "strasse", "0%", "_b", "\ud800"]),
                 since=chance.choice([0, 0, 4]),
@@ -92,7 +93,8 @@ async def test_a_list_is_what_reading_every_run_would_choose(tmp_path: Path, kin
             )
             start = roots.index(wanted.after) + 1 if wanted.after else 0
             stop = roots.index(wanted.before) if wanted.before else len(roots)
-            fitting = [root for root in roots[start:stop] if fits(views[root], wanted)]
+            named = {run_id.partition(".")[0] for run_id in views if wanted.part in run_id}
+            fitting = [root for root in roots[start:stop] if fits(views[root], wanted) and root in named]
             limit = wanted.limit
             first = wanted.sort == "oldest" or wanted.after
             shown = fitting[:limit] if first else fitting[max(0, len(fitting) - limit) :]

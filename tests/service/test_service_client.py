@@ -129,11 +129,13 @@ def test_runs_are_found_however_many_came_after_them(
             asked: list[str] = []
 
             async def note(request: httpx2.Request) -> None:
-                asked.append(request.url.path)
+                asked.append(request.url.raw_path.decode())
 
             client._http.event_hooks["request"].append(note)
             assert await find_in_service(client, "first-1") == "first-1"
             assert asked == ["/runs/first-1/result"]  # a whole id needs no list of thousands
+            assert await find_in_service(client, "irst-") == "first-1"
+            assert asked[2:] == ["/runs?limit=2&part=irst-"]  # nor does a part of one
             assert await find_in_service(client, None) == made
             assert await find_in_service(client, "none") is None
             with pytest.raises(RunNotFound, match="fits more than one run"):

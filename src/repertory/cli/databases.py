@@ -326,7 +326,7 @@ async def find_in_service(client: ServiceClient, run_id: str | None) -> str | No
         return await client.newest_root()
     if await client.find_id(run_id) == run_id:  # otherwise it is a part, which may fit others, too
         return run_id
-    return _find_id(await client.list_ids(), run_id)
+    return _find_id(await client.list_ids(run_id), run_id)
 
 
 def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:

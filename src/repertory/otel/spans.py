@@ -104,6 +104,8 @@ class OpenTelemetry:
             "gen_ai.agent.name": name,
             "gen_ai.conversation.id": live.run_id,
         }
+        if client := live.root.started.client:
+            attributes["repertory.client"] = client
         links = [] if live.trace.earlier is None else [self._link(live.trace.earlier)]
         # Not the context that happens to be current in the task of the run's actor.
         parent = live.trace.parent or self._context.Context()

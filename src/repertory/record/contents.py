@@ -27,6 +27,11 @@ def of_tree(column: str) -> str:
 OF_TREE: Final = of_tree("run_id")
 
 
+def root_of(column: str) -> str:
+    """SQL for the id of the root above a run, from the run's own id."""
+    return f"substr({column}, 1, instr({column} || '.', '.') - 1)"
+
+
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
     """A content whose body is in the content store.
 
@@ -55,7 +60,7 @@ def due(whose: str) -> str:
     # view run_status, for which SQLite would first make a table of the states of all runs, at every run's end.
     return f"""{STORED}
         LEFT JOIN run_states s ON s.seq = (
-            SELECT max(seq) FROM run_states WHERE run_id = substr(t.run_id, 1, instr(t.run_id || '.', '.') - 1))
+            SELECT max(seq) FROM run_states WHERE run_id = {root_of("t.run_id")})
             AND s.state IN ({FINAL})
         WHERE {whose} (t.expires_at <= ? OR s.at + t.retention <= ? OR (
             t.expires_at IS NULL AND t.retention IS NULL AND s.at BETWEEN ? AND ?

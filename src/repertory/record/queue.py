@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from repertory.llm.profiles import Amount
+from repertory.record.contents import root_of
 from repertory.record.reads import Reads, marks
 from repertory.record.records import QueuedRow, ScheduleSettled
 from repertory.record.rows import Value
@@ -28,7 +29,7 @@ _USED: Final = f"""SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
         UNION ALL
         SELECT run_id, cost_at_most, tokens_at_most FROM model_calls c WHERE at >= ? AND NOT EXISTS (
             SELECT 1 FROM model_replies m WHERE m.run_id = c.run_id AND m.call = c.call)) u
-    JOIN runs r ON r.run_id = substr(u.run_id, 1, instr(u.run_id || '.', '.') - 1)
+    JOIN runs r ON r.run_id = {root_of("u.run_id")}
     GROUP BY r.agent, r.client"""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from repertory.errors import JournalDamaged
-from repertory.record.contents import OF_TREE, of_tree
+from repertory.record.contents import OF_TREE, of_tree, root_of
 from repertory.record.items import ITEMS
 from repertory.record.reads import marks
 from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
@@ -24,8 +24,8 @@ _OF_RUNS: Final = [
     table for table in TABLES.values() if "run_id" in table.columns and table.record is not ScheduleSettled
 ]
 # A scope of a tree that was removed.
-_REMOVED_SCOPE: Final = """SELECT s.scope_id, s.parent_id FROM scopes s
-    JOIN removals r ON r.run_id = substr(s.owner, 1, instr(s.owner || '.', '.') - 1) WHERE s.scope_id = ?"""
+_REMOVED_SCOPE: Final = f"""SELECT s.scope_id, s.parent_id FROM scopes s
+    JOIN removals r ON r.run_id = {root_of("s.owner")} WHERE s.scope_id = ?"""
 _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from repertory.errors import RunNotFound
-from repertory.record.contents import FINAL
+from repertory.record.contents import FINAL, root_of
 from repertory.record.reads import Rows, json_list, marks
 from repertory.record.records import RunRow, RunState
 from repertory.record.rows import Value, decode_text
@@ -36,6 +36,7 @@ class RootFilter(msgspec.Struct, frozen=True, kw_only=True):
         in_state: The root passes one of these filters.
         agent: The name of the agent.
         client: The client that asked for it.
+        part: A text that occurs in its id, or in that of a run below it.
         text: A text that occurs anywhere in the task; case is ignored.
         since: Started at this time or later, in seconds since 1970.
         until: Started before this time.
@@ -47,6 +48,7 @@ class RootFilter(msgspec.Struct, frozen=True, kw_only=True):
     in_state: Sequence[InState] = ()
     agent: str = ""
     client: str = ""
+    part: str = ""
     text: str = ""
     since: float = 0.0
     until: float = math.inf
@@ -73,6 +75,9 @@ class ListReads(RunReads):
             if name:
                 conditions.append(f"r.{column} = ?")
                 values.append(name)
+        if wanted.part:
+            conditions.append(f"r.run_id IN (SELECT {root_of('run_id')} FROM runs WHERE instr(run_id, ?) > 0)")
+            values.append(wanted.part)
         for sign, at, always in ((">=", wanted.since, 0.0), ("<", wanted.until, math.inf)):
             if at != always:
                 conditions.append(f"r.at {sign} ?")

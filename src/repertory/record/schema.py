@@ -15,6 +15,7 @@ from typing import Final
 
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
+from repertory.record.contents import root_of
 from repertory.record.rows import TABLES, Table
 from repertory.record.statistics import PROMPT, RESULT_SUMMARIZED, SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
 
@@ -111,9 +112,12 @@ TRIGGERS: Final = (
     ("runs", "DELETE", "DELETE FROM current_states WHERE seq = old.seq"),
 )
 
+# For whom the tree was started; only its root says so.
+_CLIENT: Final = f"(SELECT client FROM runs WHERE run_id = {root_of('r.run_id')})"
+
 VIEWS: Final = (
     f"""CREATE VIEW run_status AS
-           SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,
+           SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, {_CLIENT} AS client, r.task, r.at AS started_at,
                   coalesce(s.state, 'running') AS state, coalesce(s.at, r.at) AS updated_at,
                   (SELECT max(n) FROM (SELECT coalesce(s.iteration, 0) AS n
                                        UNION ALL SELECT coalesce({LATEST_ITERATION}, 0)) both_say) AS iteration,
@@ -133,7 +137,8 @@ VIEWS: Final = (
            FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call
            ORDER BY c.seq""",
     f"""CREATE VIEW run_statistics AS
-           SELECT r.parent_id, r.agent, r.model, s.* FROM ({statistics_sql()}) s JOIN runs r ON r.run_id = s.run_id""",
+           SELECT r.parent_id, r.agent, r.model, {_CLIENT} AS client, s.*
+           FROM ({statistics_sql()}) s JOIN runs r ON r.run_id = s.run_id""",
     # The last call of an iteration says what was expected: a refused prompt is planned again, smaller.
     """CREATE VIEW tokens_by_iteration AS
            SELECT run_id, iteration, count(*) AS model_calls, sum(prompt_tokens) AS prompt_tokens,

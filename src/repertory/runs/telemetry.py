@@ -41,6 +41,11 @@ class TracedRun(Protocol):
     trace: Trace
 
     @property
+    def root(self) -> Any:
+        """The run at the top of its tree."""
+        ...
+
+    @property
     def model(self) -> Model:
         """The model that it calls."""
         ...

@@ -101,9 +101,9 @@ class ServiceClient:
         except RunNotFound:
             return None
 
-    async def list_ids(self) -> list[str]:
-        """The ids of all runs."""
-        async with aclosing(self._pages()) as pages:
+    async def list_ids(self, part: str) -> list[str]:
+        """The ids of all runs in trees with a run whose id has this part."""
+        async with aclosing(self._pages(f"&part={_part(part)}")) as pages:
             return [run.id async for page in pages for run in page]
 
     async def newest_root(self) -> str | None:

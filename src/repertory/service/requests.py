@@ -170,6 +170,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
         state: The state of the root; several states are separated by commas.
         agent: The name of the root's agent.
         client: The client that asked for it.
+        part: A part of its id, or of that of a run below it.
         machine: The name of the machine that runs it.
         text: A text that its task contains.
         since: Started at this time or later, in seconds since 1970.
@@ -184,6 +185,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
     state: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": rf"^(({_STATES})(,({_STATES}))*)?$"})] = ""
     agent: str = ""
     client: str = ""
+    part: str = ""
     machine: str = ""
     text: str = ""
     since: Count = 0

@@ -108,6 +108,7 @@ class RunReader:
             in_state=in_state or ([InState(states=())] if states else ()),
             agent=query.agent,
             client=query.client,
+            part=query.part,
             text=query.text,
             since=query.since,
             until=query.until or math.inf,
