@@ -1,8 +1,11 @@
-"""The texts of foreign errors, including groups of errors and errors whose ``__str__`` is broken."""
+"""Errors as texts, also foreign ones whose ``__str__`` is broken; and our own ones as JSON, to be raised elsewhere."""
 
 from __future__ import annotations
 
 from typing import Any, cast
+
+from repertory import errors
+from repertory.errors import RepertoryError, remade
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:
@@ -24,3 +27,17 @@ def safe_str(error: Any) -> str:
 def name_error(error: BaseException) -> str:
     """``TypeName: message``, or the name alone; for an exception group that of each error in it, not of the group."""
     return "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}".removesuffix(": ") for leaf in leaves_of(error))
+
+
+def encode_error(error: RepertoryError) -> dict[str, Any]:
+    """An error as JSON: the nearest type that every process knows, its message and its attributes."""
+    kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
+    return {"type": kind.__name__, "message": str(error), "attributes": plain}
+
+
+def decode_error(encoded: dict[str, Any]) -> RepertoryError:
+    """Decode what ``encode_error`` encoded. A type that only a newer version knows becomes a ``RepertoryError``."""
+    error = remade(getattr(errors, encoded["type"], RepertoryError), encoded["message"])
+    vars(error).update(encoded["attributes"])
+    return error

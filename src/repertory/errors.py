@@ -333,7 +333,7 @@ class MachineSilent(RunError):
 
 
 class RunFailed(RunError):
-    """The run ended with an error, which is the ``__cause__`` if it happened in this process."""
+    """The run ended with an error, which is the ``__cause__``; if it ended in another process, only one of these."""
 
 
 class RunStopped(RunError):

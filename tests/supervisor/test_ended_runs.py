@@ -1,4 +1,4 @@
-"""What a process keeps of runs that have ended: next to nothing, however long it goes on."""
+"""What a process keeps of runs that have ended, next to nothing, and what it knows of those of an earlier process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import repertory as rp
+from repertory.errors import ModelUnavailable, RunFailed
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call
 
@@ -60,3 +63,27 @@ async def test_an_ended_run_leaves_less_than_half_a_kilobyte(tmp_path: Path) -> 
         tracemalloc.stop()
     assert left < 500, left
     assert held > 5_000, "the measurement must see what is kept"
+
+
+class OutOfInk(ModelUnavailable):
+    """An application's own error."""
+
+
+@pytest.mark.parametrize(("error", "kind"), [(OutOfInk("no ink"), ModelUnavailable), (ValueError("no"), None)])
+async def test_a_failed_run_names_its_cause_after_a_restart(tmp_path: Path, error: Exception, kind: Any) -> None:
+    """As the nearest type of ``repertory.errors``, with its message; other types another process may not have."""
+
+    def fail(_: ModelRequest) -> str:
+        raise error
+
+    causes = list[BaseException | None]()
+    for _ in range(2):
+        async with rp.open_supervisor(tmp_path / "a.db", model=FunctionModel(fail)) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk"), "Write.", run_id="letter")
+            with pytest.raises(RunFailed, match=r"letter of clerk failed: .*: no") as caught:
+                await run.wait_result()
+            causes.append(caught.value.__cause__)
+    first, restored = causes
+    assert first is error
+    assert type(restored) is (kind or type(None))
+    assert kind is None or str(restored) == "no ink"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
-from repertory import errors
+from repertory._error_texts import decode_error, encode_error
 from repertory._ids import unit_of
-from repertory.errors import MachineSilent, RepertoryError, RunError, remade
+from repertory.errors import MachineSilent, RepertoryError, RunError
 from repertory.llm.messages import Json
 from repertory.machines.machine import Machines
 from repertory.record.rows import decode_json, encode_json
@@ -35,7 +35,7 @@ _TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
     WHERE o.run_id = c.root_id AND o.machine_id = $1 AND c.answered_at IS NULL AND c.taken_by IS DISTINCT FROM $1"""
 # A command for a run that has ended meanwhile, and so has no owner, is refused. But a command that a machine is
 # carrying out is answered by that machine, since a message continues the run.
-_LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', result = $1
+_LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = $1
     WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)
       AND NOT command_id = ANY($3) AND NOT EXISTS (
           SELECT 1 FROM machines m WHERE m.machine_id = c.taken_by AND m.machine_id <> $2 AND m.lost_at IS NULL)"""
@@ -108,9 +108,9 @@ class Commands:
                 await self.machines.use(
                     "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command.command_id])
                 )
-            name, result = answer
-            if name:
-                raise _decode_error(name, result)
+            error, result = answer
+            if error:
+                raise decode_error(decode_json(error))
             return result
         raise MachineSilent(
             f"no machine has answered within {within:g} s about run {command.run_id}; {command.verb} is written down "
@@ -127,7 +127,7 @@ class Commands:
     async def open(self, under_way: Collection[str]) -> Sequence[Command]:
         """The unanswered commands for runs of this machine, oldest first; it is carrying out those ``under_way``."""
 
-        refusal = _encode_error(RunError("the run has ended meanwhile"))[1]
+        refusal = encode_json(encode_error(RunError("the run has ended meanwhile")))
         late = [refusal, self.machines.machine_id, list(under_way)]
 
         def read(connection: Connection) -> list[Command]:
@@ -145,7 +145,7 @@ class Commands:
 
     async def answer(self, command: Command, error: RepertoryError | None, result: str = "") -> None:
         """Record the result of a command that was carried out, or why it was not."""
-        values = [command.command_id, *((None, result) if error is None else _encode_error(error))]
+        values = [command.command_id, None if error is None else encode_json(encode_error(error)), result]
 
         def write(connection: Connection) -> None:
             with connection.transaction():
@@ -154,18 +154,3 @@ class Commands:
                 self.machines.notify(connection, "answer")
 
         await self.machines.use("answer another machine through", write)
-
-
-def _encode_error(error: RepertoryError) -> tuple[str, str]:
-    """Encode an error for a row: the nearest type that every machine knows, its message and its attributes."""
-    kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
-    plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
-    return kind.__name__, encode_json([str(error), plain])
-
-
-def _decode_error(name: str, text: str) -> RepertoryError:
-    """Decode what ``_encode_error`` encoded. A type that only a newer version knows becomes a ``RepertoryError``."""
-    message, attributes = decode_json(text)
-    error = remade(getattr(errors, name, RepertoryError), message)
-    vars(error).update(attributes)
-    return error

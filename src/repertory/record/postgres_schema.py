@@ -94,7 +94,7 @@ _MACHINES: Final = (
     "CREATE INDEX ownership_by_machine ON ownership (machine_id)",
     "CREATE INDEX ownership_queue ON ownership (place) WHERE machine_id IS NULL",
     # Requests to runs that other machines own. `root_id` is the tree that has an owner, `taken_by` the machine that has
-    # begun to carry the request out, `result` is its result, or the message of the `error`.
+    # begun to carry the request out, `result` is its result, or `error` the error as JSON.
     """CREATE TABLE commands (command_id text COLLATE "C" PRIMARY KEY, root_id text COLLATE "C" NOT NULL,
        run_id text COLLATE "C" NOT NULL, verb text NOT NULL, body text NOT NULL, at timestamptz NOT NULL,
        taken_by uuid, answered_at timestamptz, error text, result text)""",

@@ -109,6 +109,7 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
         iteration: The number of iterations until then.
         result: The answer, if ``done``.
         error: Why it failed, if ``failed``.
+        cause: The same as JSON, to raise it again; {} if it is no error of ``repertory.errors``.
         cancelled: If ``stopped``, whether this run itself was ended, rather than together with the run above it. If
             so, it is not resumed together with that run.
         reason: What it waits for, if ``queued``.
@@ -122,6 +123,10 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     cancelled: bool = False
     reason: str = ""
+    cause: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "cause")
 
 
 class EntryAppended(msgspec.Struct, frozen=True, kw_only=True):
@@ -593,6 +598,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         iteration: The iteration that it is in, or in which it ended or was killed; 0 before its first model call.
         cancelled: Whether this run itself was ended, rather than together with the run above it.
         reason: What it waits for, if ``queued``; "" in other states.
+        cause: As in ``RunStateChanged``.
     """
 
     started: RunStarted
@@ -603,6 +609,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     cancelled: bool = False
     reason: str = ""
+    cause: Json = msgspec.field(default_factory=dict)
 
 
 class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):

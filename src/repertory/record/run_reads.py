@@ -105,6 +105,7 @@ class RunReads(Reads):
                 error=now.error,
                 cancelled=now.cancelled,
                 reason=now.reason,
+                cause=now.cause,
             )
 
         return await self._fetch(

@@ -15,17 +15,17 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from repertory._error_texts import name_error
+from repertory._error_texts import decode_error, encode_error, name_error
 from repertory.actors import ActorContext, ActorRef
 from repertory.agents.agent import Agent
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
-from repertory.errors import JournalError, LimitExceeded, RunError
+from repertory.errors import JournalError, LimitExceeded, RepertoryError, RunError
 from repertory.llm.model import Model
 from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
 from repertory.record import Ledger, RunStatistics
-from repertory.record.records import EventLogged, PayloadChanged, Record, RunStarted, RunState, RunStateChanged
+from repertory.record.records import EventLogged, PayloadChanged, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.alerts import Watch
@@ -44,7 +44,7 @@ DesiredState: TypeAlias = Literal["go", "pause", "stop", "close"]
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """How a run ended; ``cause`` is the error itself, if it happened in this process."""
+    """How a run ended; ``cause`` is the error itself, or as it was recorded by another process."""
 
     state: RunState
     result: str | None = None
@@ -60,6 +60,11 @@ class RunEnd(msgspec.Struct, frozen=True):
     def failed(cls, cause: BaseException | None) -> RunEnd:
         """The end of a run that failed with an error."""
         return cls("failed", error=None if cause is None else name_error(cause), cause=cause)
+
+    @classmethod
+    def recorded(cls, row: RunRow) -> RunEnd:
+        """The end of a run that another process has recorded."""
+        return cls(row.state, row.result, row.error, decode_error(row.cause) if row.cause else None)
 
 
 class _EditsView(Protocol):
@@ -409,7 +414,8 @@ class LiveRun:
         self.ending, self.end = True, end
         event = self._end_event = self.event(StateChanged, **end.told)
         cancelled = end.state == "stopped" and self.stop_asked
-        return [self.state_record(**end.told, cancelled=cancelled), to_record(event)]
+        cause = encode_error(end.cause) if isinstance(end.cause, RepertoryError) else {}
+        return [self.state_record(**end.told, cause=cause, cancelled=cancelled), to_record(event)]
 
     def close(self) -> None:
         """Tell readers and waiters that it has ended; its end is on record."""

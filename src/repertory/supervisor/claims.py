@@ -347,7 +347,7 @@ class Claims:
             except (PayloadInvalid, JournalUnreadable) as error:
                 log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
         for live in self._held.pop(run_id):
-            live.end, live.state, live.ending = RunEnd(row.state, row.result, row.error), row.state, True
+            live.end, live.state, live.ending = RunEnd.recorded(row), row.state, True
             live.set_ended()
 
 

@@ -286,7 +286,7 @@ class Placement:
         live.root.promised.pop(live.run_id, None)
         live.root.members.update(run_id for run_id in live.tally.by_run if is_below(run_id, live.run_id))
         live.iteration, live.state, live.ending, live.in_line = row.iteration, row.state, True, False
-        live.end = RunEnd(row.state, row.result, row.error)
+        live.end = RunEnd.recorded(row)
         live.set_ended()
 
     async def _end_waiting(self, run_id: str, *, cancelled: bool) -> None:

@@ -28,7 +28,7 @@ from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.runs.inbox import Said
-from repertory.runs.live import DesiredState, LiveRun
+from repertory.runs.live import DesiredState, LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run
@@ -68,14 +68,14 @@ class RemoteRun:
         """Wait for the run's result and return it as recorded: a text, or JSON for a typed result.
 
         Raises:
-            RunFailed: The run ended with an error.
+            RunFailed: The run ended with an error, which is the ``__cause__`` if it is one of ``repertory.errors``.
             RunStopped: The run was stopped first.
         """
         while (row := await self._read()).state not in FINAL_STATES:
             with anyio.move_on_after(_POLL):  # only the ends of placed runs are announced
                 await self._commands.machines.news("end").wait()
         if row.state == "failed":
-            raise RunFailed(f"run {self.id} of {row.started.agent} failed: {row.error}")
+            raise RunFailed(f"run {self.id} of {row.started.agent} failed: {row.error}") from RunEnd.recorded(row).cause
         if row.state == "stopped":
             raise RunStopped(f"run {self.id} of {row.started.agent} was stopped after {row.iteration} iterations")
         return row.result or ""

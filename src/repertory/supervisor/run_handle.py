@@ -281,8 +281,8 @@ class Run(Generic[ResultT]):
         """Wait for the run's result and return it: a value of the agent's ``output`` type, by default a text.
 
         Raises:
-            RunFailed: The run ended with an error, which is the ``__cause__`` if it happened in this process; the
-                message names it in any case.
+            RunFailed: The run ended with an error, which is the ``__cause__``; if it ended in another process, only an
+                error of ``repertory.errors``. The message names it in any case.
             ResultInvalid: The run was done in an earlier process, and its result does not fit the agent's current
                 ``output``; the journal has the result as it was.
             RunStopped: The run was stopped first, or the supervisor was closed.

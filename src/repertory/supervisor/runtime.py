@@ -266,7 +266,7 @@ class Runtime:
         live.context = context if parent is None else parent.context
         live.trace.parent = self.shared.telemetry.here()
         if row.state in ended or (parent is not None and row.cancelled):
-            live.end, live.ending = RunEnd(row.state, row.result, row.error), True
+            live.end, live.ending = RunEnd.recorded(row), True
             self.runs.attach(live)
             live.close()
             self.runs.make_newest(live)
