@@ -36,9 +36,9 @@ from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.mcp import McpServer
-from repertory.mcp.results import to_tool_output
+from repertory.mcp.results import tool_output
 from repertory.mcp.transport import keep_last_lines
-from repertory.testing import call, open_messages_server
+from repertory.testing import ScriptedModel, call, open_messages_server
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")
@@ -96,6 +96,91 @@ def test_a_picture_comes_as_a_picture(run_async: RunAsync, address: str) -> None
     (image,) = run_async(main).content
     assert isinstance(image, Image)
     assert image.source["media_type"] == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("server", "disabled", "is_told"),
+    [
+        (McpServer("tests", COMMAND, include=["add", "fail"]), [], True),
+        (McpServer("tests", COMMAND, include=["add", "fail"]), ["add", "fail"], False),
+        (McpServer("tests", COMMAND, include=["add"], instructions=False), [], False),
+    ],
+)
+def test_a_model_is_told_once_what_a_server_says_of_its_tools(
+    run_async: RunAsync, server: McpServer, disabled: list[str], is_told: bool
+) -> None:
+    """In a frame that its words cannot end, behind the agent's own instructions; not if it has none of them."""
+    agent = rp.Agent("clerk", instructions="Do sums.", tools=[server], disabled_tools=disabled)
+
+    async def main() -> ModelRequest:
+        model = ScriptedModel(["done"])
+        async with rp.open_supervisor(model=model) as supervisor:
+            await (await supervisor.spawn(agent, "Go.")).wait_result()
+        return model.requests[0]
+
+    system = text_of(run_async(main).system)
+    assert system.count("Add before you fail") == is_told
+    assert system.startswith("Do sums.")
+    if is_told:
+        opened, said, closed = system.splitlines()[-3:]
+        assert closed == opened.replace("<", "</")
+        assert closed not in said
+
+
+def test_resources_are_listed_and_read_by_a_tool(run_async: RunAsync, address: str) -> None:
+    """Also one that a result only names. What is not there, or cannot be read, is an error of the call."""
+
+    async def main() -> None:
+        async with opened(McpServer("tests", address)) as tools:
+            assert tools["read_resource"].effect == "unsafe", "nobody has said that the server may be trusted"
+            linked = await call_tool(tools["link"])
+            assert linked.content == "[resource first at note://first: what to buy]"
+            read = [await call_tool(tools["read_resource"], {"uri": uri} if uri else {}) for uri in URIS]
+            listed, note, dot, *failed = read
+            assert listed.content == (
+                "note://first: first_note – The first note.\n"
+                "dot://{size} (put in what is in braces): dot_of – A picture."
+            )
+            assert (note.content, note.url, note.format) == ("# Buy milk", "note://first", "markdown")
+            assert isinstance(dot.content[0], Image)
+            assert [output.status for output in failed] == ["error", "error"]
+        async with opened(McpServer("tests", address, exclude=["read_resource"], trusted=True)) as tools:
+            assert "read_resource" not in tools
+        async with opened(McpServer("tests", address, trusted=True)) as tools:
+            assert tools["read_resource"].effect == "idempotent"
+
+    run_async(main)
+
+
+URIS = ["", "note://first", "dot://1", "dot://2", "nothing://here"]
+
+SHELF = """
+import json, sys
+answers = {
+    "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"resources": {}}, "serverInfo": SHELF},
+    "resources/list": {"resources": [{"uri": "shelf://", "name": "shelf"}]},
+    "resources/read": {"contents": [{"uri": "shelf://a", "text": "A"}, {"uri": "shelf://b", "text": "B"}]},
+}
+for line in sys.stdin:
+    asked = json.loads(line)
+    said = answers.get(asked["method"])
+    answer = {"error": {"code": -32601, "message": "no"}} if said is None else {"result": said}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+""".replace("SHELF", "{'name': 'shelf', 'version': '1'}")
+
+
+def test_a_server_without_tools_has_resources(run_async: RunAsync) -> None:
+    """It does not know the list of tools. What is within a resource is shown under its own name."""
+
+    async def main() -> None:
+        async with opened(McpServer("shelf", [sys.executable, "-c", SHELF])) as tools:
+            assert {*tools} == {"read_resource"}
+            assert (await call_tool(tools["read_resource"], {})).content == "shelf://: shelf"
+            read = await call_tool(tools["read_resource"], {"uri": "shelf://"})
+            assert (read.content, read.url) == ("shelf://a:\nA\nshelf://b:\nB", "")
+
+    run_async(main)
 
 
 def test_what_a_tool_raises_and_what_it_refuses_is_told_as_an_error(run_async: RunAsync, address: str) -> None:
@@ -156,7 +241,7 @@ def test_a_picture_that_no_model_can_be_shown_is_a_line_of_text() -> None:
     shown = ["image/png", "image/tiff", "audio/wav"]
     blocks: list[types.ContentBlock] = [types.ImageContent(data="bm9uZQ==", mime_type=kind) for kind in shown[:2]]
     blocks += [types.AudioContent(data="bm9uZQ==", mime_type=shown[2]), types.ImageContent(data="=", mime_type="?")]
-    output = to_tool_output(types.CallToolResult(content=blocks), server="tests")
+    output = tool_output(types.CallToolResult(content=blocks), server="tests")
     first, *others = output.text.split("\n")
     assert first.startswith("[image of 6 bytes, which cannot be shown: media_type is 'image/png', but the data is none")
     assert [line[:24] for line in others] == [
@@ -175,7 +260,7 @@ def test_pictures_and_documents_are_shown_whatever_their_server_calls_them() -> 
         types.EmbeddedResource(resource=pdf),
         types.EmbeddedResource(resource=types.BlobResourceContents(uri="file:///a.zip", blob="UEsD")),
     ]
-    first, second, document, archive = to_tool_output(types.CallToolResult(content=blocks), server="tests").content
+    first, second, document, archive = tool_output(types.CallToolResult(content=blocks), server="tests").content
     assert isinstance(first, Image)
     assert first == second
     assert first.source == {"type": "base64", "media_type": "image/png", "data": PIXEL}
@@ -188,7 +273,7 @@ def test_pictures_and_documents_are_shown_whatever_their_server_calls_them() -> 
 def test_a_structured_value_is_shown_if_the_blocks_say_nothing() -> None:
     """Some servers send an empty text beside it."""
     empty: list[types.ContentBlock] = [types.TextContent(text="")]
-    output = to_tool_output(types.CallToolResult(content=empty, structured_content={"n": 1}), server="tests")
+    output = tool_output(types.CallToolResult(content=empty, structured_content={"n": 1}), server="tests")
     assert (output.content, output.format) == ('{"n":1}', "json")
 
 

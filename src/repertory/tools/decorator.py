@@ -56,6 +56,8 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
             decides for one call.
         provider_type: The type under which a model's provider knows a tool with these arguments; see ``ToolSchema``.
         own_name: Its name in its tool set, if ``name`` has the name of the set in front of it; otherwise "".
+        guidance: What the model is told in the system text as long as it has this tool, once for all tools with the
+            same guidance; "" for nothing.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
     approval: Approval = "never"
     provider_type: str = ""
     own_name: str = ""
+    guidance: str = ""
 
     @property
     def description(self) -> str:

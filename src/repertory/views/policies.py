@@ -74,16 +74,16 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
 
 
 def system_text(live: LiveRun, policy: ContextPolicy | None, result: str = "") -> str:
-    """Join the agent's instructions, how to work with shortened context (if it has the tools for that), and ``result``.
+    """Join the agent's instructions, how to work with shortened context (if it has the tools for that), the guidance of
+    its tools, and ``result``.
 
     The text is the same for the whole run, which keeps the prompt cache valid.
     """
-    guidance = (
-        (_STRICT_GUIDANCE if policy.rhythm == "strict" else _GUIDANCE)
-        if policy is not None and policy.retrieval
-        else ""
-    )
-    return "\n\n".join(text for text in (instructions_of(live.agent, live.payload), guidance, result) if text.strip())
+    parts = [instructions_of(live.agent, live.payload)]
+    if policy is not None and policy.retrieval:
+        parts.append(_STRICT_GUIDANCE if policy.rhythm == "strict" else _GUIDANCE)
+    parts += dict.fromkeys(tool.guidance for tool in tools_of(live.agent, live.opened_tools))
+    return "\n\n".join(text for text in (*parts, result) if text.strip())
 
 
 def results_of(started: RunStarted) -> ResultPolicy | None:
