@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 import anyio
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 import repertory as rp
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
+from repertory.otel import OpenTelemetry
 from repertory.testing import FunctionModel, call
 
 FOLDER = Path(os.environ["SERVE_FOLDER"])
@@ -78,6 +81,15 @@ exact_payer = rp.Agent("exact_payer", tools=[pay], model=FunctionModel(_pay_one)
 
 async def _echo(request: ModelRequest) -> object:
     return f"I heard: {text_of(request.messages[-1].content).splitlines()[-1]}"
+
+
+def telemetry() -> OpenTelemetry:
+    """Leave the name of each span in a file."""
+    file = (FOLDER / "spans").open("a", encoding="utf-8")
+    provider = TracerProvider()
+    exporter = ConsoleSpanExporter(out=file, formatter=lambda span: f"{span.name}\n")
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return OpenTelemetry(tracer_provider=provider)
 
 
 talker = rp.Agent("talker", model=FunctionModel(_echo), context=None)

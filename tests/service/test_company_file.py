@@ -8,6 +8,8 @@ import pytest
 from service_parts import Gate, open_client
 
 from repertory.errors import ConfigurationError, DefinitionError
+from repertory.otel import OpenTelemetry
+from repertory.runs import AlertThresholds
 from repertory.service.company import EXAMPLE, database_of, read_company, read_service
 from repertory.supervisor import Quota
 
@@ -87,6 +89,8 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ('[agents.other]\nref = "no_such_module:x"', 4, r"\[agents.other\] ref: no module named 'no_such_module'"),
         ("[agents]\nx = 1", 4, r"\[agents.x\]: expected a table, got 1"),
         ("[limits]\nseconds = -1", 4, r"\[limits\] seconds: limits.seconds must be a number of at least 0"),
+        ("[alerts]\ntokens = -1", 3, r"\[alerts\]: alerts.tokens must be a whole number of at least 0 or None, got -1"),
+        ("[alerts]\ncost = 1", 4, r"\[alerts\] cost: unknown key; there are tokens"),
         ("[service]\nmax_runs = 0", 4, r"\[service\] max_runs: max_runs must be a whole number of at least 1"),
         (f"[service]\nmax_runs = {2**63}", 4, r"\[service\] max_runs: max_runs must be a whole number"),
         ("[service]\nmax_run = 1", 4, r"\[service\] max_run: unknown key; did you mean 'max_runs'\?"),
@@ -153,11 +157,22 @@ def test_what_is_wrong_is_said_with_line_table_and_key(text: str, line: int | No
         assert f"company.toml, line {line}: " in str(caught.value)
 
 
-def test_a_context_that_is_not_there_is_said_with_its_line(folder: Path) -> None:
+@pytest.mark.parametrize("key", ["context", "telemetry"])
+def test_an_object_that_is_not_there_is_said_with_its_line(key: str, folder: Path) -> None:
     """When the service is to begin: to look for it may run what makes it."""
-    company = read_company(write(folder, '[service]\ncontext = "no_such_module:x"'))
-    with pytest.raises(DefinitionError, match=r"line 4: \[service\] context: no module named 'no_such_module'"):
+    company = read_company(write(folder, f'[service]\n{key} = "no_such_module:x"'))
+    with pytest.raises(DefinitionError, match=rf"line 4: \[service\] {key}: no module named 'no_such_module'"):
         company.options()
+
+
+def test_a_company_has_traces_and_thresholds_of_its_own(folder: Path) -> None:
+    """The service gets them; without them it has no traces, and the thresholds of a program."""
+    text = '[service]\ntelemetry = "repertory.otel:OpenTelemetry"\n[alerts]\ntokens = 5\n'
+    options = read_company(write(folder, text)).options()
+    assert isinstance(options.telemetry, OpenTelemetry)
+    assert options.alerts == AlertThresholds(tokens=5)
+    options = read_company(write(folder, "")).options()
+    assert (options.telemetry, options.alerts) == (None, AlertThresholds())
 
 
 def test_a_company_without_agents_is_none(tmp_path: Path) -> None:

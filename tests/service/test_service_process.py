@@ -268,6 +268,15 @@ def test_a_model_writes_summaries_if_it_is_named(
     assert {model for (model,) in found} == models
 
 
+def test_a_service_is_traced_by_what_its_operator_names(serve: Start, short: Path) -> None:
+    """By a function of theirs, which knows where spans go."""
+    served = serve("--agent", "serve_agents:talker", "--telemetry", "serve_agents:telemetry")
+    served.hear("serving")
+    assert result_of(served, served.ask("POST", "/runs", {"agent": "talker", "task": "Hello."})["id"])
+    spans = until(lambda: (found := (short / "spans").read_text().splitlines()) and len(found) == 2 and found)
+    assert spans == ["chat function", "invoke_agent talker"]
+
+
 def test_a_start_that_a_kill_cut_off_is_repeated_as_one_run(serve: Start, short: Path) -> None:
     """Killed while clients ask: whether or not they had an answer, the same request leads to one run each."""
     for number in range(3):

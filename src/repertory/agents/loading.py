@@ -105,20 +105,21 @@ def _load(reference: str, arguments: dict[str, Any]) -> Agent[Any]:
     return found
 
 
-def load_context(reference: str) -> Any:
-    """Load the application context of runs, for programs that are started with a reference to it.
+def load_object(reference: str, what: str) -> Any:
+    """Load an object of the application, for programs that are started with a reference to it.
 
     Args:
         reference: ``module:name`` of the object, or of a function or class that makes it.
+        what: What it is, for errors: ``context`` or ``telemetry``.
 
     Raises:
         ConfigurationError: The reference is malformed, there is nothing there, or the function returns None.
     """
     if not is_reference(reference):
-        raise ConfigurationError(f"expected a context as module:name, got {reference!r}")
-    found = import_object(reference, "context", {})
+        raise ConfigurationError(f"expected a {what} as module:name, got {reference!r}")
+    found = import_object(reference, what, {})
     if found is None:
-        raise ConfigurationError(f"context {reference!r} is None; name an object, or a function that makes one")
+        raise ConfigurationError(f"{what} {reference!r} is None; name an object, or a function that makes one")
     return found
 
 

@@ -19,7 +19,7 @@ from repertory.cli.conversing import Lines, Screen, terminal_kept
 from repertory.cli.databases import Database, db_option, read_row, runs_database
 from repertory.cli.deciding import decide_at_terminal
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, How, argument, option
-from repertory.cli.running import RESEARCH, find_agent, find_context, options_with, print_answer, told
+from repertory.cli.running import RESEARCH, find_agent, find_object, options_with, print_answer, told
 from repertory.cli.signals import leave, told_to
 from repertory.cli.stopping import beat
 from repertory.errors import RepertoryError, RunError
@@ -64,7 +64,7 @@ def chat(
         agent=find_agent(reference, options),
         reference=reference,
         options=options,
-        context=find_context(context),
+        context=find_object(context, "context"),
         row=row,
         path=path or runs_database(db),
         how=how,

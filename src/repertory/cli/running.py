@@ -57,7 +57,7 @@ def run(
 
     options = options_with({}, root, how)
     reference = lasting_reference(RESEARCH if agent is None else agent)
-    found, handed = find_agent(reference, options), find_context(context)
+    found, handed = find_agent(reference, options), find_object(context, "context")
 
     async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.spawn(found, task, agent_ref=reference, options=options, context=handed)
@@ -101,7 +101,7 @@ def resume(
         raise ConfigurationError(
             f"run {started.run_id} does not say where its agent {started.agent!r} is defined; name it with --agent"
         )
-    found, handed = find_agent(reference, options), find_context(context)
+    found, handed = find_agent(reference, options), find_object(context, "context")
 
     async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.resume(started.run_id, agent=found, context=handed)
@@ -148,12 +148,12 @@ def find_agent(reference: str, options: Json) -> Agent[Any]:
     return agent if model is None else msgspec.structs.replace(agent, model=model)
 
 
-def find_context(reference: str | None) -> Any:
-    """Import the context for the tools, also from the current folder; None if none is named."""
-    from repertory.agents.loading import load_context
+def find_object(reference: str | None, what: str) -> Any:
+    """Import an object of the application, such as the context, also from here; None if none is named."""
+    from repertory.agents.loading import load_object
 
     import_from_here()
-    return None if reference is None else load_context(reference)
+    return None if reference is None else load_object(reference, what)
 
 
 def import_from_here() -> None:

@@ -8,7 +8,7 @@ from repertory.cli.commands import command
 from repertory.cli.databases import runs_database
 from repertory.cli.options import CONTEXT, OWN_DATABASE, HowServed, Offered, option
 from repertory.cli.output import say
-from repertory.cli.running import find_context
+from repertory.cli.running import find_object
 
 
 @command
@@ -34,6 +34,9 @@ async def serve(
         "On PostgreSQL: if it is silent for so long, others take over its runs. Default: 30.",
         min=0.5,
     ),
+    telemetry: str | None = option(
+        "--telemetry MODULE:NAME", "What makes traces and metrics: a Telemetry, or a function that makes one."
+    ),
     log: Path | None = option("--log FILE", "Write the log to this file instead of standard error."),
 ) -> None:
     """Keep a supervisor running, with an HTTP interface and a page.
@@ -48,7 +51,7 @@ async def serve(
         socket=socket,
         port=port,
         agents=offered.agent,
-        context=find_context(context),
+        context=find_object(context, "context"),
         root=offered.root,
         read_only=read_only,
         resume=resume,
@@ -57,6 +60,7 @@ async def serve(
         summaries=how.summaries,
         redact=offered.redact,
         keep_finished=keep_finished,
+        telemetry=find_object(telemetry, "telemetry"),
         log=log,
         name=name,
         labels=label,

@@ -12,8 +12,9 @@ import msgspec
 
 from repertory._choices import check_labels, check_number
 from repertory._postgres_address import PostgresAddress, postgres_address
-from repertory.agents.loading import check_limits, load_context
+from repertory.agents.loading import check_limits, load_object
 from repertory.machines.machine import check_lease
+from repertory.runs.alerts import AlertThresholds
 from repertory.runs.models import check_keys, open_models
 from repertory.service.company_file import TomlFile
 from repertory.service.control import Control
@@ -46,6 +47,7 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
         log: The log file, relative to the file's folder; None for standard error.
         max_runs: How many runs may be under way at once; None for no limit.
         context: ``module:name`` of the object that tools find in ``ToolContext.context``.
+        telemetry: ``module:name`` of what makes traces and metrics.
         root: The folder that the research team may read.
         redact: Environment variables whose values are never recorded.
         labels: Labels that this machine offers to runs that ask for them, on PostgreSQL.
@@ -59,6 +61,7 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     max_runs: int | None = None
     context: str | None = None
+    telemetry: str | None = None
     root: str | None = None
     redact: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
@@ -110,7 +113,7 @@ class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LAST_PORT: Final = 65_535
-_TABLES: Final = ("service", "agents", "limits", "models", "quotas", "retention", "schedules", "webhooks")
+_TABLES: Final = ("service", "agents", "alerts", "limits", "models", "quotas", "retention", "schedules", "webhooks")
 
 
 class Company(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +125,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         service: Its ``[service]``.
         models: Its ``[models]``.
         retention: Its ``[retention]``.
+        alerts: Its ``[alerts]``.
         webhooks: The addresses that are told of changes of state.
         offers: Its agents, loaded.
         quotas: How much agents and clients may use.
@@ -133,6 +137,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     service: ServiceTable
     models: ModelsTable
     retention: RetentionTable
+    alerts: AlertThresholds
     webhooks: tuple[Webhook, ...]
     offers: dict[str, Offer]
     quotas: Quotas
@@ -184,7 +189,9 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             socket=None if service.socket is None else at / service.socket,
             port=service.port,
             log=None if service.log is None else at / service.log,
-            context=self._context(),
+            context=self._object("context"),
+            telemetry=self._object("telemetry"),
+            alerts=self.alerts,
             root=None if service.root is None else at / service.root,
             redact=service.redact,
             name=f"{service.name}@{socket.gethostname()}" if service.name and self.is_shared else None,
@@ -198,11 +205,12 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             on_start=self.start,
         )
 
-    def _context(self) -> Any:
-        if self.service.context is None:
+    def _object(self, key: str) -> Any:
+        reference: str | None = getattr(self.service, key)
+        if reference is None:
             return None
-        with TomlFile(self.path).refusing("service", "context"):
-            return load_context(self.service.context)
+        with TomlFile(self.path).refusing("service", key):
+            return load_object(reference, key)
 
     def _reload(self, control: Control) -> Sequence[str]:
         new = read_company(self.path)
@@ -216,6 +224,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             ("service", self.service, new.service),
             ("models", self.models, new.models),
             ("retention", self.retention, new.retention),
+            ("alerts", self.alerts, new.alerts),
         )
         for table, was, now in tables:
             for key in was.__struct_fields__:
@@ -301,6 +310,7 @@ def read_company(path: Path) -> Company:
         service=service,
         models=file.table(ModelsTable, file.content.get("models", {}), "models"),
         retention=retention,
+        alerts=file.table(AlertThresholds, file.content.get("alerts", {}), "alerts"),
         webhooks=tuple(_webhook(file, each, number) for number, each in enumerate(_several(file, "webhooks"))),
         offers=offers,
         quotas=Quotas(

@@ -23,6 +23,7 @@ from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.errors import ConfigurationError, JournalUnavailable, RepertoryError
 from repertory.llm.model import Model
 from repertory.record.records import RunRow
+from repertory.runs import AlertThresholds, Telemetry
 from repertory.service.access import Access
 from repertory.service.app import RESERVED, create_app
 from repertory.service.cleaning import run_retention
@@ -65,6 +66,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         keep_finished: Days after which a tree of runs that has ended is removed from the database, for good; None keeps
             them all.
         webhooks: The addresses that are told of changes of state.
+        alerts: The thresholds of alerts; None for no alerts.
+        telemetry: Makes traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
         log: The log file of the process; None for standard error.
         name: The machine's name, if several share a journal on PostgreSQL; None for the host and the process id.
         labels: Labels that the machine offers there to runs that ask for them.
@@ -91,6 +94,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     redact: Sequence[str] = ()
     drain_timeout: float = 5.0
     keep_finished: float | None = None
+    alerts: AlertThresholds | None = AlertThresholds()
+    telemetry: Telemetry | None = None
     log: Path | None = None
     name: str | None = None
     labels: Sequence[str] = ()
@@ -242,6 +247,8 @@ async def _open_patiently(
                         summaries=options.summaries,
                         drain_timeout=options.drain_timeout,
                         redact=options.redact,
+                        alerts=options.alerts,
+                        telemetry=options.telemetry,
                         name=options.name,
                         # With labels, even none, it takes runs that other machines left; with None it does not.
                         labels=options.labels or (() if isinstance(database, PostgresAddress) else None),
