@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +19,7 @@ import repertory as rp
 from repertory.errors import ConfigurationError, RecordRefused, RunFailed
 from repertory.llm.model import ModelRequest
 from repertory.record import Redactor, open_journal
+from repertory.runs.log import redacted_log
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 SECRET = 'canary/7d1f+"9b&c ü'
@@ -217,6 +219,19 @@ async def test_what_is_nested_deep_is_looked_through_or_refused_and_its_tool_run
         run = await supervisor.spawn(agent, "Try.")
         assert await run.wait_result() == "Done."
     assert ran == ["look"]
+
+
+def test_no_logger_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Each that a part of the package has; a filter has to be put on every one of them."""
+    monkeypatch.setenv(NAME, SECRET)
+    source = "".join(path.read_text(encoding="utf-8") for path in Path(rp.__file__).parent.rglob("*.py"))
+    names = set(re.findall(r'(?:Log|getLogger)\("(repertory[^"]*)"\)', source))
+    with redacted_log(Redactor([NAME])):
+        for name in names:
+            logging.getLogger(name).warning("it is %s", SECRET)
+    assert {record.name: record.getMessage() for record in caplog.records} == dict.fromkeys(
+        names, f"it is [redacted: {NAME}]"
+    )
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -79,6 +79,19 @@ async def _pay_one(request: ModelRequest) -> object:
 exact_payer = rp.Agent("exact_payer", tools=[pay], model=FunctionModel(_pay_one), context=None)
 
 
+@rp.tool(effect="pure")
+def fall_over() -> str:
+    """Fail by mistake."""
+    raise RuntimeError("a mistake, \x1b[31min red")
+
+
+async def _fall(request: ModelRequest) -> object:
+    return "It fell." if isinstance(request.messages[-1].content[0], ToolResult) else call("fall_over")
+
+
+clumsy = rp.Agent("clumsy", tools=[fall_over], model=FunctionModel(_fall), context=None)
+
+
 async def _echo(request: ModelRequest) -> object:
     return f"I heard: {text_of(request.messages[-1].content).splitlines()[-1]}"
 

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -266,6 +267,19 @@ def test_a_model_writes_summaries_if_it_is_named(
     found = connection.execute("SELECT model FROM context_growth WHERE purpose = 'summary'").fetchall()
     connection.close()
     assert {model for (model,) in found} == models
+
+
+def test_what_goes_wrong_in_a_run_is_in_the_log_of_the_service(serve: Start) -> None:
+    """With the time and the traceback, and nothing in it controls a terminal; its program turns its loggers on."""
+    served = serve("--agent", "serve_agents:clumsy")
+    served.hear("serving")
+    run_id = served.ask("POST", "/runs", {"agent": "clumsy", "task": "Fall."})["id"]
+    assert result_of(served, run_id) == "It fell."
+    served.process.send_signal(signal.SIGTERM)
+    code, said = served.end()
+    warned = rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d WARNING tool.crashed tool=fall_over .*{run_id}"
+    assert (code, sum(re.match(warned, line) is not None for line in said)) == (0, 1), said
+    assert "RuntimeError: a mistake, \\x1b[31min red" in said
 
 
 def test_a_service_is_traced_by_what_its_operator_names(serve: Start, short: Path) -> None:

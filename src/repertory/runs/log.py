@@ -11,7 +11,7 @@ from typing import Any, Final
 from repertory._log import Log, LogEvent
 
 log: Final = Log("repertory")
-_ROOMS: Final = ("actors", "journal", "mcp", "service", "tools")  # with loggers of their own
+_ROOMS: Final = ("actors", "journal", "machines", "mcp", "otel", "service", "tools")  # with loggers of their own
 
 
 def compactor_log(run_id: str) -> Callable[[str, Exception], None]:

@@ -1,10 +1,11 @@
-"""The log file of a service: everything on standard error, including tracebacks and warnings of libraries.
+"""The log of a service: everything on standard error, including tracebacks and warnings of libraries.
 
-Under systemd there is none: journald keeps and rotates the output of a service.
+Under systemd there is no file for it: journald keeps and rotates the output of a service.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Generator
@@ -86,3 +87,27 @@ def logging_to(path: Path | None) -> Generator[LogFile | None]:
         _flush()
         os.dup2(before, _STDERR)
         os.close(before)
+
+
+@contextmanager
+def showing_warnings() -> Generator[None]:
+    """Write what repertory's loggers warn of to standard error, unless the program has handlers of its own."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.addFilter(lambda record: not logging.getLogger().handlers)
+    logger = logging.getLogger("repertory")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Formatter(logging.Formatter):
+    """Writes what could control a terminal as an escape: errors repeat what models and tools wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with a traceback below it."""
+        text = super().format(record)
+        return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)

@@ -28,7 +28,7 @@ from repertory.service.access import Access
 from repertory.service.app import RESERVED, create_app
 from repertory.service.cleaning import run_retention
 from repertory.service.control import Control
-from repertory.service.logfile import LogFile, logging_to
+from repertory.service.logfile import LogFile, logging_to, showing_warnings
 from repertory.service.offers import Offers
 from repertory.service.places import anchor_of, announce_service, file_announced, holding, naming, place_of_listener
 from repertory.service.server import connection_limit, serve_http
@@ -135,7 +135,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
         if not os.environ.get(name, "").strip():
             report(f"--redact {name}: no such variable is set, so nothing is redacted; is the name right?")
     systemd = Notifier.from_environment()
-    with ExitStack() as sockets, logging_to(options.log) as log:
+    with ExitStack() as sockets, showing_warnings(), logging_to(options.log) as log:
         if isinstance(database, PostgresAddress):  # there is no file with a lock beside it
             server, anchor = str(database), anchor_of(options.company)
             sockets.enter_context(holding(anchor))
