@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from repertory._choices import Positive, check_type
+from repertory._cutting import clip
 from repertory.errors import (
     ConfigurationError,
     ItemChanged,
@@ -29,6 +30,7 @@ from repertory.tools.media import media_block
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 
+_LABEL: Final = 1_000  # characters shown of a source, of the tags, …; room for any address
 _SIDE: Final = 300  # characters of each side of a conflict: enough to choose by, and memory_retrieve gives the rest
 
 
@@ -298,10 +300,10 @@ def _seconds(time: datetime | None) -> float | None:
 
 
 def _line(item: ItemInfo) -> str:
+    """One line about an item, whatever its writer made of its labels: no label can pass for a line about another."""
     kind = {"json": ["JSON"], "bytes": [item.media_type or "bytes"]}.get(item.format, [])
-    marks = [item.item_id, item.type, *kind, f"{item.size:,} bytes"]
-    marks += [f"{datetime.fromtimestamp(item.at, UTC):%Y-%m-%d %H:%M} UTC"]
-    marks += [f"from {item.source}"] if item.source else []
-    marks += [f"tags {', '.join(item.tags)}"] if item.tags else []
-    marks += [f"related to {', '.join(item.related_to)}"] if item.related_to else []
-    return " · ".join(marks)
+    labels = [item.type, *kind, f"{item.size:,} bytes", f"{datetime.fromtimestamp(item.at, UTC):%Y-%m-%d %H:%M} UTC"]
+    labels += [f"from {item.source}"] if item.source else []
+    labels += [f"tags {', '.join(item.tags)}"] if item.tags else []
+    labels += [f"related to {', '.join(item.related_to)}"] if item.related_to else []
+    return " · ".join([item.item_id, *(clip(label, _LABEL) for label in labels)])
