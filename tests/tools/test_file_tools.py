@@ -265,11 +265,26 @@ async def test_long_lines_and_many_matches_stay_within_a_page(root: Path) -> Non
     assert len(flood) <= PAGE + 500
 
 
+async def test_a_folder_cannot_forge_a_line_of_a_listing(tmp_path: Path) -> None:
+    """Neither where it counts what is not shown, nor where it repeats what was asked for."""
+    (tmp_path / "a\nb.txt").mkdir()
+    for name in ("1", "2"):
+        (tmp_path / "a\nb.txt" / name).touch()
+    got = await answer(tmp_path, "list_files", limit=1)
+    rest = "the first 1 shown; narrow path or pattern for the rest. Where they are: "
+    assert got == f"2 files in ., {rest}a�b.txt/ 2\na�b.txt/1"
+    got = await answer(tmp_path, "list_files", path="a\nb.txt", limit=1)
+    assert got == f"2 files in a�b.txt, {rest}directly here 2\na�b.txt/1"
+
+
 async def test_large_files_are_left_out_of_a_search_and_counted(root: Path) -> None:
-    """Two megabytes of one file are the most that is searched."""
-    (root / "huge.txt").write_bytes(b"needle\n" * 300_000)
-    got = await answer(root, "search_files", pattern="needle")
-    assert got == "0 matches in 0 files (left out: 1 binary, 1 databases or not files, 1 larger than 2 MB)"
+    """What can be viewed is searched, such as a log of some megabytes."""
+    (root / "huge.txt").write_bytes(b"needle\n" * 1_500_000)
+    (root / "long.log").write_bytes(b"line\n" * 1_900_000 + b"needle\n")
+    for regex in (False, True):
+        got = await answer(root, "search_files", pattern="needle", regex=regex)
+        head = "1 match in 1 file (left out: 1 binary, 1 databases or not files, 1 larger than 10 MB)"
+        assert got == f"{head}\nlong.log:1900001: needle"
 
 
 async def test_a_search_without_time_says_what_it_left_out(root: Path) -> None:
@@ -381,8 +396,10 @@ async def test_huge_lines_and_files_are_cut_and_said_to_be(root: Path) -> None:
     """One line of megabytes is no way to flood the view."""
     (root / "one.json").write_text("x" * 3_000_000)
     got = await answer(root, "view_file", path="one.json")
-    assert got.endswith(" [… 2,998,000 more characters]")
+    assert got.endswith(" [… 2,998,000 more characters; start_line=1, end_line=1 shows more]")
     assert len(got) < 2_200
+    got = await answer(root, "view_file", path="one.json", start_line=1, end_line=1)
+    assert got.endswith(f"{'x' * PAGE} [… 2,970,000 more characters]")
     (root / "huge.txt").write_text("line\n" * 2_500_000)
     got = await answer(root, "view_file", path="huge.txt", start_line=1_999_999, end_line=2_000_000)
     head = got.split("\n")[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.tools.confined import Folder, read_all
-from repertory.tools.files import MAX_VIEW, split_lines
+from repertory.tools.files import MAX_BYTES, split_lines
 
 _CITATION = re.compile(
     r"(?<![\w/.:@+~-])(?P<path>[\w./+@~-]*[\w+@~-]):(?P<first>\d{1,7})(?:\s?[-–]\s?(?P<last>\d{1,7}))?(?![\w:])"
@@ -86,14 +86,14 @@ def _problem(folder: Folder | None, path: str, first: int, last: int, quote: str
         return "outside of the folder"
     try:
         with folder.open_file(parts) as fd:
-            data, more = read_all(fd, MAX_VIEW)
+            data, more = read_all(fd, MAX_BYTES)
     except ToolRetry:
         return "no such file"
     except ToolFailed as error:
         return str(error)
     lines = split_lines(data)
     if more and last >= len(lines):  # the last line that was read may be incomplete
-        return f"the file has more than {MAX_VIEW:,} bytes, and is not looked at beyond these"
+        return f"the file has more than {MAX_BYTES:,} bytes, and is not looked at beyond these"
     if not 1 <= first <= last <= len(lines):
         return f"the file has {len(lines)} lines"
     if quote and not _contains(" ".join(lines[first - 1 : last]), quote):

@@ -13,7 +13,7 @@ import msgspec
 from repertory._choices import Positive, check_number
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.shortening import ResultPolicy
-from repertory.tools.confined import Folder, FoundFile, Parts, read_all
+from repertory.tools.confined import Folder, FoundFile, Parts, printable, read_all
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.globs import match_glob
 from repertory.tools.output import ToolOutput
@@ -22,9 +22,8 @@ from repertory.tools.patterns import LONGEST_PATTERN, Matches, search_lines
 Glob = Annotated[str, msgspec.Meta(max_length=1_000)]
 
 PAGE: Final = 30_000  # characters of one answer: some 8,000 tokens, the most that a result may have without being cut
-MAX_VIEW: Final = 10_000_000  # bytes
-MAX_SEARCHED: Final = 2_000_000  # bytes of one file
-MAX_LINE: Final = 2_000  # characters of one line in a view
+MAX_BYTES: Final = 10_000_000  # of one file
+MAX_LINE: Final = 2_000  # characters of one line in a view of several
 MAX_HIT: Final = 300  # characters of one line in a search
 SEARCH_SECONDS: Final = 20.0
 _OUT_OF_TIME: Final = "or more for lack of time: narrow the path"
@@ -117,11 +116,11 @@ def _list(folder: Folder, path: str, pattern: str, seconds: float, limit: int) -
     total, size, tops = 0, 0, Counter[str]()
     for found, below in _walk(folder, path, pattern, seconds, skipped):
         total += 1
-        tops[f"{below[0]}/" if len(below) > 1 else "directly here"] += 1
+        tops[f"{printable(below[:1])}/" if len(below) > 1 else "directly here"] += 1
         size += len(found.path) + 1
         if total <= limit and size <= PAGE:
             shown.append(found.path)
-    head = f"{total:,} file{'s' * (total != 1)} in {path}"
+    head = f"{total:,} file{'s' * (total != 1)} in {printable([path])}"
     if len(shown) < total:
         folders = ", ".join(f"{name} {count:,}" for name, count in tops.most_common(30))
         head += f", the first {len(shown):,} shown; narrow path or pattern for the rest. Where they are: {folders}"
@@ -134,8 +133,8 @@ def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> T
     if end_line is not None and end_line < start_line:
         raise ToolRetry(f"end_line {end_line} is before start_line {start_line}")
     with folder.open_file(parts) as fd:
-        data, more = read_all(fd, MAX_VIEW)
-    name = FoundFile(parts, -1).path
+        data, more = read_all(fd, MAX_BYTES)
+    name = printable(parts)
     if _is_binary(data):
         raise ToolFailed(f"{name!r} is a binary file of {len(data):,} bytes{' or more' * more}, not text")
     lines = split_lines(data)
@@ -143,10 +142,12 @@ def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> T
     if start_line > max(1, len(lines)):
         raise ToolRetry(f"{name!r} has {len(lines)} lines{rest}; start_line {start_line} is beyond them")
     shown: list[str] = []
-    size = 0
+    size, most = 0, PAGE if start_line == end_line else MAX_LINE
     for number, line in enumerate(lines[start_line - 1 : end_line], start_line):
-        cut = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} [… {len(line) - MAX_LINE:,} more characters]"
-        text = f"{number:>6}\t{cut}"
+        text = f"{number:>6}\t{line[:most]}"
+        if len(line) > most:
+            how = "" if most == PAGE else f"; start_line={number}, end_line={number} shows more"
+            text += f" [… {len(line) - most:,} more characters{how}]"
         size += len(text) + 1
         if size > PAGE and shown:
             break
@@ -245,14 +246,14 @@ def _read(folder: Folder, found: FoundFile, skipped: Counter[str]) -> bytes | No
     """A text file's bytes; None for a file that cannot or need not be searched, which is counted in ``skipped``."""
     try:
         with folder.open_found(found) as fd:
-            data, more = read_all(fd, MAX_SEARCHED)
+            data, more = read_all(fd, MAX_BYTES)
     except ToolFailed:
         skipped["databases or not files"] += 1
     except (OSError, ToolRetry):
         skipped["unreadable files"] += 1
     else:
         if more:
-            skipped[f"larger than {MAX_SEARCHED // 1_000_000} MB"] += 1
+            skipped[f"larger than {MAX_BYTES // 1_000_000} MB"] += 1
         elif _is_binary(data):
             skipped["binary"] += 1
         else:
