@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
+from datetime import date, time
+from decimal import Decimal
+from operator import methodcaller
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from repertory._constraints import is_pydantic_model
 
 _sorted = msgspec.json.Encoder(order="sorted")
+# msgspec writes most of these by itself, but not values of derived classes, as numpy and pandas have.
+_PLAIN: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
+    (str, str.__str__),
+    (bytes, bytes.__bytes__),
+    (int, int.__int__),
+    (float, float.__float__),
+    ((Decimal, PurePath), str),
+    ((date, time), methodcaller("isoformat")),
+    (Mapping, dict),
+    ((Sequence, Set, ValuesView), list),
+)
 
 
 def decode_text(text: str | bytes) -> Any:
@@ -66,13 +81,14 @@ def json_bytes(value: object) -> bytes:
 
 
 def encode_other(value: Any) -> Any:
-    """A pydantic model, a path or a text of a subclass as JSON; for ``enc_hook``."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, PurePath):
-        return str(value)
+    """A pydantic model, a path, a collection, or a value of a derived class or of numpy as JSON; for ``enc_hook``."""
     if is_pydantic_model(type(value)):
         return value.model_dump(mode="json", by_alias=True)
+    for kinds, plain in _PLAIN:
+        if isinstance(value, kinds):
+            return plain(value)
+    if hasattr(type(value), "tolist"):  # an array or a number of numpy, an array.array
+        return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from array import array
+from collections import ChainMap, deque
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -54,6 +57,14 @@ class Pair(msgspec.Struct):
     a: list[str]
 
 
+class Measured(float):
+    """A number of a class of its own, as those of numpy."""
+
+
+class Moment(datetime):
+    """A time of a class of its own, as that of pandas."""
+
+
 @pytest.mark.parametrize(
     ("value", "content", "kind"),
     [
@@ -69,6 +80,10 @@ class Pair(msgspec.Struct):
         ({"b": 1, "a": None}, '{"a":null,"b":1}', "json"),
         ({3, 1, 2}, "[1,2,3]", "json"),
         (Pair(1, ["x"]), '{"b":1,"a":["x"]}', "json"),
+        (Measured(1.5), "1.5", "json"),
+        ({"n": Measured(2), "at": Moment(2026, 11, 26)}, '{"at":"2026-11-26T00:00:00","n":2.0}', "json"),
+        ([range(2), {"a": 1}.keys(), {"a": 1}.values(), deque([0])], '[[0,1],["a"],[1],[0]]', "json"),
+        ({"b": ChainMap({"c": 1}), "a": array("i", [1])}, '{"a":[1],"b":{"c":1}}', "json"),
         (Text("words"), (Text("words"),), "text"),
         ([PICTURE, "words", {"a": 1}], (PICTURE, Text("words"), Text('{"a":1}')), "text"),
         ((Text(""),), "(no output)", "text"),
