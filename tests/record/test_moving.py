@@ -160,6 +160,22 @@ def test_what_holds_records_or_is_in_use_is_refused(
     run_async(while_open, uri, uri, tmp_path / "c.db")
 
 
+def test_a_journal_in_another_schema_may_be_open_meanwhile(
+    filled: Filled, run_async: RunAsync, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """It is another journal, though the database is the same."""
+    uri = postgres.new_database()
+    with postgres.connect(uri) as connection:
+        connection.execute("CREATE SCHEMA beside")
+    filled(tmp_path / "a.db")
+
+    async def main() -> None:
+        async with open_journal(uri):
+            assert move_journal(tmp_path / "a.db", f"{uri}&options=-csearch_path%3Dbeside").rows > 0
+
+    run_async(main)
+
+
 def test_a_database_that_somebody_else_moves_is_not_waited_for(postgres: PostgresServer) -> None:
     """Also where that is this very move, by another name of the database."""
     uri = postgres.emptied_journal()

@@ -629,6 +629,21 @@ def test_a_server_that_breaks_over_some_records_stops_the_journal(postgres: Post
     writer.close(30)
 
 
+def test_a_server_that_has_lost_what_it_confirmed_stops_the_journal(postgres: PostgresServer) -> None:
+    """What comes after it would leave a gap in the record. A standby that takes over may lack some transactions."""
+    uri = postgres.emptied_journal()
+    writer = writer_of(uri)
+    for number in range(4):
+        submit(writer, event(number)).wait_sync()
+    with postgres.connect(uri) as connection:
+        connection.execute("DELETE FROM events WHERE json_extract(body, '$.n') > '1'")
+        connection.execute("UPDATE writers SET batch = 2")
+        end_connections(connection)
+    with pytest.raises(JournalWriteFailed, match="has lost the last 2 transactions that it confirmed"):
+        submit(writer, event(4)).wait_sync()
+    writer.close(30)
+
+
 # --- several writers --------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, PostgresTables
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
-from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
+from repertory.record.postgres_writer import OPEN, PATIENCE, PostgresWriter
 from repertory.record.reads import Rows
 from repertory.record.redaction import Redactor
 from repertory.record.rows import UNREADABLE, Value
@@ -69,15 +69,10 @@ def open_postgres(
 
 
 def has_writer(address: PostgresAddress) -> bool:
-    """Whether any process has a journal open for writing; blocks. False if the server cannot be reached."""
+    """Whether any process has a journal open for writing; blocks. False if there is none, or no server to reach."""
     try:
         with connect(address, readonly=True) as connection:
-            found = connection.execute(
-                """SELECT 1 FROM pg_stat_activity
-                   WHERE datname = current_database() AND starts_with(application_name, $1)""",
-                [WRITING],
-            )
-            return found.fetchone() is not None
+            return connection.execute(f"SELECT 1 FROM writers WHERE {OPEN}").fetchone() is not None
     except driver().Error:
         return False
 

@@ -36,7 +36,10 @@ log = Log("repertory.journal")
 Guard: TypeAlias = Callable[[Sequence[Batch]], Sequence[Statement]]
 """The statements at the start of a group's transaction; one that raises SQLSTATE ``FENCED`` stops the journal."""
 
-WRITING: Final = "repertory writer "  # the prefix of the name of a writer's connection
+_WRITING: Final = "repertory writer "  # the prefix of the name of a writer's connection
+OPEN: Final = f"""EXISTS (SELECT 1 FROM pg_stat_activity a
+    WHERE a.datname = current_database() AND a.application_name = '{_WRITING}' || writers.id)"""
+"""Whether the process of a mark in ``writers`` has the journal open."""
 PATIENCE: Final = 60.0  # seconds for which a server may be away, as long as a restart or a failover takes
 _RETRY: Final = 0.05  # seconds until the first attempt to reconnect; doubled for each further one, up to the next
 _LONGEST_RETRY: Final = 2.0
@@ -48,7 +51,6 @@ _TRANSACTION: Final = (
 _CONFLICTS: Final = frozenset({"40001", "40P01"})  # two transactions blocked each other
 _TOO_LONG: Final = frozenset({"57014", "25P04"})  # somebody else holds a lock, or the network is slow
 _ATTEMPTS: Final = 4  # after the first
-_MARK_LIFETIME: Final = "30 days"  # after which the mark of a process that was killed is deleted
 _DOUBLINGS: Final = 6  # of the time that a transaction may take, at most: to 21 minutes
 
 _UNIQUE: Final = re.compile(r"CREATE UNIQUE INDEX (\w+) ON (\w+) \((.*)\)")
@@ -66,12 +68,14 @@ _FLOOR: Final = """SELECT pg_advisory_xact_lock_shared('record_seq'::regclass::o
 _TAKE: Final = "SELECT nextval('record_seq')"
 _MARK: Final = """INSERT INTO writers VALUES ($1, $2, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at"""
+# The marks of processes that were killed.
+_FORGET: Final = f"DELETE FROM writers WHERE at < clock_timestamp() - interval '30 days' AND NOT {OPEN}"
 _EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each($1))"
 
 
 def application_name(writer_id: str) -> str:
     """The name under which the server lists a writer's connection."""
-    return f"{WRITING}{writer_id}"
+    return f"{_WRITING}{writer_id}"
 
 
 _PREPARED: Final = 500  # statements that the server keeps ready: more than there are
@@ -140,7 +144,8 @@ class PostgresWriter(Writer):
         self.commits = 0  # so far; the number of the last transaction that was written
         self.newest = 0  # above every number that was written
         self._use(connection)
-        connection.execute(f"DELETE FROM writers WHERE at < clock_timestamp() - interval '{_MARK_LIFETIME}'")
+        connection.execute(_FORGET)
+        connection.execute(_MARK, (self.id, 0))
         self._start()
 
     def hold_at_most(self, seconds: float) -> None:
@@ -323,8 +328,13 @@ class PostgresWriter(Writer):
                 raise JournalWriteFailed(f"{self._path} has not ended a lost connection")
 
     def _was_written(self, connection: Connection, number: int) -> bool:
-        row = connection.execute("SELECT batch FROM writers WHERE id = $1", (self.id,)).fetchone()
-        return row is not None and row[0] == number
+        (last,) = connection.execute("SELECT batch FROM writers WHERE id = $1", (self.id,)).fetchone() or (0,)
+        if last < number - 1:  # to go on would leave a gap in the record
+            raise JournalWriteFailed(
+                f"{self._path} has lost the last {number - 1 - last} transactions that it confirmed, as it may when it "
+                'fails over to a standby that is not synchronous, or crashes at durability "process"'
+            )
+        return bool(last == number)
 
     # --- the end ------------------------------------------------------------------------------------------
 
