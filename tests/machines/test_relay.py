@@ -109,6 +109,9 @@ def test_a_message_reaches_a_run_of_another_machine_once(postgres: PostgresServe
             assert await other.elsewhere() == {run.id: "owner"}
             there = await remote(other, run.id)
             with anyio.fail_after(PATIENCE):
+                with pytest.raises(ConfigurationError, match="message_id must have 1 to 200 printable"):
+                    await there.send("That is enough.", message_id="m\0")
+                await there.send("Half a character: \ud800")
                 for _ in range(2):
                     await there.send("That is enough.", message_id="m-1")
                 assert await there.wait_result() == DONE

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-import msgspec
 
 from repertory._choices import check_text
 from repertory._error_texts import name_error
@@ -27,11 +26,12 @@ from repertory.errors import (
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
+from repertory.record.rows import decode_json, encode_json
 from repertory.runs.inbox import Said
 from repertory.runs.live import DesiredState, LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.supervisor.relayed_memory import answer_memory
-from repertory.supervisor.run_handle import Run
+from repertory.supervisor.run_handle import Run, checked_id
 from repertory.supervisor.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RemoteRun:
     async def send(self, text: str, *, message_id: str | None = None) -> None:
         """As ``Run.send``."""
         check_text("a message", text)
-        message_id = message_id or new_id("msg")
+        message_id = checked_id(message_id)
         await self._ask("send", {"text": text, "message_id": message_id}, f"{self.id}/{message_id}")
 
     async def stop(self) -> None:
@@ -121,7 +121,7 @@ class RemoteRun:
         from repertory.machines.commands import Command  # here, as nothing of it is needed with one process
 
         try:
-            plain = msgspec.json.decode(msgspec.json.encode(self._journal.redact(body)))
+            plain = decode_json(encode_json(self._journal.redact(body)))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{verb} takes what JSON has, for a run on another machine: {error}") from error
         await self._commands.ask(Command(command_id or new_id("cmd"), self.id, verb, plain))

@@ -325,7 +325,7 @@ class Run(Generic[ResultT]):
             ConfigurationError: The message is empty, or the id is malformed.
             ContextMissing: The run would continue, was spawned with a context, and ``resume`` was given none.
         """
-        await self._say(text, _checked_id(message_id))
+        await self._say(text, checked_id(message_id))
 
     async def ask(self, text: str, *, message_id: str | None = None) -> ResultT:
         """Send a message to the run, as ``send`` does, and wait for the answer.
@@ -349,7 +349,7 @@ class Run(Generic[ResultT]):
             RunError, ConfigurationError, ContextMissing: As ``send``.
             JournalError: The journal failed, so nothing more of the run can be recorded.
         """
-        message_id = _checked_id(message_id)
+        message_id = checked_id(message_id)
         await self._say(text, message_id, again=True)
         form = result_form(self._live)
         while True:
@@ -479,7 +479,8 @@ class Run(Generic[ResultT]):
         self._runtime.requeue(live)
 
 
-def _checked_id(message_id: str | None) -> str:
+def checked_id(message_id: str | None) -> str:
+    """The id of a message, or a new one; raises ``ConfigurationError`` for one that is malformed."""
     if message_id is None:
         return new_id("msg")
     words = "have 1 to 200 printable ASCII characters without spaces"
