@@ -6,12 +6,16 @@ import contextlib
 import math
 import os
 import random
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -372,6 +376,45 @@ def test_what_a_database_or_an_address_sets_by_default_fails_nothing(
                 other.execute("COMMIT")
 
         run_async(main)
+
+
+@contextlib.contextmanager
+def pgbouncer(postgres: PostgresServer, uri: str, folder: Path, pool_mode: str) -> Iterator[str]:
+    """The address of a database by way of a pooler."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None or not postgres.ours:
+        pytest.skip("needs pgbouncer, and a server of the tests' own")
+    name = urlsplit(uri).path[1:]
+    folder.chmod(0o777)
+    (folder / "ini").write_text(
+        f"[databases]\n{name} = host={postgres.folder} user=postgres\n[pgbouncer]\npool_mode = {pool_mode}\n"
+        f"auth_type = any\nlisten_port = 6432\nunix_socket_dir = {folder}\n"
+    )
+    as_user: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
+    with subprocess.Popen([program, "-q", folder / "ini"], **as_user) as process:
+        try:
+            wait_until((folder / ".s.PGSQL.6432").exists)
+            yield f"postgresql://postgres@/{name}?host={folder}&port=6432"
+        finally:
+            process.terminate()
+
+
+def test_a_pooler_must_keep_a_session_for_each_connection(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Settings such as the durability would be those of whoever had the session before."""
+    uri = postgres.new_journal()
+
+    async def main(address: str) -> None:
+        async with open_journal(address) as journal:
+            await journal.write([event(1)])
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short enough for a socket's name
+        with pgbouncer(postgres, uri, Path(folder), "session") as address:
+            run_async(main, address)
+        with (
+            pgbouncer(postgres, uri, Path(folder), "transaction") as address,
+            pytest.raises(JournalUnreadable, match="pool_mode=session"),
+        ):
+            run_async(main, address)
 
 
 def test_a_server_that_takes_nobody_now_is_told_from_a_wrong_password(

@@ -235,7 +235,8 @@ def check_server(connection: Connection, address: PostgresAddress) -> None:
     """Check that a server can keep a journal.
 
     Raises:
-        JournalUnreadable: It is too old, or its database has another encoding than UTF-8.
+        JournalUnreadable: It is too old, its database has another encoding than UTF-8, or its address is that of a
+            pooler which does not keep a session for each connection.
         JournalWriteFailed: It could lose what it has acknowledged.
     """
     version = connection.info.server_version
@@ -257,6 +258,21 @@ def check_server(connection: Connection, address: PostgresAddress) -> None:
             f"{address} is a database in {found['server_encoding']} and UTF8 is expected; create one with "
             "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
         )
+    if _is_lent(connection, address):
+        raise JournalUnreadable(
+            f"{address} is a pooler that lends a session to others between transactions; use its port for sessions "
+            "(pool_mode=session), or the address of the server itself"
+        )
+
+
+def _is_lent(connection: Connection, address: PostgresAddress) -> bool:
+    """Whether a pooler lends the session of a connection to others, with all that was set in it."""
+    session = "SELECT pg_backend_pid()"
+    (pid,) = connection.execute(session).fetchone() or (0,)
+    if pid == connection.info.backend_pid:  # a pooler has numbers of its own
+        return False
+    with connect(address) as other, other.transaction():
+        return bool(other.execute(session).fetchone() == (pid,))
 
 
 # --- errors -----------------------------------------------------------------------------------------------
