@@ -155,7 +155,7 @@ def test_search_gives_the_best_first_with_excerpts(team: Path, home: Path) -> No
 
 
 def test_a_diff_says_what_a_merge_would_do(team: Path, home: Path) -> None:
-    """What is new, changed and ended, and the three sides of what both have changed; nothing is written."""
+    """What is new, changed and ended, and what both have changed; nothing is written."""
     checker = below(team, "checker", home)
     out = look(team, "diff", checker, home=home).out
     blocks = re.split(r"\n(?=[-+~!] |scope)", out.rstrip())
@@ -164,10 +164,7 @@ def test_a_diff_says_what_a_merge_would_do(team: Path, home: Path) -> None:
     ]  # fmt: skip
     assert "~ changed old\n   old news\n  +and new" in out
     assert f"  +A check: {SHOWN}" in out
-    assert (
-        "  before  The plan is green.\n          It was blue.\n  parent  The plan is yellow.\n          It was blue.\n"
-        "  child   The plan is red.\n"
-    ) in out
+    assert "! conflict plan\n  -The plan is yellow.\n  +The plan is red.\n   It was blue." in out
     assert blocks[4] == f"scope-{checker} would be merged into {ROOT}: 2 written, 1 ended, 1 conflict"
     shown = look(team, "diff", checker, "--json", home=home).json
     assert {change["item_id"]: change["change"] for change in shown["changes"]} == {
@@ -200,7 +197,7 @@ def test_a_merge_does_what_the_diff_said_and_a_second_one_nothing(mine: Path, ho
     checker = below(mine, "checker", home)
     done = look(mine, "merge", checker, home=home)
     assert done.code == 1
-    assert {"+ written old", "+ written check", "- ended chart", "! conflict plan, left open"} < set(
+    assert {"+ written old", "+ written check", "- ended chart", "! conflict, left open: plan"} < set(
         done.out.split("\n")
     )
     assert "1 conflict left open: merge again with --prefer child, parent or both" in done.err

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -20,7 +20,7 @@ from rich.text import Text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import Database, find_run, open_database
-from repertory.cli.options import AS_JSON, DATABASE, FULL, argument, option
+from repertory.cli.options import AS_JSON, DATABASE, argument, option
 from repertory.cli.output import clean, one_line
 from repertory.cli.runs import in_tree
 from repertory.errors import ConfigurationError, ItemNotFound, RepertoryError, RunNotFound
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.memory import Conflict, Item, ItemInfo, MergeReport
     from repertory.record import Journal
-    from repertory.service.memories import ItemChange, MemoryView, ScopeChanges
+    from repertory.service.memories import ItemChange, MemoryView
 
 Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
 
@@ -37,8 +37,14 @@ memory = typer.Typer(help="Show what agents have kept, and merge one's memory in
 
 SCOPE = argument("RUN", "A run or a memory scope: its id, or any part that fits only one. Default: the newest run.")
 CHILD = argument("RUN", "The run that has a snapshot, or its scope: its id, or any part that fits only one.", ...)
-_SIDES = (("before", "base"), ("parent", "parent"), ("child", "child"))
-_LINES = 8  # lines shown of one side, or of an item's changes, without --full
+_MARKS = {
+    "added": ("+", "green"),
+    "written": ("+", "green"),
+    "changed": ("~", "cyan"),
+    "ended": ("-", "red"),
+    "conflict": ("!", "yellow"),
+}
+_TAKEN = {"child": "took the child's", "parent": "kept the parent's", "both": "kept both", "neither": "left open"}
 
 
 # --- finding a scope ---------------------------------------------------------------------------------
@@ -238,7 +244,7 @@ async def search(
 
 @memory.command()
 @command
-async def diff(run_id: str = CHILD, *, full: bool = FULL, db: str | None = DATABASE) -> Answer:
+async def diff(run_id: str = CHILD, *, db: str | None = DATABASE) -> Answer:
     """Show what a merge of a snapshot into its parent would do.
 
     A conflict is an item that both sides have changed differently since they last agreed.
@@ -247,18 +253,29 @@ async def diff(run_id: str = CHILD, *, full: bool = FULL, db: str | None = DATAB
 
     async with _open_scope(run_id, db) as (path, journal, scope_id):
         found = await read_changes(journal, scope_id)
-    return Answer(
-        {"database": str(path), **msgspec.to_builtins(found)}, partial(_print_changes, found=found, full=full)
-    )
+
+    def show(screen: Console) -> None:
+        for change in found.changes:
+            _print_change(screen, change.change, change)
+        kinds = Counter(change.change for change in found.changes)
+        outcome = _outcome(kinds["added"] + kinds["changed"], kinds["ended"], kinds["conflict"], found.unchanged)
+        output.show(screen, one_line(f"{found.scope.scope_id} would be merged into {found.parent.scope_id}: {outcome}"))
+
+    return Answer({"database": str(path), **msgspec.to_builtins(found)}, show)
 
 
-def _print_changes(screen: Console, found: ScopeChanges, *, full: bool) -> None:
-    for change in found.changes:
-        for line in _lines_of(change, full=full):
-            screen.print(line, soft_wrap=True)
-    kinds = Counter(change.change for change in found.changes)
-    outcome = _outcome(kinds["added"] + kinds["changed"], kinds["ended"], kinds["conflict"], found.unchanged)
-    output.show(screen, one_line(f"{found.scope.scope_id} would be merged into {found.parent.scope_id}: {outcome}"))
+def _print_change(screen: Console, what: str, change: ItemChange | Conflict) -> None:
+    """Print an item that the two sides have differently, as lines that the merge of the child's would change."""
+    _print_item(screen, f"{what} {change.item_id}")
+    before, after = (clean(side.text).split("\n") if side is not None else [] for side in (change.parent, change.child))
+    for line in list(difflib.unified_diff(before, after, lineterm="", n=1))[3:]:  # after names and the first position
+        shown = "…" if line.startswith("@@") else line
+        screen.print(Text(f"  {shown}", style={"+": "green", "-": "red"}.get(line[:1], "dim")), soft_wrap=True)
+
+
+def _print_item(screen: Console, what: str) -> None:
+    mark, colour = _MARKS[what.split(maxsplit=1)[0].rstrip(",")]
+    screen.print(Text(f"{mark} {one_line(what)}", style=f"bold {colour}"), soft_wrap=True)
 
 
 def _outcome(written: int, ended: int, conflicts: int, unchanged: int) -> str:
@@ -269,38 +286,6 @@ def _outcome(written: int, ended: int, conflicts: int, unchanged: int) -> str:
     return ", ".join(parts) or "nothing was changed"
 
 
-_MARKS = {"added": ("+", "green"), "changed": ("~", "cyan"), "ended": ("-", "red"), "conflict": ("!", "yellow")}
-
-
-def _lines_of(change: ItemChange, *, full: bool) -> Iterator[Text]:
-    mark, colour = _MARKS[change.change]
-    yield Text.assemble((f"{mark} {change.change} {one_line(change.item_id)}", f"bold {colour}"))
-    if change.change == "conflict":
-        yield from _conflict_lines(change, full=full)
-        return
-    before, after = (clean(side.text).split("\n") if side is not None else [] for side in (change.parent, change.child))
-    compared = list(difflib.unified_diff(before, after, lineterm="", n=1))[3:]  # after the names and the first position
-    lines = ["…" if line.startswith("@@") else line for line in compared]
-    styles = {"+": "green", "-": "red"}
-    yield from _begun([Text(f"  {line}", style=styles.get(line[:1], "dim")) for line in lines], full=full)
-
-
-def _conflict_lines(conflict: ItemChange | Conflict, *, full: bool) -> Iterator[Text]:
-    for name, side in _SIDES:
-        item: Item | None = getattr(conflict, side)
-        lines = ["(nothing)"] if item is None else clean(item.text).split("\n")
-        columns = [(f"  {'' if number else name:8}", line) for number, line in enumerate(lines)]
-        yield from _begun([Text.assemble((side, "dim"), line) for side, line in columns], full=full)
-
-
-def _begun(lines: Sequence[Text], *, full: bool) -> Iterator[Text]:
-    """The first of some lines, and how many more there are; all of them if ``full``."""
-    shown = lines if full else lines[:_LINES]
-    yield from shown
-    if len(shown) < len(lines):
-        yield Text(f"  … {len(lines) - len(shown):,} more lines; --full shows them", style="dim")
-
-
 @memory.command()
 @command
 async def merge(
@@ -309,7 +294,6 @@ async def merge(
     prefer: Prefer = option(
         "--prefer neither|child|parent|both", "Whose version of a conflict the parent has afterwards.", "neither"
     ),
-    full: bool = FULL,
     db: str | None = DATABASE,
 ) -> Answer:
     """Merge a snapshot's changes into its parent.
@@ -324,7 +308,14 @@ async def merge(
     left_open = sum(conflict.taken == "neither" for conflict in report.conflicts)
 
     def show(screen: Console) -> None:
-        _print_report(screen, f"merged {scope_id} into {parent_id}", report, full=full)
+        for item_id in report.written:
+            _print_item(screen, f"written {item_id}")
+        for item_id in report.deleted:
+            _print_item(screen, f"ended {item_id}")
+        for conflict in report.conflicts:
+            _print_change(screen, f"conflict, {_TAKEN[conflict.taken]}:", conflict)
+        counts = len(report.written), len(report.deleted), len(report.conflicts), report.unchanged
+        output.show(screen, one_line(f"merged {scope_id} into {parent_id}: {_outcome(*counts)}"))
 
     said: Json = {"database": str(path), "scope_id": scope_id, "parent_id": parent_id, "prefer": prefer}
     advice = "merge again with --prefer child, parent or both, or change what the parent has"
@@ -346,17 +337,3 @@ async def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, Me
         unbounded = MemoryQuota(item_bytes=None, label_bytes=None, items=None, scope_bytes=None)
         ref = system.spawn(partial(MemoryActor, journal, quota=unbounded), "memory")
         return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
-
-
-def _print_report(screen: Console, what: str, report: MergeReport, *, full: bool) -> None:
-    for ids, words, colour in ((report.written, "+ written", "green"), (report.deleted, "- ended", "red")):
-        for item_id in ids:
-            screen.print(Text(f"{words} {one_line(item_id)}", style=colour), soft_wrap=True)
-    taken = {"child": "took the child's", "parent": "kept the parent's", "both": "kept both", "neither": "left open"}
-    for conflict in report.conflicts:
-        line = f"! conflict {one_line(conflict.item_id)}, {taken[conflict.taken]}"
-        screen.print(Text(line, style="bold yellow"), soft_wrap=True)
-        for part in _conflict_lines(conflict, full=full):
-            screen.print(part, soft_wrap=True)
-    outcome = _outcome(len(report.written), len(report.deleted), len(report.conflicts), report.unchanged)
-    output.show(screen, one_line(f"{what}: {outcome}"))
