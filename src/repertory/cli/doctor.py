@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -27,22 +26,18 @@ from repertory.cli.databases import (
     company_database,
     data_dir,
     database_to_use,
-    db_option,
     named_database,
 )
-from repertory.cli.findings import check_company, check_postgres, check_systemd
+from repertory.cli.findings import check_company, check_postgres
 from repertory.cli.options import DATABASE, MODEL, argument, option
-from repertory.cli.service import unit_folder
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.service.health import Check, make_check, sqlite_check
 
 if TYPE_CHECKING:
-    from repertory.llm import Block, Model
+    from repertory.llm import Model
 
 _LIBRARIES = ("anyio", "trio", "msgspec", "aiosqlite", "anthropic", "structlog", "typer", "rich", "platformdirs")
 _PATIENCE = 3.0  # seconds to reach a server
-_CLOCK = 300.0  # seconds that a file may be ahead of the clock: the clock of another machine may be off by this much
-_BACKUP_AGE = 7 * 86_400.0  # seconds: an older backup is worth a warning
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _ELSEWHERE = "name a database with --db FILE or $REPERTORY_DB"
 _NEEDS_TOOLS = "agents need tools, so use a model that can call them; llama.cpp: llama-server --jinja"
@@ -86,9 +81,8 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
         *([check async for check in check_company(company)] if company is not None else ()),
         _folder(data_dir()),
         await _database(database, deep),
-        *_keeping(database),
+        *_disk(database),
         *[check async for check in _service(database, company)],
-        *check_systemd(unit_folder()),
         _key(os.environ),
         await _server(os.environ),
     ]
@@ -154,50 +148,18 @@ async def _database(path: Database, deep: bool) -> Check:
     return _private(name, path, fact) if isinstance(path, Path) else make_check(name, fact)
 
 
-def _keeping(database: Database) -> Iterator[Check]:
-    """Check what a database file needs to be kept for weeks: disk space, a correct clock, backups."""
-    if isinstance(database, Path) and os.path.exists(database):
-        yield _disk(database)
-        yield _clock(database)
-        yield _backups(database)
-
-
-def _disk(path: Path) -> Check:
+def _disk(path: Database) -> Iterator[Check]:
     from repertory.record.sqlite_file import WAL_LIMIT
 
+    if not isinstance(path, Path) or not os.path.exists(path):
+        return
     status = os.statvfs(path.absolute().parent)
     free = status.f_bavail * status.f_frsize
     size = path.stat().st_size
     fact = f"{free // 2**20:,} MiB free, {size / 2**20:,.1f} MiB used by the database"
     # A backup to the same folder, or a vacuum without a service, needs the same space again.
     is_low = free <= max(2**30, 2 * size)
-    return make_check("disk", fact, "remove old runs, or move the database", warn=is_low, fail=free < WAL_LIMIT)
-
-
-def _clock(path: Path) -> Check:
-    ahead = path.stat().st_mtime - time.time()
-    if ahead <= _CLOCK:
-        return make_check("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
-    advice = "set the clock: schedules, quotas and times of records depend on it"
-    return make_check("clock", f"the database was last written {ahead:,.0f} s in the future", advice, warn=True)
-
-
-def _backups(path: Path) -> Check:
-    from repertory.cli.keeping import NOTE
-
-    is_old = True
-    try:
-        note = json.loads(Path(f"{os.path.realpath(path)}{NOTE}").read_text(encoding="utf-8"))
-        file, age = Path(note["file"]), time.time() - float(note["at"])
-    except FileNotFoundError:
-        fact = "none yet"
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        fact = f"the note about the last one cannot be read: {error}"
-    else:
-        fact = f"the last one is no longer at {file}"
-        if file.exists():
-            fact, is_old = f"the last one is {age / 86_400:,.1f} days old: {file}", age >= _BACKUP_AGE
-    return make_check("backups", fact, f"repertory backup FOLDER/{db_option(path)}", warn=is_old)
+    yield make_check("disk", fact, "remove old runs, or move the database", warn=is_low, fail=free < WAL_LIMIT)
 
 
 async def _service(database: Database, company: Path | None) -> AsyncIterator[Check]:
@@ -276,7 +238,7 @@ def _model(model: Model) -> Check:
 
 async def _call(model: Model) -> Check:
     """Check that the model answers, and calls a tool when asked to: no agent works without that."""
-    from repertory.llm.messages import Message, Text, encode_block, text_of, tool_uses
+    from repertory.llm.messages import Message, Text, encode_block, text_of
     from repertory.llm.model import ModelRequest, ToolSchema
 
     name = "model call"
@@ -291,28 +253,18 @@ async def _call(model: Model) -> Check:
         content = (await model.complete(request)).content
     except RepertoryError as error:
         return make_check(name, f"{type(error).__name__}: {error}", fail=True)
-    for block in filter(_is_broken_call, content):
-        fact = output.one_line(f"its call is not legal: {encode_block(block)}", 160)
-        return make_check(name, fact, _NEEDS_TOOLS, warn=True)
-    calls = tool_uses(content)
-    if not calls:
-        words = output.one_line(text_of(content), 40)
-        return make_check(name, f"it was asked to call a tool, but answered {words!r}", _NEEDS_TOOLS, warn=True)
-    word = output.one_line(calls[0].input["query"], 40)
-    return make_check(name, f"called search(query={word!r}) in {time.monotonic() - begun:.1f} s")
-
-
-def _is_broken_call(block: Block) -> bool:
-    """Whether a block is a tool call that does not fit the offered tool."""
-    from repertory.llm.messages import RawBlock, ToolUse
-
-    match block:
-        case ToolUse(id=id_, name="search", input={"query": str(), **others}):
-            return bool(others) or not _LEGAL_ID.fullmatch(id_)
-        case ToolUse() | RawBlock(raw={"type": "tool_use"}):
-            return True
-        case _:
-            return False
+    for block in map(encode_block, content):
+        match block:
+            case {"type": "tool_use", "id": str(id_), "name": "search", "input": {"query": str(word), **others}} if (
+                not others and _LEGAL_ID.fullmatch(id_)
+            ):
+                took = time.monotonic() - begun
+                return make_check(name, f"called search(query={output.one_line(word, 40)!r}) in {took:.1f} s")
+            case {"type": "tool_use"}:
+                fact = output.one_line(f"its call is not legal: {block}", 160)
+                return make_check(name, fact, _NEEDS_TOOLS, warn=True)
+    words = output.one_line(text_of(content), 40)
+    return make_check(name, f"it was asked to call a tool, but answered {words!r}", _NEEDS_TOOLS, warn=True)
 
 
 def _print(screen: Console, checks: list[Check]) -> None:

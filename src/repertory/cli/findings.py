@@ -1,10 +1,9 @@
-"""The checks of ``repertory doctor`` for a company file, systemd and a PostgreSQL server."""
+"""The checks of ``repertory doctor`` for a company file and a PostgreSQL server."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from repertory._postgres_address import PostgresAddress
 
 _APART: Final = 5.0  # seconds; schedules, quotas and leases are not more precise than this
-_WATCHDOG: Final = 30.0  # seconds; /healthz allows a round trip through the journal this long
-_STOPPING: Final = 10.0  # seconds that a service takes at most to end: its runs, and the last writes
-_UNITS: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
 _CONNECTIONS: Final = 20  # a service uses about six, and another one must be able to take over
 
 
@@ -42,45 +38,6 @@ async def check_company(file: Path) -> AsyncIterator[Check]:
     for schedule in company.schedules:
         due = datetime.fromtimestamp(next(schedule.due_after(time.time())), ZoneInfo(schedule.timezone))
         yield make_check("schedule", f"{schedule.name} is due next at {due:%Y-%m-%d %H:%M} {schedule.timezone}")
-
-
-def check_systemd(folder: Path) -> Iterator[Check]:
-    """Check the service units in a folder."""
-    for path in sorted(folder.glob("*.service")):
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:  # a link to a unit that was removed: systemd passes over it, too
-            continue
-        settings = dict(re.findall(r"^\s*(\w+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE))
-        if "repertory" in settings.get("ExecStart", ""):
-            yield _unit(path, settings)
-
-
-def _unit(path: Path, settings: Mapping[str, str]) -> Check:
-    name, again = "systemd", "repertory service install --force rewrites it; then systemctl --user daemon-reload"
-    kind, watchdog = settings.get("Type", "simple"), settings.get("WatchdogSec", "0")
-    if kind != "notify":
-        fact = f"{path} has Type={kind}: systemd does not hear when the service is ready, reloads or hangs"
-        return make_check(name, fact, f"write Type=notify; {again}", fail=True)
-    if (alive := _seconds(watchdog)) is None or 0 < alive < _WATCHDOG:
-        fact = f"{path} has WatchdogSec={watchdog}, but a busy disk alone can take {_WATCHDOG:g} s"
-        return make_check(name, fact, f"write WatchdogSec=60; {again}", fail=True)
-    if not alive:
-        fact = f"{path} has no WatchdogSec: a service that hangs is not restarted"
-        return make_check(name, fact, f"write WatchdogSec=60; {again}", warn=True)
-    stopping = _seconds(settings.get("TimeoutStopSec", "90"))
-    if stopping is not None and stopping < _STOPPING:
-        fact = f"{path} kills the service after {stopping:g} s, but it may take {_STOPPING:g} s to end in order"
-        return make_check(name, fact, f"write TimeoutStopSec=30; {again}", warn=True)
-    return make_check(name, f"{path} is right: Type=notify, a sign of life within {alive:g} s")
-
-
-def _seconds(span: str) -> float | None:
-    """Seconds of a time span as in systemd.time(7); None if it is written in another way."""
-    parts = re.findall(r"([0-9.]+)\s*([a-z]*)", span)
-    if not parts or any(unit not in _UNITS for _, unit in parts):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def check_postgres(address: PostgresAddress) -> Iterator[Check]:

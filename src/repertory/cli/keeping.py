@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Generator
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from repertory.cli.databases import Database
     from repertory.record.backup import Copied
     from repertory.service.client import ServiceClient
-
-NOTE = ".backup"  # suffix of the file beside a database that names its last backup
 
 
 @command
@@ -49,7 +46,6 @@ def backup(
         target = target / f"{source.stem}-{time.strftime('%Y%m%d-%H%M%S')}.db"
     with _progress("copied") as progress:
         copied = back_up(source, target, progress=progress)
-    _leave_note(source, target)
     words = f"{source} is backed up to {target}: {copied.records:,} records, {_mib(copied.size)}, read back and checked"
     return _copied({"database": str(source), "file": copied.path}, copied, words)
 
@@ -147,22 +143,6 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
-
-
-def _leave_note(source: Path, file: Path) -> None:
-    """Note beside a database when it was backed up; only ``doctor`` reads this."""
-    note = {"file": os.path.abspath(file), "at": time.time()}
-    beside = f"{os.path.realpath(source)}{NOTE}"
-    try:
-        with open(f"{beside}.new", "w", encoding="utf-8", opener=_private) as new:
-            json.dump(note, new)
-        os.replace(f"{beside}.new", beside)
-    except OSError as error:
-        output.say(f"cannot note the backup beside {source}: {error.strerror}; doctor will not know about it")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 @contextmanager
