@@ -6,8 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import anyio
 from rich.console import Group, RenderableType
@@ -18,31 +17,13 @@ from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.databases import open_source
 from repertory.cli.options import At, option
-from repertory.cli.runs import runs_table, unfinished_trees
+from repertory.cli.runs import COLOURS, runs_table, unfinished_trees
 from repertory.cli.signals import drawn_on
 from repertory.cli.status import has_picture
 from repertory.cli.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from repertory.service.sources import RunSource
-    from repertory.service.views import RunList
-
-_STATES: Final = ("queued", "running", "waiting", "paused", "interrupted", "failed", "stopped", "done")
-
-
-@dataclass(frozen=True)
-class _Glance:
-    """All runs at one time.
-
-    Attributes:
-        at: Seconds since 1970.
-        found: The runs.
-        waiting: How many tool calls wait for a person or for their result.
-    """
-
-    at: float
-    found: RunList
-    waiting: int
 
 
 @command
@@ -57,46 +38,35 @@ async def top(
     """
     screen = output.console()
     async with open_source(at) as source:
-        where = source.database if source.place is None else f"{source.place}, {source.database}"
-        glance, before = await _look(source), None
         if not has_picture(screen):
-            output.show(screen, *_draw(where, glance, None, sys.maxsize))
+            output.show(screen, *await _look(source, sys.maxsize))
             return
         async with stopped_by_signals():
             with drawn_on(screen.file.fileno()), Live(console=screen, auto_refresh=False, screen=True) as picture:
                 while True:
-                    picture.update(Group(*_draw(where, glance, before, screen.height)), refresh=True)
+                    picture.update(Group(*await _look(source, screen.height)), refresh=True)
                     await anyio.sleep(interval)
-                    before, glance = glance, await _look(source)
 
 
-async def _look(source: RunSource) -> _Glance:
-    return _Glance(time.time(), await source.list_runs(), len(await source.waiting()))
-
-
-def _facts(glance: _Glance, before: _Glance | None) -> str:
-    counts = Counter(run.state for run in glance.found.runs)
-    figures = [run.figures for run in glance.found.runs if run.figures is not None]
-    facts = [", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state]) or "no runs"]
-    if glance.waiting:
-        facts.append("1 call waits" if glance.waiting == 1 else f"{glance.waiting} calls wait")
+async def _look(source: RunSource, height: int) -> Sequence[RenderableType]:
+    """What there is, in at most so many lines."""
+    found, waiting = await source.list_runs(), len(await source.waiting())
+    counts = Counter(run.state for run in found.runs)
+    figures = [run.figures for run in found.runs if run.figures is not None]
+    facts = [", ".join(f"{counts[state]} {state}" for state in COLOURS if counts[state]) or "no runs"]
+    if waiting:
+        facts.append("1 call waits" if waiting == 1 else f"{waiting} calls wait")
     facts.append(f"{output.tokens(sum(each.tokens_seen for each in figures))} tokens")
     facts.append(output.dollars(sum(each.cost for each in figures)))
-    if glance.found.more:
-        facts.append(f"{output.count(glance.found.more, 'older run')} left out")
-    events = f"{glance.found.seq:,} events"
-    if before is not None:
-        events += f", {(glance.found.seq - before.found.seq) / max(0.001, glance.at - before.at):.1f}/s"
-    return "   ".join([*facts, events])
-
-
-def _draw(where: str, glance: _Glance, before: _Glance | None, height: int) -> Sequence[RenderableType]:
-    clock = time.strftime("%H:%M:%S", time.localtime(glance.at))
-    lines = [(output.one_line(f"{clock}  {where}"), "dim"), (_facts(glance, before), "bold")]
-    if glance.waiting:
+    if found.more:
+        facts.append(f"{output.count(found.more, 'older run')} left out")
+    where = source.database if source.place is None else f"{source.place}, {source.database}"
+    lines = [(output.one_line(f"{time.strftime('%H:%M:%S')}  {where}"), "dim")]
+    lines.append(("   ".join([*facts, f"{found.seq:,} events"]), "bold"))
+    if waiting:
         lines.append(("repertory approvals lists waiting calls", "yellow"))
     parts: list[RenderableType] = [Text(line, style=style, no_wrap=True, overflow="ellipsis") for line, style in lines]
-    runs = unfinished_trees(glance.found.runs)
+    runs = unfinished_trees(found.runs)
     if not runs:
         return [*parts, "", Text("No runs in progress; repertory ps -a lists those that have ended.")]
     fitting = max(1, height - len(parts) - 3)
