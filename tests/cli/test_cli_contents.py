@@ -1,8 +1,9 @@
-"""content ls, show and gc: what is stored, where its whole stands, and that nothing goes unasked."""
+"""content ls and show: what is stored, and where its whole stands."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import anyio
@@ -11,6 +12,7 @@ from cli_support import CHILD, EVIL, OTHER, RUN, WHOLE, invoke
 
 from repertory.llm.messages import ToolResult
 from repertory.record import ContentStored, Draft, Ledger, open_journal
+from repertory.supervisor.retention import Retention
 
 LONG = len(WHOLE + EVIL)
 
@@ -68,26 +70,16 @@ def test_a_run_without_contents_is_said(mine: Path, home: Path) -> None:
     assert f"run {OTHER} has stored nothing" in result.err
 
 
-def test_what_is_due_goes_and_what_is_held_nowhere_else_stays(mine: Path, home: Path) -> None:
-    """A dry run says the same and changes nothing."""
+def test_what_was_cleaned_up_is_said(mine: Path, home: Path) -> None:
+    """The ledger stays, and what that holds is read from there."""
     anyio.run(add, mine)
-    for words, done in ((("--dry-run",), "would be deleted"), ((), "deleted"), ((), "")):
-        result = invoke("content", "gc", *words, "--db", mine, home=home)
-        count = "1 content" if done else "0 contents"
-        assert result.out.split("\n")[-2] == f"{mine}: {count} {done or 'deleted'}, {50 if done else 0} characters"
-    assert kept(mine, home)["cite-dated"] == "gone"
-    assert kept(mine, home)["cite-1"] == "store"
 
+    async def clean() -> None:
+        async with open_journal(mine) as journal:
+            await Retention(journal, seconds=0.0, clock=time.time).clean_run(RUN)
 
-def test_all_of_a_run_goes_where_it_is_named(mine: Path, home: Path) -> None:
-    """With those below it; its ledger stays, and what that holds is read from there."""
-    anyio.run(add, mine)
-    ledger = invoke("ledger", RUN, "--json", "--db", mine, home=home).json
-    gone = invoke("content", "gc", "--run", "aaaaaa", "--json", "--db", mine, home=home).json
-    assert [each["content_id"] for each in gone["contents"]] == ["cite-1", "cite-2", "cite-3", "cite-dated"]
-    assert (gone["dry_run"], gone["characters"]) == (False, 3 * LONG + 50)
+    anyio.run(clean)
     assert set(kept(mine, home).values()) == {"gone", "ledger"}
-    assert invoke("ledger", RUN, "--json", "--db", mine, home=home).json == ledger
     assert invoke("content", "show", "cite-held", "--db", mine, home=home).out == "tide\n"
     result = invoke("content", "show", "cite-1", "--db", mine, home=home)
     assert result.code == 4
@@ -100,9 +92,6 @@ def test_all_of_a_run_goes_where_it_is_named(mine: Path, home: Path) -> None:
     ("words", "code", "said"),
     [
         (("ls", "nothing"), 4, "there is no run 'nothing'"),
-        (("gc", "--run", OTHER), 1, f"run {OTHER} has not ended, it is running"),
-        (("gc", "--run", CHILD), 1, f"run {CHILD} belongs to {RUN}; clean that one"),
-        (("gc", "--retention", "-1"), 2, "invalid value for '--retention'"),
         ((), 2, "missing command; see repertory content --help"),
     ],
 )
@@ -112,17 +101,3 @@ def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], code: int, said
     assert (result.code, result.out) == (code, "")
     assert said in result.err
     assert set(kept(mine, home).values()) == {"store"}
-
-
-def test_a_database_that_somebody_writes_to_is_read_and_not_cleaned(mine: Path, home: Path) -> None:
-    """What is due there the process that owns it lets go of by itself."""
-
-    async def look() -> None:
-        async with open_journal(mine):
-            result = await anyio.to_thread.run_sync(lambda: invoke("content", "gc", "--db", mine, home=home))
-            assert result.code == 75
-            assert f"read meanwhile with `repertory ps --db {mine}`" in result.err
-            listed = await anyio.to_thread.run_sync(lambda: kept(mine, home))
-            assert set(listed.values()) == {"store"}
-
-    anyio.run(look)

@@ -21,7 +21,7 @@ SECTIONS = {
         "ledger": ("reading", "Show the full record of a run."),
         "memory": ("memories", "Show what agents have kept, and merge one's memory into another's."),
         "payload": ("payloads", "Show the payload of a run, and how it came to be so."),
-        "content": ("contents", "Show what runs have stored whole, and delete it."),
+        "content": ("contents", "Show what runs have stored whole."),
     },
     "Keep agents running": {
         "up": ("company", "Start a company: agents, limits, quotas and models, from its file."),

@@ -62,12 +62,10 @@ class Retention:
             self._checked_until = max(self._checked_until, now - self._seconds)
         return gone
 
-    async def due(self) -> list[StoredBody]:
-        """Contents that may be deleted: expired, not pinned, and either with a time of their own or in the ledger."""
-        return [body for body, _ in await self._find_due(self._clock(), None)]
-
     async def _find_due(self, now: float, root: str | None) -> list[tuple[StoredBody, bool]]:
-        """The expired contents, each with whether the ledger holds it."""
+        """Contents that may be deleted: expired, not pinned, and either with a time of their own or in the ledger; each
+        with whether the ledger holds it.
+        """
         ended_by = -math.inf if self._seconds is None else now - self._seconds
         found = await self._journal.read_due_bodies(now, ended_after=self._checked_until, ended_by=ended_by, root=root)
         due = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
@@ -80,14 +78,10 @@ class Retention:
             RunNotFound: There is no such run.
             RunError: The run has not ended, or is below another run.
         """
-        bodies = await self.of_run(run_id)
+        check_over(await self._journal.read_run(run_id), "clean")
+        bodies = await self._journal.read_bodies(run_id)
         await self._delete(bodies, {run_id: None})
         return bodies
-
-    async def of_run(self, run_id: str) -> list[StoredBody]:
-        """What ``clean_run`` would delete; ``run_id`` is the full id. Raises the same errors."""
-        check_over(await self._journal.read_run(run_id), "clean")
-        return await self._journal.read_bodies(run_id)
 
     async def _delete(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
         """Delete bodies and, in the same transaction, the source references to contents that can no longer be read.
