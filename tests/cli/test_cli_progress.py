@@ -98,6 +98,15 @@ def test_the_picture_fits_its_terminal(width: int) -> None:
     assert max(len(row.rstrip()) for row in picture(progress, width=width)) <= width
 
 
+@pytest.mark.parametrize(("said", "shown"), [("It \nis", "It is"), ("x" * 90 + " the end", f"…{'x' * 27} the end")])
+def test_what_is_being_said_is_shown_by_its_end(said: str, shown: str) -> None:
+    """On the one line that there is for it."""
+    progress = Progress()
+    progress.add(RunSpawned(**about(), task="x", model="m"))
+    progress.agents["run-1"].said = said
+    assert picture(progress, width=95)[1].endswith(f"  {shown}")
+
+
 def test_a_tree_larger_than_the_terminal_is_cut() -> None:
     """What does not fit is counted."""
     progress = Progress()

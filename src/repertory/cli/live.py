@@ -1,7 +1,4 @@
-"""The progress of a running tree of agents: a live display on a terminal, or a line for each event.
-
-Below the tree, the display streams the text of the first run; the text of the others is in their rows.
-"""
+"""The progress of a running tree of agents: a live display on a terminal, or a line for each event."""
 
 from __future__ import annotations
 
@@ -24,15 +21,13 @@ from repertory.cli.output import one_line, tokens
 from repertory.cli.reading import call_line
 from repertory.cli.runs import coloured_state, in_tree
 from repertory.cli.signals import drawn_on
-from repertory.cli.speech import Speech
 from repertory.cli.status import REFRESH, has_picture
-from repertory.record import FINAL_STATES
-from repertory.runs import events
+from repertory.runs import events, streaming
 
 if TYPE_CHECKING:
     from repertory.supervisor import Run
 
-_MOST_SPOKEN: Final = 12  # lines of streamed text below the tree
+_KEPT: Final = 500  # characters of an answer that is streamed: more than a row shows
 _BEFORE_NOW: Final = 44  # columns between the names of agents and what they do
 _NOTED = (  # events whose lines stay below the display for a while
     events.ContextEdited,
@@ -110,7 +105,7 @@ class AgentLine:
     cost: float = 0.0
     calls: dict[str, str] = field(default_factory=dict)  # tool calls in progress
     now: str = "starting"
-    speech: Speech = field(default_factory=Speech)
+    said: str = ""  # the end of what its model is saying
 
 
 class Progress:
@@ -131,7 +126,6 @@ class Progress:
         self.agents: dict[str, AgentLine] = {}
         self.notes: deque[str] = deque(maxlen=6)
         self.counts: Counter[str] = Counter()
-        self.is_over = False
         self.is_drawn = is_drawn
         self._on_line = on_line
         self._names: Counter[str] = Counter()
@@ -157,19 +151,20 @@ class Progress:
 
     async def read_along(self, run: Run[Any]) -> None:
         """Take in what a run says, while it says it."""
-        agent = self._agent(run.id, run.agent.name)
+        agent, iteration = self._agent(run.id, run.agent.name), 0
         async for piece in run.stream():
-            agent.speech.hear(piece)
-            agent.now = "" if agent.speech.text else "thinking"
-            if agent.speech.calling:
-                agent.now = f"writes a call to {one_line(agent.speech.calling)}"
+            if piece.iteration != iteration or isinstance(piece, streaming.StreamRestarted):
+                iteration, agent.said = piece.iteration, ""
+            if isinstance(piece, streaming.TextStreamed | streaming.ThinkingStreamed):
+                agent.said = (agent.said + piece.text)[-_KEPT:]
+            elif isinstance(piece, streaming.ToolCallStreamed):
+                agent.now, agent.said = f"writes a call to {one_line(piece.tool)}", ""
 
     def end(self) -> None:
         """Mark runs that are still unfinished as interrupted: no more events will come."""
-        self.is_over = True
         for agent in self.agents.values():
             if agent.state in ("running", "waiting"):
-                agent.state, agent.now = "interrupted", ""
+                agent.state, agent.now, agent.said = "interrupted", "", ""
                 agent.calls.clear()
 
     def _agent(self, run_id: str, agent_name: str) -> AgentLine:
@@ -197,7 +192,7 @@ class Progress:
                 agent.view_tokens, agent.record_tokens = event.view_tokens, event.record_tokens
             case events.ModelAnswered():
                 agent.cost += event.cost
-                agent.now = ""
+                agent.now = agent.said = ""
                 prompt = event.usage.prompt_tokens
                 seen = f"saw {tokens(prompt)} of {tokens(max(agent.record_tokens, prompt))} tokens"
                 did = f"calls {output.count(event.tool_calls, 'tool')}" if event.tool_calls else "answers"
@@ -237,7 +232,7 @@ class Progress:
                 places = one_line(", ".join(event.paths), 120)
                 return f"payload: {places} was changed by others first; version {event.version} keeps the other value"
             case events.StateChanged():
-                agent.state = event.state
+                agent.state, agent.said = event.state, ""
                 agent.now = one_line(event.error or "", 120)
                 if event.state == "failed":
                     return f"failed: {agent.now}"
@@ -251,9 +246,8 @@ class Progress:
 
 
 def draw(progress: Progress, screen: Console) -> RenderableType:
-    """Draw the current tree, and the text of its first run."""
+    """Draw the current tree."""
     agents = list(progress.agents.values())
-    spoken = agents[0].speech if agents and not progress.is_over else Speech()
     fitting = max(3, screen.height - 11)
     tree = list(in_tree(agents, attrgetter("run_id", "parent_id")))
     widest = max([15, *(len(branch + agent.name) for branch, agent in tree[:fitting])])
@@ -278,19 +272,13 @@ def draw(progress: Progress, screen: Console) -> RenderableType:
     facts.append(f"{progress.counts['edits']} edits of the view")
     facts.append(output.dollars(sum(agent.cost for agent in agents)))
     parts.append(Text("   ".join(facts), style="bold", no_wrap=True, overflow="ellipsis"))
-    notes = list(progress.notes)
-    parts.extend(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes)
-    left = screen.height - len(rows) - len(notes) - 6  # minus headers, figures and blank lines
-    if said := spoken.draw(screen, min(_MOST_SPOKEN, left)):
-        parts += [Text(), *said]
+    parts += [Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in list(progress.notes)]
     return Group(*parts)
 
 
 def _now(agent: AgentLine, room: int) -> str:
-    """What an agent is doing; for a sub-agent that streams text, the end of the text."""
-    calls = list(agent.calls.values())
-    if not calls:
-        if agent.now or agent.state in (*FINAL_STATES, "interrupted") or not agent.speech.text:
-            return agent.now
-        return "answers" if agent.parent_id is None else agent.speech.tail(room)
-    return calls[0] if len(calls) == 1 else f"{len(calls)} calls: {calls[0]}"
+    """What an agent is doing; while its model speaks, the end of what it says."""
+    if calls := list(agent.calls.values()):
+        return calls[0] if len(calls) == 1 else f"{len(calls)} calls: {calls[0]}"
+    said = one_line(agent.said)
+    return agent.now if not said else said if len(said) <= room else f"…{said[1 - room :]}"
