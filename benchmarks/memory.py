@@ -30,7 +30,7 @@ from repertory.actors import open_system
 from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryQuota
 from repertory.memory.messages import OpenScope, SnapshotScope
 from repertory.record import Journal, open_journal
-from repertory.record.records import ItemWritten, ScopeOpened
+from repertory.record.memory_records import ItemWritten, ScopeOpened
 
 BATCH = 2_000  # items per transaction, while a file is filled
 WORDS = 5_000  # different words; as in any language, few of them are in most texts

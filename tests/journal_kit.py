@@ -14,19 +14,21 @@ from repertory.errors import JournalWriteFailed
 from repertory.llm import Text, ToolResult, ToolUse, Usage
 from repertory.record import ContentStored, Draft, Entry, EventLogged, Journal, Ledger, Record, RunStarted, open_journal
 from repertory.record.entries import Part, Retrieved
-from repertory.record.records import (
-    DecisionMade,
-    EntryAppended,
+from repertory.record.memory_records import (
     ItemWritten,
-    ModelCalled,
-    ModelReplied,
     PayloadChange,
     PayloadChanged,
     PayloadConflict,
-    RunStateChanged,
-    ScheduleSettled,
     ScopeMerged,
     ScopeOpened,
+)
+from repertory.record.records import (
+    DecisionMade,
+    EntryAppended,
+    ModelCalled,
+    ModelReplied,
+    RunStateChanged,
+    ScheduleSettled,
     SummaryStored,
     ToolFinished,
     ToolIntended,

@@ -8,7 +8,7 @@ as the same JSON, and raise on any change; ``copy.deepcopy`` makes a plain copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, get_origin, get_type_hints
 
 import msgspec
 
@@ -106,6 +106,22 @@ def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] 
         value = getattr(struct, name)
         if value.__class__ is not tuple and isinstance(value, list):
             msgspec.structs.force_setattr(struct, name, tuple(value))
+
+
+_FIELDS: Final[dict[type[msgspec.Struct], tuple[list[str], list[str]]]] = {}  # those with JSON, and with a tuple
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """A struct that freezes every field with JSON (``Json`` or ``Any``) when it is made, and makes lists tuples."""
+
+    def __post_init__(self) -> None:
+        kind = type(self)
+        if kind not in _FIELDS:
+            hints = get_type_hints(kind)
+            tuples = [name for name, hint in hints.items() if get_origin(hint) is tuple]
+            _FIELDS[kind] = [name for name, hint in hints.items() if hint in (Json, Any)], tuples
+        names, sequences = _FIELDS[kind]
+        freeze_fields(self, *names, sequences=sequences)
 
 
 def thaw(value: Json) -> Json:

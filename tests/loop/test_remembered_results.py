@@ -14,7 +14,7 @@ from repertory.errors import JournalWriteFailed
 from repertory.llm.messages import text_of
 from repertory.memory import ItemInfo
 from repertory.record import Record
-from repertory.record.records import ItemWritten
+from repertory.record.memory_records import ItemWritten
 from repertory.record.waiting import Ticket
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools, memory_tools

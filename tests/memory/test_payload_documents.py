@@ -17,7 +17,8 @@ from repertory._json_values import ValueType
 from repertory.errors import ConfigurationError, PayloadInvalid
 from repertory.memory.documents import changed, changes_between, collide, document_of, is_same, parts_of, resolve
 from repertory.memory.payload import Payload, PayloadState
-from repertory.record.records import ContentStored, PayloadChange, PayloadChanged
+from repertory.record.memory_records import PayloadChange, PayloadChanged
+from repertory.record.records import ContentStored
 
 NAMES = st.sampled_from("abc")
 LEAVES = st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from(["", "x"])

@@ -23,6 +23,7 @@ from repertory.llm.model import Usage
 from repertory.record import EventLogged, Journal, ToolCallRow
 from repertory.record.entries import Part, Retrieved
 from repertory.record.items import ItemQuery
+from repertory.record.memory_records import ScopeOpened
 from repertory.record.records import (
     DecisionMade,
     EntryAppended,
@@ -30,7 +31,6 @@ from repertory.record.records import (
     ModelReplied,
     RunStarted,
     RunStateChanged,
-    ScopeOpened,
     SummaryStored,
     ToolFinished,
     ToolIntended,

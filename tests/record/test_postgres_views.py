@@ -15,15 +15,8 @@ from backends import RunAsync
 from postgres_server import PostgresServer
 from repertory.llm import Usage
 from repertory.record import EventLogged, Record, open_journal
-from repertory.record.records import (
-    DecisionMade,
-    ModelReplied,
-    PayloadChange,
-    PayloadChanged,
-    RunStateChanged,
-    ToolFinished,
-    ToolIntended,
-)
+from repertory.record.memory_records import PayloadChange, PayloadChanged
+from repertory.record.records import DecisionMade, ModelReplied, RunStateChanged, ToolFinished, ToolIntended
 from repertory.record.schema import VIEWS
 
 NAMES = [*re.findall(r"CREATE VIEW (\w+)", "\n".join(VIEWS)), "llm_calls"]

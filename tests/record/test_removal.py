@@ -14,7 +14,8 @@ from patience import PATIENCE
 from repertory.record import MemoryJournal, Record, open_journal
 from repertory.record.items import ItemQuery
 from repertory.record.journal import Journal
-from repertory.record.records import ContentStored, EventLogged, ItemWritten, RunStarted, RunStateChanged, ScopeOpened
+from repertory.record.memory_records import ItemWritten, ScopeOpened
+from repertory.record.records import ContentStored, EventLogged, RunStarted, RunStateChanged
 from repertory.record.removal import remove_slice
 
 KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"], indirect=True)

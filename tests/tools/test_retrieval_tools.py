@@ -17,7 +17,8 @@ from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolRe
 from repertory.record import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.record.entries import Retrieved
 from repertory.record.ledger import Snapshot
-from repertory.record.records import ContentStored, SearchHit
+from repertory.record.records import ContentStored
+from repertory.record.search import SearchHit
 from repertory.tools import ToolContext, ToolOutput, call_tool, context_tools
 from repertory.tools.execution import execute
 from repertory.tools.pages import PAGE, page_bounds, page_note, take_page

@@ -21,7 +21,8 @@ from repertory.memory.items import ItemInfo
 from repertory.memory.payload import Payload
 from repertory.record import Draft
 from repertory.record.entries import Retrieved
-from repertory.record.records import ContentStored, OutcomeStatus, PayloadChanged, Record, ToolFinished
+from repertory.record.memory_records import PayloadChanged
+from repertory.record.records import ContentStored, OutcomeStatus, Record, ToolFinished
 from repertory.record.waiting import Ticket
 from repertory.runs.events import AnyEvent, ToolEnded, to_record
 from repertory.runs.live import LiveRun

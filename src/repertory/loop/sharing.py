@@ -11,7 +11,8 @@ from repertory.context.projection import document
 from repertory.llm.messages import Block, Text, text_of
 from repertory.llm.profiles import canonical_name
 from repertory.record import Draft, Entry, Journal, Snapshot
-from repertory.record.records import ContentStored, SearchHit
+from repertory.record.records import ContentStored
+from repertory.record.search import SearchHit
 from repertory.runs.live import LiveRun
 from repertory.shortening.trail import bounded_trail
 from repertory.tools import RunRecord

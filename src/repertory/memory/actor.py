@@ -60,7 +60,8 @@ from repertory.memory.scopes import LONGEST_ID, Scope, read_lineage, resolve
 from repertory.memory.threads import off_loop
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
-from repertory.record.records import ItemWritten, Record, ScopeMerged, ScopeOpened
+from repertory.record.memory_records import ItemWritten, ScopeMerged, ScopeOpened
+from repertory.record.records import Record
 from repertory.record.waiting import Ticket
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from repertory._choices import show
 from repertory._json_values import Misfit
 from repertory.errors import PayloadInvalid
-from repertory.record.records import PathParts, PayloadChange, PayloadChanged
+from repertory.record.memory_records import PathParts, PayloadChange, PayloadChanged
 
 Path: TypeAlias = str | Sequence[str | int]
 """A place in a document: ``"author.name"``, ``"findings.0"``, or a tuple of the parts if a name has a dot in it."""

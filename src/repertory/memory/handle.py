@@ -26,7 +26,8 @@ from repertory.memory.messages import (
     StoreItem,
 )
 from repertory.record.items import ItemQuery
-from repertory.record.records import Record, ScopeOpened
+from repertory.record.memory_records import ScopeOpened
+from repertory.record.records import Record
 from repertory.record.waiting import Ticket
 
 T = TypeVar("T")

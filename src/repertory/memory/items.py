@@ -18,7 +18,7 @@ from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, RecordRefused
 from repertory.llm.messages import Json
 from repertory.memory.documents import show_path
-from repertory.record.records import ItemFormat, ItemWritten
+from repertory.record.memory_records import ItemFormat, ItemWritten
 from repertory.record.rows import NOT_KEPT, decode_json, encode_json
 from repertory.record.search import stems_of
 

@@ -16,7 +16,7 @@ from repertory.memory.scopes import LONGEST_ID, Scope
 from repertory.memory.threads import off_loop
 from repertory.record.items import Layer
 from repertory.record.journal import Journal
-from repertory.record.records import ItemWritten
+from repertory.record.memory_records import ItemWritten
 
 Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
 

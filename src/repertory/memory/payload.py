@@ -33,15 +33,8 @@ from repertory.memory.documents import (
     show_path,
 )
 from repertory.memory.sources import SourceRecord, lists_sources
-from repertory.record.records import (
-    ContentStored,
-    Effect,
-    PathParts,
-    PayloadAuthor,
-    PayloadChange,
-    PayloadChanged,
-    PayloadConflict,
-)
+from repertory.record.memory_records import PathParts, PayloadAuthor, PayloadChange, PayloadChanged, PayloadConflict
+from repertory.record.records import ContentStored, Effect
 from repertory.record.rows import encode_json
 
 

@@ -9,7 +9,7 @@ import msgspec
 from repertory._choices import check_number
 from repertory._frozen import thaw
 from repertory.errors import QuotaExceeded
-from repertory.record.records import ItemWritten
+from repertory.record.memory_records import ItemWritten
 from repertory.record.rows import NOT_KEPT, encode_json
 
 

@@ -14,7 +14,7 @@ from repertory.errors import ConfigurationError, RecordRefused
 from repertory.memory.items import Item, ItemInfo
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import Change, OpenScope, ScopeMessage
-from repertory.record.records import ScopeOpened
+from repertory.record.memory_records import ScopeOpened
 from repertory.record.rows import NOT_KEPT, UNREADABLE
 
 _REQUESTS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(ScopeMessage)}

@@ -14,7 +14,7 @@ import msgspec
 from repertory.errors import ScopeNotFound
 from repertory.record.items import Layer
 from repertory.record.journal import Journal
-from repertory.record.records import ScopeOpened
+from repertory.record.memory_records import ScopeOpened
 
 LONGEST_ID: Final = 1_000
 """Characters that the id of a scope or an item may have; ids are in every listing and in an index."""

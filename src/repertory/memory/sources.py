@@ -9,7 +9,8 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from repertory.llm.messages import Json
-from repertory.record.records import ContentStored, PayloadChange
+from repertory.record.memory_records import PayloadChange
+from repertory.record.records import ContentStored
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from repertory.record.records import (
     Record,
     RunRow,
     RunStarted,
-    SearchHit,
     ToolCallRow,
 )
 from repertory.record.redaction import Redactor
+from repertory.record.search import SearchHit
 from repertory.record.sqlite_journal import MemoryJournal, SqliteJournal
 from repertory.record.statistics import RunStatistics
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory.llm.messages import Block, Json, Role
 
 EntryKind: TypeAlias = Literal[
@@ -49,7 +49,7 @@ class Retrieved(msgspec.Struct, frozen=True, kw_only=True):
     hint: bool = False
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Draft(Frozen, frozen=True, kw_only=True):
     """An entry before the ledger has given it a position.
 
     Attributes:
@@ -98,9 +98,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     covered: bool = False
     pinned: bool = False
     metadata: Json = msgspec.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "facts", "metadata", sequences=("content",))
 
 
 class Entry(Draft, frozen=True, kw_only=True):

@@ -7,14 +7,12 @@ from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-import msgspec
-
 from repertory._choices import Natural, check_struct
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory.errors import ConfigurationError
 from repertory.record.contents import of_tree
+from repertory.record.memory_records import ItemWritten, ScopeMerged, ScopeOpened
 from repertory.record.reads import Reads, json_list
-from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
 from repertory.record.rows import NO_LIMIT, TABLES, Value, encode_json
 from repertory.record.search import FullText, IndexRow, Question, SearchIndex, indexable, label, phrases_of, spaced
 
@@ -27,7 +25,7 @@ _RANKED: Final = 1_000
 _COMPOUND: Final = 400  # queries in one UNION ALL; SQLite takes up to 500: https://www.sqlite.org/limits.html
 
 
-class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
+class ItemQuery(Frozen, frozen=True, kw_only=True):
     """Which items to find. A field that is left empty does not restrict them.
 
     Attributes:
@@ -58,7 +56,7 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: Natural | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, sequences=("types", "sources", "tags", "related_to"))
+        super().__post_init__()
         check_struct(self)
         for name in ("since", "until"):
             if math.isnan(getattr(self, name) or 0.0):

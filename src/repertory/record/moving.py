@@ -9,7 +9,7 @@ by the first search.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias, cast
@@ -58,7 +58,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
         newest: The number of the newest record; 0 if there is none.
     """
 
-    tables: dict[str, int]
+    tables: Mapping[str, int]
     rows: int
     newest: int
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+import msgspec
+
 from repertory.llm.profiles import Amount
 from repertory.record.contents import root_of
 from repertory.record.reads import Reads, marks
-from repertory.record.records import QueuedRow, ScheduleSettled
+from repertory.record.records import ScheduleSettled
 from repertory.record.rows import Value
 from repertory.record.statistics import PROMPT
 
@@ -31,6 +33,20 @@ _USED: Final = f"""SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
             SELECT 1 FROM model_replies m WHERE m.run_id = c.run_id AND m.call = c.call)) u
     JOIN runs r ON r.run_id = {root_of("u.run_id")}
     GROUP BY r.agent, r.client"""
+
+
+class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that waits in the queue.
+
+    Attributes:
+        at: When it was queued, in seconds since 1970.
+    """
+
+    run_id: str
+    agent: str
+    client: str
+    priority: int
+    at: float
 
 
 class QueueReads(Reads):

@@ -7,30 +7,26 @@ for its beginning and one for its end. New fields get defaults and types never c
 
 from __future__ import annotations
 
-from hashlib import blake2b
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory.llm.messages import Block, Json
 from repertory.llm.model import Usage
 from repertory.record.entries import Entry
+from repertory.record.memory_records import ItemWritten, PayloadChanged, ScopeMerged, ScopeOpened
 
 RunState: TypeAlias = Literal["queued", "running", "waiting", "paused", "done", "failed", "stopped"]
 Effect: TypeAlias = Literal["pure", "idempotent", "transactional", "unsafe"]
 OutcomeStatus: TypeAlias = Literal["ok", "error", "interrupted"]
-ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot", "snapshot-read-only", "isolated"]
-ItemFormat: TypeAlias = Literal["text", "json", "bytes"]
-PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning", "resume"]
 Outcome: TypeAlias = Literal["began", "started", "skipped", "ended"]
 WebhookOutcome: TypeAlias = Literal["begun", "delivered", "failed", "disabled"]
-PathParts: TypeAlias = tuple[str | int, ...]
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class Placed(Frozen, frozen=True, kw_only=True):
     """How another machine than its lead's finds a sub-agent's definition and limits.
 
     Attributes:
@@ -43,11 +39,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     options: Json = msgspec.field(default_factory=dict)
     limits: Json = msgspec.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, "options", "limits", sequences=("path",))
 
-
-class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
+class RunStarted(Frozen, frozen=True, kw_only=True):
     """A run exists.
 
     Attributes:
@@ -98,11 +91,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     origin_iteration: int = 0
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, "options", "results", sequences=("labels",))
 
-
-class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
+class RunStateChanged(Frozen, frozen=True, kw_only=True):
     """The state of a run changed.
 
     Attributes:
@@ -125,9 +115,6 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     cause: Json = msgspec.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, "cause")
-
 
 class EntryAppended(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of a run grew by one entry."""
@@ -136,7 +123,7 @@ class EntryAppended(msgspec.Struct, frozen=True, kw_only=True):
     entry: Entry
 
 
-class DecisionMade(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionMade(Frozen, frozen=True, kw_only=True):
     """The plan of a run changed.
 
     Attributes:
@@ -153,11 +140,8 @@ class DecisionMade(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     covers: int = 0
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, "body")
 
-
-class ToolIntended(msgspec.Struct, frozen=True, kw_only=True):
+class ToolIntended(Frozen, frozen=True, kw_only=True):
     """A tool is about to run. This is durable before its function starts.
 
     Attributes:
@@ -176,9 +160,6 @@ class ToolIntended(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int
     at: float
     answers: int = 0
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "arguments")
 
 
 class ToolFinished(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,7 +235,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
 
 
-class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
+class ModelReplied(Frozen, frozen=True, kw_only=True):
     """A model call ended.
 
     Attributes:
@@ -296,11 +277,8 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     answer_limit: int = 0
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, sequences=("content",))
 
-
-class ContentStored(msgspec.Struct, frozen=True, kw_only=True):
+class ContentStored(Frozen, frozen=True, kw_only=True):
     """A whole result was put into the content store.
 
     Attributes:
@@ -331,12 +309,12 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Json = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "metadata")
+        super().__post_init__()
         if self.body:
             msgspec.structs.force_setattr(self, "length", len(self.body))
 
 
-class SummaryStored(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryStored(Frozen, frozen=True, kw_only=True):
     """A summary of a run's entries ``first`` to ``last``, both included.
 
     Attributes:
@@ -359,145 +337,8 @@ class SummaryStored(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     key: str = ""
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, sequences=("content",))
 
-
-class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory scope exists.
-
-    Attributes:
-        owner: The run that it was opened for.
-        mode: Whose items it sees, and whether it may be written to; see ``repertory.memory``.
-        parent_id: The scope that it sees (``snapshot``) or stands for (``shared``); None for a root or isolated scope.
-        position: For ``snapshot``, the position in the item log up to which it sees its parent.
-    """
-
-    scope_id: str
-    owner: str
-    mode: ScopeMode
-    at: float
-    parent_id: str | None = None
-    position: int = 0
-
-
-class ScopeMerged(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot scope's changes were merged into its parent.
-
-    Attributes:
-        position: The end of the item log after the merge. All changes of the scope up to there are settled, except
-            those in ``open``.
-        open: Conflicts that were left open: for each item id, the position at which both sides last agreed.
-    """
-
-    scope_id: str
-    at: float
-    position: int
-    open: Json = msgspec.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "open")
-
-
-class ItemWritten(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One version of a memory item; with ``deleted``, the item was deleted.
-
-    There may be 100,000 of them in memory at once. They never form a cycle, so the garbage collector need not look at
-    them, which halved the pauses of the event loop.
-
-    Attributes:
-        position: The version's place in the log of all items of the journal, from 1. A snapshot of memory is
-            such a position.
-        content: Depending on ``format``: text, JSON text of a value, or bytes in base 64. "" in listings.
-        media_type: The type of bytes, such as ``image/png``.
-        size: Size of the content in bytes, of text as UTF-8. Computed from the content.
-        digest: BLAKE2b-128 of the content, by which versions are compared. Computed from the content.
-    """
-
-    scope_id: str
-    item_id: str
-    position: int
-    type: str
-    content: str
-    at: float
-    format: ItemFormat = "text"
-    media_type: str = ""
-    size: int = 0
-    digest: str = ""
-    source: str = ""
-    tags: tuple[str, ...] = ()
-    related_to: tuple[str, ...] = ()
-    metadata: Json = msgspec.field(default_factory=dict)
-    deleted: bool = False
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "metadata", sequences=("tags", "related_to"))
-        if self.content and not self.digest:
-            data = self.content.encode("utf-8", "surrogatepass")
-            size = len(data) // 4 * 3 - self.content[-2:].count("=") if self.format == "bytes" else len(data)
-            msgspec.structs.force_setattr(self, "size", size)
-            msgspec.structs.force_setattr(self, "digest", blake2b(data, digest_size=16).hexdigest())
-
-
-class PayloadChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of a payload.
-
-    Attributes:
-        path: The place: field names, and list indexes from 0; () for the whole.
-        op: ``set`` puts the value there, ``append`` adds its items to the list there, ``remove`` removes a key.
-        value: The value as JSON; None for ``remove``.
-    """
-
-    path: PathParts
-    op: Literal["set", "append", "remove"] = "set"
-    value: Any = None
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "value", sequences=("path",))
-
-
-class PayloadConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that was not made because somebody else had changed the same place first.
-
-    Attributes:
-        change: The change; its value is recorded only here.
-        version: The version that changed the place; 0 if the change itself no longer fits the payload.
-        reason: Why the change was not made, if ``version`` is 0.
-    """
-
-    change: PayloadChange
-    version: int = 0
-    reason: str = ""
-
-
-class PayloadChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A new version of a run's payload; the first is written when the run begins.
-
-    Attributes:
-        version: The number of the version, from 1, without gaps.
-        author: Who made the changes; ``resume`` for the defaults of fields that the type has got since the run began.
-        base: The version that the changes were made to; for ``spawn`` that of the parent's payload, 0 for a root.
-        changes: The changes that were made, in order.
-        conflicts: The changes that were not made.
-        call_id: The tool call with whose outcome it was committed; "" for other authors.
-        source: The name of the tool, or the id of the sub-agent's run.
-    """
-
-    run_id: str
-    version: int
-    author: PayloadAuthor
-    at: float
-    base: int = 0
-    changes: tuple[PayloadChange, ...] = ()
-    conflicts: tuple[PayloadConflict, ...] = ()
-    call_id: str = ""
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, sequences=("changes", "conflicts"))
-
-
-class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
+class EventLogged(Frozen, frozen=True, kw_only=True):
     """Something that a person watching the run would want to know.
 
     Attributes:
@@ -511,9 +352,6 @@ class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     iteration: int = 0
     elapsed: float = 0.0
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "body")
 
 
 class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
@@ -591,7 +429,7 @@ Record: TypeAlias = (
 # --- rows that are read from them -------------------------------------------------------------------------
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunRow(Frozen, frozen=True, kw_only=True):
     """The current state of a run.
 
     Attributes:
@@ -612,20 +450,6 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     cause: Json = msgspec.field(default_factory=dict)
 
 
-class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that waits in the queue.
-
-    Attributes:
-        at: When it was queued, in seconds since 1970.
-    """
-
-    run_id: str
-    agent: str
-    client: str
-    priority: int
-    at: float
-
-
 class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call: its intent, and its outcome if it has one."""
 
@@ -638,17 +462,3 @@ class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
 
     called: ModelCalled
     replied: ModelReplied | None = None
-
-
-class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry that a full-text search found.
-
-    Attributes:
-        score: Higher is better; comparable only within the hits of one search.
-        excerpt: The words around the best match.
-    """
-
-    run_id: str
-    position: int
-    score: float
-    excerpt: str

@@ -11,8 +11,9 @@ from typing import Final
 from repertory.errors import JournalDamaged
 from repertory.record.contents import OF_TREE, of_tree, root_of
 from repertory.record.items import ITEMS
+from repertory.record.memory_records import ScopeMerged, ScopeOpened
 from repertory.record.reads import marks
-from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
+from repertory.record.records import RunStarted, ScheduleSettled
 from repertory.record.rows import TABLES, Table, Value, encode_json
 from repertory.record.search import ENTRIES
 from repertory.record.tables import Tables

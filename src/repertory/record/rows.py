@@ -23,21 +23,18 @@ from repertory.errors import JournalDamaged, RecordRefused
 from repertory.llm.messages import Block, Json, decode_block, encode_block
 from repertory.llm.model import Usage
 from repertory.record.entries import Entry
+from repertory.record.memory_records import ItemWritten, PayloadChanged, ScopeMerged, ScopeOpened
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
     EntryAppended,
     EventLogged,
-    ItemWritten,
     ModelCalled,
     ModelReplied,
-    PayloadChanged,
     Record,
     RunStarted,
     RunStateChanged,
     ScheduleSettled,
-    ScopeMerged,
-    ScopeOpened,
     SummaryStored,
     ToolFinished,
     ToolIntended,

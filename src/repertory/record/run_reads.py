@@ -17,6 +17,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
+from repertory.record.memory_records import PayloadChanged
 from repertory.record.reads import OF_RUN, Reads, Rows, json_list, marks, row_as
 from repertory.record.records import (
     ContentStored,
@@ -26,13 +27,11 @@ from repertory.record.records import (
     ModelCalled,
     ModelCallRow,
     ModelReplied,
-    PayloadChanged,
     Record,
     RunRow,
     RunStarted,
     RunState,
     RunStateChanged,
-    SearchHit,
     SummaryStored,
     ToolCallRow,
     ToolFinished,
@@ -41,7 +40,7 @@ from repertory.record.records import (
 from repertory.record.requests import RecordedRequest
 from repertory.record.rows import NEWEST, NO_LIMIT, TABLES, Value, decode_text, encode_json
 from repertory.record.schema import LATEST_ITERATION, request_parts
-from repertory.record.search import ENTRIES, phrases_of, search_hit
+from repertory.record.search import ENTRIES, SearchHit, phrases_of, search_hit
 from repertory.record.statistics import (
     PROMPT,
     RESULT_SUMMARIZED,

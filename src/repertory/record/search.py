@@ -13,7 +13,7 @@ import msgspec
 from repertory._cutting import first_chars
 from repertory._excerpts import EXCERPT, MOST_WORDS, UNSPACED, find_words, words_of
 from repertory.llm.messages import Block, ToolUse, text_of
-from repertory.record.records import EntryAppended, SearchHit
+from repertory.record.records import EntryAppended
 from repertory.record.rows import TABLES, Table, Value, encode_json
 
 _PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
@@ -126,6 +126,20 @@ class FullText:
         sql = f"""SELECT rowid AS place{score} FROM item_search
                   WHERE item_search MATCH ? AND rowid <= ? ORDER BY rowid DESC"""
         return sql, [match, upto]
+
+
+class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry that a full-text search found.
+
+    Attributes:
+        score: Higher is better; comparable only within the hits of one search.
+        excerpt: The words around the best match.
+    """
+
+    run_id: str
+    position: int
+    score: float
+    excerpt: str
 
 
 def stems_of(query: str) -> str:

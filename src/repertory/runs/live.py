@@ -25,7 +25,8 @@ from repertory.llm.model import Model
 from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
 from repertory.record import Ledger, RunStatistics
-from repertory.record.records import EventLogged, PayloadChanged, Record, RunRow, RunStarted, RunState, RunStateChanged
+from repertory.record.memory_records import PayloadChanged
+from repertory.record.records import EventLogged, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.alerts import Watch

@@ -12,7 +12,8 @@ from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError, PayloadInvalid
 from repertory.memory.documents import find, parts_of, resolve, show_path
 from repertory.memory.payload import Payload, PayloadState, Staged, replay
-from repertory.record.records import ContentStored, PayloadChanged, RunStarted
+from repertory.record.memory_records import PayloadChanged
+from repertory.record.records import ContentStored, RunStarted
 from repertory.record.rows import encode_json
 from repertory.runs.events import PayloadConflicted
 from repertory.runs.live import LiveRun

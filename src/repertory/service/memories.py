@@ -13,7 +13,7 @@ from repertory.memory.merging import compare, parent_of, read_by_id
 from repertory.memory.scopes import Scope, read_scope
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
-from repertory.record.records import ItemWritten, ScopeMode, ScopeOpened
+from repertory.record.memory_records import ItemWritten, ScopeMode, ScopeOpened
 
 ChangeKind: TypeAlias = Literal["added", "changed", "ended", "conflict"]
 

@@ -18,7 +18,8 @@ from repertory.memory.documents import document_of, show_path
 from repertory.record.contents import put_together
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
-from repertory.record.records import ContentStored, ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
+from repertory.record.memory_records import PayloadChange, PayloadChanged
+from repertory.record.records import ContentStored, ModelCallRow, RunRow, ToolFinished
 from repertory.record.requests import sent_body
 from repertory.record.statistics import RunStatistics
 from repertory.service.marks import Marks, places

@@ -15,7 +15,8 @@ from repertory._ids import root_of
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
-from repertory.record.records import FINAL_STATES, RunRow, RunState, ScopeMode
+from repertory.record.memory_records import ScopeMode
+from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.run_lists import InState, RootFilter
 from repertory.record.statistics import RunStatistics
 from repertory.service.requests import STATES, OverviewQuery, RunsQuery

@@ -9,7 +9,8 @@ import msgspec
 
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability
-from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode, WebhookTried
+from repertory.record.memory_records import ScopeMode
+from repertory.record.records import FINAL_STATES, EventLogged, RunRow, WebhookTried
 from repertory.record.statistics import RunStatistics
 from repertory.runs.events import AnyEvent, from_record
 from repertory.runs.waiting_calls import WaitingCall

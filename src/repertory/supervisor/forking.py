@@ -27,6 +27,7 @@ from repertory.llm.messages import tool_uses
 from repertory.memory.messages import ForgetTree
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
+from repertory.record.memory_records import PayloadChanged, ScopeOpened
 from repertory.record.records import (
     FINAL_STATES,
     ContentStored,
@@ -34,12 +35,10 @@ from repertory.record.records import (
     EntryAppended,
     EventLogged,
     ModelCalled,
-    PayloadChanged,
     Record,
     RunRow,
     RunStarted,
     RunStateChanged,
-    ScopeOpened,
     SummaryStored,
 )
 from repertory.record.rows import encode_json

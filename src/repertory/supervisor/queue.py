@@ -15,7 +15,8 @@ import msgspec
 from repertory.errors import QueueFull
 from repertory.llm.profiles import Amount
 from repertory.record.journal import Journal
-from repertory.record.records import QueuedRow, RunStarted
+from repertory.record.queue import QueuedRow
+from repertory.record.records import RunStarted
 from repertory.runs.live import LiveRun
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.quotas import Quotas, midnight

@@ -20,7 +20,8 @@ from repertory.memory.documents import document_of
 from repertory.memory.sources import without_sources
 from repertory.record.contents import StoredBody
 from repertory.record.journal import Journal
-from repertory.record.records import DecisionMade, PayloadChanged
+from repertory.record.memory_records import PayloadChanged
+from repertory.record.records import DecisionMade
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.supervisor.live_runs import check_over

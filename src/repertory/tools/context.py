@@ -14,7 +14,8 @@ from repertory.llm.messages import Json
 from repertory.memory.handle import Memory
 from repertory.memory.payload import Payload
 from repertory.record.entries import Entry
-from repertory.record.records import ContentStored, Record, SearchHit
+from repertory.record.records import ContentStored, Record
+from repertory.record.search import SearchHit
 from repertory.tools.threads import current_time
 
 if TYPE_CHECKING:
