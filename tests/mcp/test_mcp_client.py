@@ -967,6 +967,34 @@ def test_a_server_that_wants_oauth_is_signed_in_to(run_async: RunAsync) -> None:
         run_async(main, address)
 
 
+class Bottomless(Guarded):
+    """A server that wants a token, and says without an end where there is one."""
+
+    def do_GET(self) -> None:
+        """Begin to say where."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        with suppress(ConnectionError):
+            for _ in range(100):
+                self.wfile.write(b" " * 1_000_000)
+
+
+def test_an_answer_without_an_end_is_not_read_to_its_end_while_signing_in(run_async: RunAsync) -> None:
+    """The server that is asked for a token, and for where there is one, is of the choice of the one that wants it."""
+
+    async def main(address: str) -> None:
+        issuer = address.removesuffix("/mcp")
+        auth = ClientCredentialsOAuthProvider(address, TokenStorage(), client_id="us", client_secret="s", issuer=issuer)
+        with pytest.raises(ToolSetUnavailable, match="the answer has more than 32,000,000 bytes"):
+            async with opened(McpServer("bottomless", address, auth=auth)):
+                pass
+
+    Guarded.tokens.clear()
+    with served(Bottomless) as address:
+        run_async(main, address)
+
+
 def test_as_many_calls_over_http_are_open_as_are_made(run_async: RunAsync) -> None:
     """All runs share one client; with a bound to its connections, one call too many waited for nothing."""
 

@@ -6,7 +6,7 @@ tell the status with which a request was refused.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
@@ -21,6 +21,8 @@ from repertory.tools.output import one_line
 # Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
 # nothing longer could be shown to a model.
 LONGEST_ANSWER: Final = 32_000_000
+
+_PATIENCE: Final = 30.0  # seconds for each step of a request other than its answer, and for that while signing in
 
 Fate: TypeAlias = Literal["answered", "none", "unknown"]
 
@@ -49,7 +51,7 @@ class HttpClient(httpx2.AsyncClient):
         super().__init__(
             headers=headers,
             auth=None if auth is None else _BriefAuth(auth),
-            timeout=httpx2.Timeout(30.0, read=None),  # a call takes as long as its deadline allows
+            timeout=httpx2.Timeout(_PATIENCE, read=None),  # a call takes as long as its deadline allows
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # each open call needs its own
         )
 
@@ -88,8 +90,10 @@ class _BriefAuth(httpx2.Auth):
                 try:
                     outgoing = await anext(flow)
                     while True:
-                        if outgoing is not request:
+                        if outgoing is not request:  # to an address that a server has named, of a host of its choice
+                            outgoing.extensions.setdefault("timeout", httpx2.Timeout(_PATIENCE).as_dict())
                             response = yield outgoing
+                            response.aiter_bytes = partial(_bounded, response.aiter_bytes)  # type: ignore[method-assign]
                         elif refused is None or has_told or request.headers.get("Authorization") != token:
                             break  # another request may have signed in meanwhile
                         else:
@@ -111,17 +115,23 @@ def _read_sent(request: httpx2.Request) -> _Sent:
 
 
 async def _read(response: httpx2.Response, sent: _Sent) -> bytes:
-    """Read a response as a whole. The bytes are counted after decompression: a small one can be a bomb."""
-    body = bytearray()
+    """Read a response as a whole."""
     try:
-        async with aclosing(response.aiter_bytes()) as pieces:
-            async for piece in pieces:
-                body += piece
-                if len(body) > LONGEST_ANSWER:
-                    raise httpx2.StreamError(f"the answer has more than {LONGEST_ANSWER:,} bytes")
+        async with aclosing(_bounded(response.aiter_bytes)) as pieces:
+            return b"".join([piece async for piece in pieces])
     except httpx2.RequestError as error:
         return msgspec.json.encode(_failure(sent, one_line(error), "unknown"))
-    return bytes(body)
+
+
+async def _bounded(read: Callable[[], AsyncGenerator[bytes]]) -> AsyncGenerator[bytes]:
+    """The pieces of a response, counted after decompression: a small one can be a bomb."""
+    length = 0
+    async with aclosing(read()) as pieces:
+        async for piece in pieces:
+            length += len(piece)
+            if length > LONGEST_ANSWER:
+                raise httpx2.StreamError(f"the answer has more than {LONGEST_ANSWER:,} bytes")
+            yield piece
 
 
 async def _explained(response: httpx2.Response, sent: _Sent) -> httpx2.Response:
