@@ -402,7 +402,11 @@ def test_an_answer_is_not_checked_by_its_servers_schema(run_async: RunAsync) -> 
 SLOPPY = """
 import json, sys
 plain, text = {"type": "object"}, {"type": "text", "text": "done"}
+deep = {}
+for _ in range(300):  # the SDK reads what is nested so deep, and cannot write it
+    deep = {"a": deep}
 tools = [
+    {"name": "deep", "inputSchema": plain}, {"name": "deeper", "inputSchema": {"type": "object", "properties": deep}},
     {"name": "empty", "inputSchema": {}}, {"name": "none", "inputSchema": None, "annotations": None}, {"name": "new"},
     {"name": "words", "inputSchema": {"type": "string"}}, {"name": 5, "inputSchema": plain}, "no tool", {},
     {"name": "null", "inputSchema": {"type": "object", "properties": {"a": None}}},
@@ -415,7 +419,11 @@ answers = {
     "none": {"content": None, "structuredContent": {"n": 1}, "isError": None},
     "new": {"content": "done"},
     "rows": "done",
+    "deep": {"content": [text], "structuredContent": deep},
 }
+if sys.argv[1:] == ["noisy"]:
+    print("hello")
+    print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": "far"}}))
 for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:
@@ -440,12 +448,12 @@ def test_a_sloppy_server_loses_only_the_tools_that_cannot_be_read(
 
     async def main() -> None:
         async with opened(McpServer("sloppy", [sys.executable, "-c", SLOPPY])) as tools:
-            assert {*tools} == {"empty", "none", "new", "rows"}
+            assert {*tools} == {"deep", "empty", "none", "new", "rows"}
             assert tools["empty"].input_schema == {"type": "object", "properties": {}, "required": []}
 
     run_async(main)
-    assert caplog.text.count("mcp.tool.dropped") == 7
-    assert "tool=words error=\"tools.3.inputSchema.type: Input should be 'object'\"" in caplog.text
+    assert caplog.text.count("mcp.tool.dropped") == 8
+    assert "tool=words error=\"inputSchema.type: Input should be 'object'\"" in caplog.text
 
 
 def test_of_a_sloppy_answer_all_is_shown_that_can_be_read(run_async: RunAsync) -> None:
@@ -456,10 +464,10 @@ def test_of_a_sloppy_answer_all_is_shown_that_can_be_read(run_async: RunAsync) -
             shown = await call_tool(tools["empty"])
             assert (shown.content, shown.status) == ('{"n":1,"type":"hologram"}\ndone\n{"type":"text"}', "ok")
             assert (await call_tool(tools["none"])).content == '{"n":1}'
-            for name in ("new", "rows"):
+            for name, error in (("new", "ValidationError"), ("rows", "ValidationError"), ("deep", "ValueError")):
                 lost = await call_tool(tools[name])
                 assert lost.status == "interrupted"
-                assert lost.text.startswith("Server sloppy gave an answer that cannot be read: ValidationError: ")
+                assert lost.text.startswith(f"Server sloppy gave an answer that cannot be read: {error}: ")
 
     run_async(main)
 
@@ -1123,20 +1131,20 @@ def test_options_that_make_no_sense_are_refused(target: object, options: dict[st
     assert "hush" not in str(caught.value)
 
 
-def test_what_a_server_prints_beside_its_messages_is_not_written_to_standard_error(tmp_path: Path) -> None:
-    """Many greet on standard output; a traceback for each such line would stand in what a command shows."""
+def test_what_a_server_says_beside_its_messages_is_not_written_to_standard_error(tmp_path: Path) -> None:
+    """Many greet on standard output, or send what cannot be read; a traceback for each would stand in a command's."""
+    (tmp_path / "server.py").write_text(SLOPPY)
     (tmp_path / "program.py").write_text(
         "import sys\n"
         "import repertory as rp\n"
         "from repertory.mcp import McpServer\n"
-        "from repertory.testing import ScriptedModel\n"
-        "greeting = McpServer('greeting', [sys.executable, '-c', 'print(\"hello\")'])\n"
-        "try:\n"
-        "    rp.run_sync(rp.Agent('a', tools=[greeting]), 'Go.', model=ScriptedModel([]))\n"
-        "except rp.errors.RunFailed as error:\n"
-        "    print(type(error.__cause__).__name__)\n"
+        "from repertory.testing import ScriptedModel, call\n"
+        "noisy = McpServer('noisy', [sys.executable, 'server.py', 'noisy'], include=['none'])\n"
+        "model = ScriptedModel([call('none'), 'done'])\n"
+        "print(rp.run_sync(rp.Agent('a', tools=[noisy]), 'Go.', model=model))\n"
     )
     ran = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert (ran.stdout, ran.stderr) == ("ToolSetUnavailable\n", "")
+    assert ran.stdout == "done\n"
+    assert {line for line in ran.stderr.splitlines() if "mcp.tool.dropped" not in line} == set()

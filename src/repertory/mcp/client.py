@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
     from mcp import Client
 
-# The SDK logs a traceback for each line of a server that is no message, a greeting say; without a handler Python writes
-# that to standard error, into what a command shows.
-logging.getLogger("mcp").addHandler(logging.NullHandler())
+# The SDK logs a traceback for each line of a server that is no message, a greeting say, and for each notification that
+# it cannot read; without a handler Python writes that to standard error, into what a command shows.
+for _logger in ("mcp", "client"):
+    logging.getLogger(_logger).addHandler(logging.NullHandler())
 
 CONNECT_TIMEOUT: Final = 30.0  # seconds; a command that downloads its server at the first start takes some time
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -208,6 +209,7 @@ class _Connection:
     def __init__(self, server: McpServer) -> None:
         self._server = server
         self.tools: list[Tool] = []
+        self._made_of: object = None  # what these were made of
         self._client: Client | None = None
         self._lost = anyio.Event()  # the current connection is lost
         self._stale = anyio.Event()  # the list of tools is out of date
@@ -341,8 +343,10 @@ class _Connection:
         wanted = names if server.include is None else server.include
         wanted_tools = [tool for tool in offered if tool.name in wanted - server.exclude]
         guidance = _guidance(server.name, client.instructions or "") if server.instructions else ""
-        # In a thread: checking a schema takes a millisecond or two.
-        self.tools[:] = await anyio.to_thread.run_sync(self._make_tools, wanted_tools, own, guidance)
+        if self._made_of != (made_of := (wanted_tools, own, guidance)):
+            # In a thread: checking a schema takes a millisecond for each argument.
+            self.tools[:] = await anyio.to_thread.run_sync(self._make_tools, *made_of)
+            self._made_of = made_of
 
     def _make_tools(self, offered: Sequence[types.Tool], own: types.Tool | None, guidance: str) -> list[Tool]:
         made: dict[str, Tool] = {}
@@ -355,7 +359,7 @@ class _Connection:
             if not tool.name or name in made:
                 log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name)
                 continue
-            description = first_chars(tool.description or tool.title or tool.name, _DESCRIPTION)
+            description = first_chars(clean_text(tool.description or tool.title or tool.name)[0], _DESCRIPTION)
             try:
                 definition = foreign_definition(name, description, tool.input_schema)
             except (RepertoryError, ValueError, RecursionError) as error:
@@ -382,7 +386,6 @@ class _Connection:
         if nobody heard the call."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import INVALID_PARAMS, PARSE_ERROR
-        from pydantic import ValidationError
 
         name, answer, may_repeat = self._server.name, context.answer, effect in ("pure", "idempotent")
         why = ""
@@ -393,7 +396,7 @@ class _Connection:
                 if answer is not None and answer.expired and isinstance(result, ResultLater):
                     return self._unanswered()
                 return result
-            except ValidationError as error:
+            except (ValueError, RecursionError) as error:  # of pydantic, in the SDK
                 return self._unreadable(one_line(error))
             except MCPError as error:
                 if error.code == PARSE_ERROR:  # here, not at the server: what the SDK sends can be read

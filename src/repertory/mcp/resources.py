@@ -38,7 +38,7 @@ async def read_list(fetch: Callable[..., Awaitable[Any]], field: str, *, pages: 
     cursor: str | None = None
     for _ in range(pages):
         try:
-            page = await fetch(cursor=cursor, cache_mode="refresh")
+            page = await fetch(cursor=cursor, cache_mode="bypass")
         except MCPError as error:
             if error.code == METHOD_NOT_FOUND:
                 break

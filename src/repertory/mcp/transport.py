@@ -207,6 +207,13 @@ def _plain_tool(tool: Any) -> Any:
 
 def _unreadable(method: str, name: str, members: list[Any]) -> dict[int, str]:
     """The members of a list in a result that the SDK cannot read, by index, and why."""
+    if not _fault(method, name, members):
+        return {}
+    return {index: why for index, member in enumerate(members) if (why := _fault(method, name, [member]))}
+
+
+def _fault(method: str, name: str, members: list[Any]) -> str:
+    """Why the SDK cannot read a result with this list; "" if it can."""
     from mcp_types.methods import validate_server_result
     from mcp_types.version import LATEST_HANDSHAKE_VERSION
     from pydantic import ValidationError
@@ -214,9 +221,11 @@ def _unreadable(method: str, name: str, members: list[Any]) -> dict[int, str]:
     try:  # the newer protocol is laxer only in fields that are not used
         validate_server_result(method, LATEST_HANDSHAKE_VERSION, {name: members})
     except ValidationError as error:
-        faults = reversed(error.errors(include_url=False, include_input=False))  # of each, the first is kept
-        return {int(fault["loc"][1]): f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults}
-    return {}
+        fault = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, fault['loc'][2:])) or 'it'}: {fault['msg']}"
+    except (ValueError, RecursionError) as error:  # it is nested too deep
+        return one_line(error)
+    return ""
 
 
 def _repair_message(error: ValidationError) -> SessionMessage | Exception:
