@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -176,6 +177,33 @@ def make_greedy() -> type:
     return Greedy
 
 
+def make_stream() -> type:
+    """A handler whose body would never run."""
+
+    class Stream:
+        @handler
+        async def one(self, message: Note) -> AsyncIterator[int]:
+            yield 1
+
+    return Stream
+
+
+def make_hook(name: str, hook: Callable[..., Any]) -> type:
+    """A good actor with a hook that cannot be called as it will be."""
+
+    class Hooked:
+        @handler
+        def one(self, message: Note) -> None: ...
+
+    setattr(Hooked, name, hook)
+    return Hooked
+
+
+def iterate(self: Any, ctx: ActorContext) -> Iterator[int]:
+    """A hook whose body would never run."""
+    yield 1
+
+
 class Boastful:
     """Declares more than it handles."""
 
@@ -195,6 +223,12 @@ class Boastful:
         (make_local(), r"cannot resolve an annotation of .*Local.one: name 'Hidden' is not defined; .*@handler\(Store"),
         (make_string(), "cannot dispatch on ~T: it is not a class"),
         (make_quoted(), "cannot dispatch on 'Note': it is not a class"),
+        (make_stream(), "Stream.one is a generator, of which nothing would run"),
+        (make_hook("started", lambda self: None), r"Hooked.started is the hook started\(self, ctx\), and does not"),
+        (make_hook("stopped", lambda self, ctx, why: None), r"is the hook stopped\(self, ctx\), and does not take"),
+        (make_hook("restarting", lambda self, ctx: None), r"the hook restarting\(self, ctx, error\), and does not"),
+        (make_hook("terminated", lambda self, ctx, ref: None), r"hook terminated\(self, ctx, ref, reason\), and does"),
+        (make_hook("stopping", iterate), "Hooked.stopping is a generator"),
         (make_greedy(), "must take a message and at most a context, not 3 values"),
         (Boastful, "Boastful receives Add but has no handler for it"),
     ],

@@ -1,22 +1,7 @@
 """Handlers and hooks: the methods that make an object an actor.
 
-There is no base class. Hooks are found by name, and may be a plain ``def`` or an ``async def``.
-
-======================================  ===================================================  ===================
-hook                                    when                                                 if it raises
-======================================  ===================================================  ===================
-``started(self, ctx)``                  before the first message of every incarnation        a crash
-``terminated(self, ctx, ref, reason)``  a watched actor has stopped                          a crash
-``stopping(self, ctx)``                 graceful stop, after the last message; children and  logged, and the
-                                        background tasks still live; within the drain time   stop continues
-``stopped(self, ctx)``                  the end of the last incarnation, on stop, kill and   logged, and the
-                                        final crash, when children and tasks are gone;       stop continues
-                                        shielded, within ``cleanup_timeout``
-``restarting(self, ctx, error)``        the end of any other incarnation, likewise; the      logged, and the
-                                        error is the crash, its own or a sibling's           restart continues
-======================================  ===================================================  ===================
-
-Every incarnation whose ``started`` was called ends with exactly one of ``stopped`` and ``restarting``.
+There is no base class. Hooks are found by name, and may be a plain ``def`` or an ``async def``; docs/semantics.md says
+when each is called.
 """
 
 from __future__ import annotations
@@ -37,7 +22,13 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 Expected: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 _MARK = "__repertory_handler__"
-_HOOKS = ("started", "stopping", "stopped", "restarting", "terminated")
+_HOOKS = {  # with what each is given
+    "started": ("ctx",),
+    "stopping": ("ctx",),
+    "stopped": ("ctx",),
+    "restarting": ("ctx", "error"),
+    "terminated": ("ctx", "ref", "reason"),
+}
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -126,7 +117,7 @@ def blueprint_of(cls: type) -> Blueprint:
 
     Raises:
         ConfigurationError: There is no handler, two for one type, an annotation is missing or cannot be resolved,
-            or a type declared in ``receives`` has no handler.
+            a type declared in ``receives`` has no handler, or a handler or hook cannot be called as it will be.
     """
     table: dict[type, HandlerMethod] = {}
     for name in dir(cls):
@@ -135,6 +126,7 @@ def blueprint_of(cls: type) -> Blueprint:
         if mark is None:
             continue
         where = f"{cls.__qualname__}.{name}"
+        _refuse_generator(method, where)
         parameters = list(inspect.signature(method).parameters.values())[1:]
         if not 1 <= len(parameters) <= 2:
             raise ConfigurationError(f"{where} must take a message and at most a context, not {len(parameters)} values")
@@ -152,7 +144,24 @@ def blueprint_of(cls: type) -> Blueprint:
     _check_declared(cls, table)
     # Hooks are looked up on the class, so that an attribute such as ``self.stopped = False`` is not mistaken for one.
     hooks = {name: hook for name in _HOOKS if callable(hook := getattr(cls, name, None))}
+    for name, hook in hooks.items():
+        _check_hook(hook, name, f"{cls.__qualname__}.{name}")
     return Blueprint(table, hooks)
+
+
+def _check_hook(hook: Callable[..., Any], name: str, where: str) -> None:
+    """Refuse what could not be called; that a clean-up never ran would only be in the log."""
+    _refuse_generator(hook, where)
+    given = ("self", *_HOOKS[name])
+    try:
+        inspect.signature(hook).bind(*given)
+    except TypeError as error:
+        raise ConfigurationError(f"{where} is the hook {name}({', '.join(given)}), and does not take that") from error
+
+
+def _refuse_generator(method: Callable[..., Any], where: str) -> None:
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise ConfigurationError(f"{where} is a generator, of which nothing would run; return one value instead")
 
 
 def _members(annotation: Any, where: str) -> tuple[type, ...]:
