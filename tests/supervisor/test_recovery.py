@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import get_args
 
+import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.llm.messages import Block, Text, ToolResult, ToolUse
+import repertory as rp
+from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of
 from repertory.loop.open_calls import INTERRUPTED, calls_of, error_result, open_calls
 from repertory.record.entries import Entry
 from repertory.record.records import Effect, ToolIntended
+from repertory.testing import ScriptedModel, call
 
 
 def entry(position: int, role: str, *content: Block) -> Entry:
@@ -56,13 +60,52 @@ def test_every_call_without_a_result_gets_the_fate_that_its_effect_allows(
             entries.append(entry(len(entries), "user", ToolResult(use.id, "done")))
         if effect is not None:
             rows.append(intended(use.id, effect))
-    found = {call.use.id: call.fate for call in open_calls(entries, rows)}
-    expected = {
-        use.id: "interrupted" if effect == "unsafe" else "run"
-        for use, (answered, effect) in zip(uses, calls, strict=True)
-        if not answered
-    }
+    found = {call.use.id: call.is_interrupted for call in open_calls(entries, rows)}
+    expected = {use.id: effect == "unsafe" for use, (answered, effect) in zip(uses, calls, strict=True) if not answered}
     assert found == expected
+
+
+@rp.tool(effect="idempotent")
+async def pay(to: str) -> str:
+    """Pay."""
+    return "paid"
+
+
+@rp.tool(name="pay", effect="idempotent")
+async def pay_amount(to: str, amount: int) -> str:
+    """Pay."""
+    return "paid"
+
+
+NEW_CODE = {
+    "there is no tool named 'pay'": rp.Agent("clerk"),
+    "invalid arguments: Object missing required field `amount`": rp.Agent("clerk", tools=[pay_amount]),
+    "agent clerk forbids calls like this one": rp.Agent("clerk", tools=[pay], approvals=rp.Approvals(deny=["pay"])),
+}
+
+
+@pytest.mark.parametrize("why", NEW_CODE)
+async def test_a_call_that_new_code_cannot_repeat_may_have_acted_all_the_same(why: str) -> None:
+    """A model that is only told why would call again, under another key."""
+    paying = trio.Event()
+
+    @rp.tool(name="pay", effect="idempotent")
+    async def pay_once(to: str) -> None:
+        """Pay."""
+        paying.set()
+        await trio.sleep_forever()
+
+    async with rp.open_journal() as journal:
+        model = ScriptedModel([call("pay", to="ann")])
+        async with rp.open_supervisor(journal=journal, model=model, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk", tools=[pay_once]), "Pay Ann.")
+            await paying.wait()
+        model = ScriptedModel(["I do not know."])
+        async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+            await (await supervisor.resume(run.id, agent=NEW_CODE[why])).wait_result()
+    told = text_of(model.requests[0].messages[-1].content)
+    assert told.startswith("[interrupted; effect unknown]")
+    assert why in told
 
 
 def test_a_run_that_has_not_begun_owes_nothing() -> None:

@@ -117,7 +117,8 @@ class Loop:
         await self._team.open(snapshot)
         self._live.iteration, self._live.asked = iteration, last_asked(snapshot)
         calls = open_calls(snapshot, await read_intents(self._journal, self._ledger))
-        interrupted, changed = sum(call.fate == "interrupted" for call in calls), self._live.agent_changed
+        waits, changed = self._live.waits.newest, self._live.agent_changed
+        interrupted = sum(call.is_interrupted and call.use.id not in waits for call in calls)
         self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
         await self._caller.run(calls, iteration)
         if changed and self._form is not None and self._form.is_outdated(self._ledger.snapshot()):

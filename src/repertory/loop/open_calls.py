@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
 
 import msgspec
 
 from repertory.llm.messages import ToolResult, ToolUse, tool_uses
 from repertory.record import Draft, Entry, Journal, Ledger
-from repertory.record.records import ToolFinished, ToolIntended
+from repertory.record.records import Effect, OutcomeStatus, ToolFinished, ToolIntended
 from repertory.tools.repeats import arguments_digest
-
-Fate: TypeAlias = Literal["run", "interrupted"]
 
 INTERRUPTED = (
     "[interrupted; effect unknown] The process ended while this tool was running, and it is not safe to run it "
     "again unseen. It may have done all, part or nothing of its work: find out before you repeat it."
+)
+NOT_REPEATED = (
+    "[interrupted; effect unknown] The process ended while this tool was running. It may have done all, part or "
+    "nothing of its work, and could not be run again: "
 )
 CLOSED = (
     "[ended; effect unknown] The run was ended before this call had a result. It may not have begun, or have done all, "
@@ -34,8 +35,7 @@ class OpenCall(msgspec.Struct, frozen=True):
         position: The position in the ledger of the turn that asked for it.
         index: Its index among that turn's calls, from 0.
         digest: The digest of its tool and arguments, as asked for.
-        fate: ``run`` if it never began or may be run again; ``interrupted`` if its effect is unknown.
-        begun: Whether it began in an earlier process.
+        begun: The effect that its tool declared when it began, in an earlier process; None if it never began.
         answers: With how many answers from outside it had begun to continue, in an earlier process.
     """
 
@@ -43,9 +43,22 @@ class OpenCall(msgspec.Struct, frozen=True):
     position: int
     index: int
     digest: str
-    fate: Fate = "run"
-    begun: bool = False
+    begun: Effect | None = None
     answers: int = 0
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether its effect is unknown, and it may not be run again."""
+        return self.begun == "unsafe"
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether it may have had an effect in an earlier process."""
+        return self.begun in ("unsafe", "idempotent")
+
+    def failure(self, text: str) -> tuple[str, OutcomeStatus]:
+        """What the model is told if the tool is not run, for the reason in ``text``, and how the call has ended."""
+        return (f"{NOT_REPEATED}{text}", "interrupted") if self.may_have_acted else (text, "error")
 
     def idempotency_key(self, run_id: str, arguments_digest: str) -> str:
         """The key under which it runs, the same after a restart: it follows from its place and its arguments."""
@@ -62,11 +75,11 @@ def calls_of(turn: Entry) -> list[OpenCall]:
 
 
 def open_calls(entries: Sequence[Entry], intents: Iterable[ToolIntended]) -> list[OpenCall]:
-    """Find the calls of the last turn that have no result, and decide what to do with each.
+    """Find the calls of the last turn that have no result, each with what it may have done.
 
-    A result is written in the same transaction as its outcome, so a call without a result has no outcome. If it
-    has no intent either it never began. Otherwise its declared effect decides: ``pure`` and ``idempotent`` calls
-    run again (with the same key), ``transactional`` ones too, since their effect would have been committed with
+    A result is written in the same transaction as its outcome, so a call without a result has no outcome. If it has no
+    intent either it never began. Otherwise the effect decides that its tool declared then: ``pure`` and ``idempotent``
+    calls run again (with the same key), ``transactional`` ones too, since their effect would have been committed with
     the outcome, and ``unsafe`` ones never.
 
     Args:
@@ -83,16 +96,10 @@ def open_calls(entries: Sequence[Entry], intents: Iterable[ToolIntended]) -> lis
         if isinstance(block, ToolResult)
     }
     begun = {intended.call_id: intended for intended in intents}  # the last attempt at each
-    unsafe = {call_id for call_id, intended in begun.items() if intended.effect == "unsafe"}
+    calls = [call for call in calls_of(last) if call.use.id not in answered]
     return [
-        msgspec.structs.replace(
-            call,
-            fate="interrupted" if call.use.id in unsafe else "run",
-            begun=call.use.id in begun,
-            answers=begun[call.use.id].answers if call.use.id in begun else 0,
-        )
-        for call in calls_of(last)
-        if call.use.id not in answered
+        call if intent is None else msgspec.structs.replace(call, begun=intent.effect, answers=intent.answers)
+        for call, intent in ((call, begun.get(call.use.id)) for call in calls)
     ]
 
 

@@ -220,10 +220,10 @@ class Caller:
                 if awaited is not None and waiting_id(awaited) not in waits.given:
                     self._live.show(awaited)  # as a request for an approval is, to whoever answers what it sees
                 await self._finish_from_outside(call, iteration, limiter)
-            elif call.fate == "interrupted":
+            elif call.is_interrupted:
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
             elif tool is None:
-                await self._results.append(use, unknown_tool(use.name, self.tools), iteration)
+                await self._fail(call, unknown_tool(use.name, self.tools), iteration)
             else:
                 permitted = Permitted(use.input)
                 if needs_permission(self._live, tool):
@@ -239,12 +239,19 @@ class Caller:
                 if use.id in waits.newest:
                     await self._finish_from_outside(call, iteration, limiter)
         except Refused as refused:
-            await self._results.keep(error_result(use, str(refused), iteration), "error")
+            text, status = call.failure(str(refused))
+            await self._results.keep(error_result(use, text, iteration), status)
         except EndedWaiting:
-            if use.id in waits.newest:
+            if use.id in waits.newest or call.may_have_acted:
                 await self._results.keep(error_result(use, CLOSED, iteration), "interrupted")
             else:
                 await self._results.keep(error_result(use, NOT_MADE, iteration), "error")
+
+    async def _fail(self, call: OpenCall, output: ToolOutput, iteration: int, *, note: str = "") -> None:
+        """Record that the tool was not run, with the output that says why."""
+        text, status = call.failure(output.text)
+        output = msgspec.structs.replace(output, content=text, status=status)
+        await self._results.append(call.use, output, iteration, note=note)
 
     async def _repeat_or_make(
         self, call: OpenCall, tool: Tool, permitted: Permitted, iteration: int, place: _Place
@@ -269,11 +276,11 @@ class Caller:
             await waits.durable(given)
             if awaited is None or awaited.state is None:
                 break
-            if call.fate == "interrupted" and call.answers >= awaited.round:  # an earlier process continued with it
+            if call.is_interrupted and call.answers >= awaited.round:  # an earlier process continued with it
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
                 return
             if tool is None:
-                await self._results.append(use, unknown_tool(use.name, self.tools), iteration)
+                await self._fail(call, unknown_tool(use.name, self.tools), iteration)
                 return
             answer = GivenAnswer(
                 value=await self._value_of(given),
@@ -407,6 +414,8 @@ class Caller:
         try:
             if is_open:
                 await self._leave_open(use, output, context.payload)
+            elif output.error is not None and output.error.cause == "arguments":
+                await self._fail(call, output, iteration, note=permitted.note)
             else:
                 await self._results.append(use, output, iteration, context.payload, note=permitted.note)
         except RecordRefused as error:
