@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from summarizer_scenes import GOOD, Gated, Scene, open_scene, text_in
 from trio.testing import wait_all_tasks_blocked
 
 from repertory.errors import ModelUnavailable
-from repertory.llm.messages import Text
+from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
+from repertory.llm.profiles import profile_for
 from repertory.record import Draft, Ledger
 from repertory.summarizer import SummaryFailed, SummaryReady
 from repertory.testing import FunctionModel, ScriptedModel
@@ -283,6 +285,25 @@ async def test_a_model_that_recovers_needs_no_fallback() -> None:
         (message,) = await scene.wait_heard(1)
         assert isinstance(message, SummaryReady)
         assert (message.summary.strategy, message.summary.model, message.failure) == ("model", "function", "")
+
+
+async def test_a_model_with_little_room_is_asked_in_steps() -> None:
+    """Each merges what the one before has written; what is stored stands for the whole."""
+    profile = msgspec.structs.replace(profile_for("qwen3"), context_window=8_192)
+    model = FunctionModel(lambda request: f"{GOOD} at step {len(model.requests)}", profile=profile)
+    async with open_scene(model) as scene:
+        scene.ask(await scene.work(40), tokens=None)
+        (ready,) = await scene.wait_heard(1)
+        assert isinstance(ready, SummaryReady)
+        asked = [text_of(request.messages[0].content) for request in model.requests]
+        assert len(asked) > 2
+        assert [f"at step {number}\n</earlier_summary" in text for number, text in enumerate(asked)] == [
+            False,
+            *[True] * (len(asked) - 1),
+        ]
+        assert all(sum(f"step_{number}\n" in text for text in asked) == 1 for number in range(1, 41))
+        assert (ready.summary.first, ready.summary.last) == (0, 80)
+        assert text_of(ready.summary.content) == f"{GOOD} at step {len(asked)}"
 
 
 async def test_stale_and_impossible_requests_are_refused() -> None:

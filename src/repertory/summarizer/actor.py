@@ -15,7 +15,7 @@ from repertory.actors import Accepts, ActorContext, handler
 from repertory.errors import ActorStopped, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Json, Text, text_of
-from repertory.llm.model import encode_request
+from repertory.llm.model import Model, encode_request
 from repertory.record import Journal
 from repertory.record.records import EventLogged, SummaryStored
 from repertory.record.requests import request_digest
@@ -39,6 +39,7 @@ from repertory.summarizer.results import ResultSummary
 from repertory.summarizer.stretches import ProviderSummary, StretchSummary, deserved_tokens
 
 _Job: TypeAlias = Summarize | SummarizeResult
+_Prompt: TypeAlias = StretchSummary | ProviderSummary | ResultSummary
 _Answer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
 
 
@@ -218,26 +219,38 @@ class SummarizerActor:
         stored = await self._journal.find_summary(root, key)
         return None if stored is None else Written(text_of(stored.content), stored.model, key=key)
 
-    async def _write(
-        self, job: _Job, summary: StretchSummary | ProviderSummary | ResultSummary, calls: RecordedCalls
-    ) -> tuple[Written | None, str]:
+    async def _write(self, job: _Job, summary: _Prompt, calls: RecordedCalls) -> tuple[Written | None, str]:
         """Return the summary of the first model that can write one, or None and the reason if none can."""
-        failure, signed = "", isinstance(summary, ProviderSummary)
+        failure = ""
         for model in job.models or ():
-            for _ in range(1 if signed else self._attempts):
-                try:
-                    request = summary.request(model)
-                    key = "" if signed else request_digest(encode_request(request))
-                    if key and (reused := await self._find_reusable(job, key)):
-                        return reused, ""
-                    with anyio.fail_after(self._timeout):
-                        response = await calls.complete(model, request)
-                    return msgspec.structs.replace(summary.read(request, response), key=key), ""
-                except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
-                    _reraise_control_flow(error)
-                    failure = name_error(error)
-                    if isinstance(error, ModelError | LimitExceeded):
-                        break  # models themselves retry what may be temporary
+            left = summary
+            while True:
+                written, failure = await self._ask(job, left, model, calls)
+                if written is None:
+                    break
+                rest = left.after(written.text) if isinstance(left, StretchSummary) else None
+                if rest is None:
+                    return written, ""
+                left = rest
+        return None, failure
+
+    async def _ask(self, job: _Job, summary: _Prompt, model: Model, calls: RecordedCalls) -> tuple[Written | None, str]:
+        """Return what one model writes, or None and the reason if it does not."""
+        failure, signed = "", isinstance(summary, ProviderSummary)
+        for _ in range(1 if signed else self._attempts):
+            try:
+                request = summary.request(model)
+                key = "" if signed else request_digest(encode_request(request))
+                if key and (reused := await self._find_reusable(job, key)):
+                    return reused, ""
+                with anyio.fail_after(self._timeout):
+                    response = await calls.complete(model, request)
+                return msgspec.structs.replace(summary.read(request, response), key=key), ""
+            except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
+                _reraise_control_flow(error)
+                failure = name_error(error)
+                if isinstance(error, ModelError | LimitExceeded):
+                    break  # models themselves retry what may be temporary
         return None, failure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Sequence
 
@@ -56,7 +57,7 @@ _MIN_TOKENS = 500
 
 _AROUND_QUOTES = " >\t`"
 _FRAME_CHARS = 150  # around one part, including the mark of what was cut out of it
-_MIN_CHARS = 40  # of one part, however long the record is
+_MIN_CHARS = 400  # of a part that is cut; a model that has no room for so much of each is asked in several steps
 _MIN_NAMES = 5  # the summary of a record with fewer names may need none of them
 _MAX_INVENTED = 100  # quoted lines; each is looked for in the whole record, which takes up to a millisecond
 
@@ -82,26 +83,37 @@ class StretchSummary:
         self._parts = [(entry, text) for entry in entries if (text := _part_text(entry))]
         self._previous = previous
         self._tokens = tokens
-        self._shown = ""  # of the record, in the last request
+        self._asked = self._parts  # in the last request, and the text of theirs that it showed
+        self._shown = ""
 
     def request(self, model: Model) -> ModelRequest:
-        """Make the request: the record in its frame. If it is too long, the longest texts lose their middles first."""
-        room = room_of(model) - len(self._previous) - _FRAME_CHARS * len(self._parts)
-        max_chars = _cut_length([len(text) for _, text in self._parts], room)
-        texts = [shortened(text, max_chars) for _, text in self._parts]
+        """Make the request: as much of the record as the model has room for, in its frame.
+
+        If it is too long, the longest texts lose their middles first.
+
+        Raises:
+            ValueError: The model has no room for any of it.
+        """
+        room = room_of(model) - len(self._previous)
+        self._asked = self._parts[: max(1, room // (_FRAME_CHARS + _MIN_CHARS))]
+        max_chars = _cut_length([len(text) for _, text in self._asked], room - _FRAME_CHARS * len(self._asked))
+        if max_chars < _MIN_CHARS:
+            raise ValueError(f"the window of {model.name} is too small to summarize anything")
+        texts = [shortened(text, max_chars) for _, text in self._asked]
         mark = mark_for([*texts, self._previous])
         self._shown = sendable("\n".join([self._previous, *texts]))
         lines = [f"<earlier_summary-{mark}>\n{self._previous}\n</earlier_summary-{mark}>\n"] if self._previous else []
         lines.append(f"<record-{mark}>")
-        for (entry, _), text in zip(self._parts, texts, strict=True):
+        for (entry, _), text in zip(self._asked, texts, strict=True):
             lines.append(
                 f'<part-{mark} iteration="{entry.iteration}" from="{_speaker(entry)}">\n{text}\n</part-{mark}>'
             )
         lines.append(f"</record-{mark}>\n\nWrite the summary.")
-        words = int(self._tokens * _WORDS_PER_TOKEN)
+        tokens = min(self._tokens, model.profile.max_output // 2, model.profile.context_window // 4)
+        words = int(tokens * _WORDS_PER_TOKEN)
         system = _INSTRUCTIONS.format(mark=mark, words=words, sections=_SECTIONS)
         # Twice the bound: if a model exceeds it, we cut better than in mid-sentence.
-        return prompt(model, system=system, material="\n".join(lines), tokens=2 * self._tokens)
+        return prompt(model, system=system, material="\n".join(lines), tokens=2 * tokens)
 
     def read(self, request: ModelRequest, response: ModelResponse) -> Written:
         """Read the summary from an answer, without lines that it wrongly claims are in the record.
@@ -121,6 +133,12 @@ class StretchSummary:
         _check_smaller(text, self.replaced)
         self._check_names(text)
         return Written(text, request.model)
+
+    def after(self, text: str) -> StretchSummary | None:
+        """What is left if a model had no room for all, to be merged with what it wrote; None if it was all."""
+        rest = copy.copy(self)
+        rest._parts, rest._previous = self._parts[len(self._asked) :], text
+        return rest if rest._parts else None
 
     def _check_length(self, text: str, max_tokens: int) -> None:
         if text_tokens(text) > max_tokens:
@@ -221,10 +239,10 @@ def _cut_length(lengths: Sequence[int], room: int) -> int:
     remaining = len(lengths)
     for length in sorted(lengths):
         if length * remaining > room:
-            return max(_MIN_CHARS, room // remaining)
+            return room // remaining
         room -= length
         remaining -= 1
-    return max(lengths, default=0)
+    return max([_MIN_CHARS, *lengths])
 
 
 def _find_names(text: str) -> Iterator[str]:
