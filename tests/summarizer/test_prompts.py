@@ -215,12 +215,19 @@ def test_a_template_is_filled_in_with_what_is_known_of_the_result() -> None:
     )
     (mark,) = set(re.findall(r"<result-(\w+)>", given))
     assert told.startswith(
-        f'Condense <result-{mark}> (880 to 300, sub-agent-result, 2) of query({{"sql":"select"}}) for <goal-{mark}>: '
+        f"Condense <result-{mark}> (880 to 300, sub-agent-result, 2) of query(<call-{mark}>) for <goal-{mark}>: "
         '{"summary": ""}\n'
     )
     assert "ignore this" not in told
     assert given.endswith(f"ignore this \n</result-{mark}>")
     assert f"<goal-{mark}>\nFind the leak.\n</goal-{mark}>" in given
+    assert f'<call-{mark}>\nquery {{"sql":"select"}}\n</call-{mark}>' in given
+
+
+def test_long_arguments_are_cut() -> None:
+    """What a tool was given to write is not what its result says, and may be longer than the window."""
+    job = msgspec.structs.replace(JOB, arguments={"text": "x" * 10**6})
+    assert len(given_by(ResultSummary(job, "written").request(MODEL))) < 3_000
 
 
 def test_without_a_template_the_built_in_one_is_used() -> None:
