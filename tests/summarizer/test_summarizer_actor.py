@@ -361,7 +361,7 @@ async def test_an_asker_that_is_gone_or_full_stops_nothing() -> None:
 
 async def test_model_calls_are_recorded_with_their_cost() -> None:
     """Every request and answer of the summarizer is in the log of model calls, apart from the run's own."""
-    model = ScriptedModel([ValueError("no"), GOOD])
+    model = ScriptedModel([ValueError("no"), GOOD], profile=profile_for("claude-haiku-5-5"))
     async with open_scene(model) as scene:
         scene.ask(await scene.work(10), iteration=10)
         (message,) = await scene.wait_heard(1)
@@ -375,6 +375,8 @@ async def test_model_calls_are_recorded_with_their_cost() -> None:
         assert rows[0].replied.error == "ValueError: no"
         assert rows[1].replied is not None
         assert rows[1].replied.usage.prompt_tokens > 0
+        assert message.cost == rows[0].replied.cost_lost + rows[1].replied.cost
+        assert 0 < rows[1].replied.cost < rows[0].replied.cost_lost
         assert (await scene.journal.read_request("run-1", rows[1].called.call))["messages"]
 
 

@@ -31,7 +31,7 @@ class RecordedCalls:
     """Makes and records model calls.
 
     Attributes:
-        cost: US dollars that the calls have cost so far.
+        cost: US dollars that the calls have cost so far; of attempts that broke off, the most that they can have cost.
     """
 
     def __init__(self, journal: Journal, clock: Callable[[], float], job: Summarize | SummarizeResult) -> None:
@@ -85,6 +85,7 @@ class RecordedCalls:
 
         def replied(**fields: Any) -> ModelReplied:
             now, lost = self._clock(), room.lost
+            self.cost += fields.get("cost", 0.0) + lost.cost
             common: dict[str, Any] = {"run_id": called.run_id, "call": called.call, "purpose": called.purpose}
             common |= {"at": now, "duration": now - called.at, "cost_lost": lost.cost, "tokens_lost": lost.tokens}
             return ModelReplied(**common, **fields)
@@ -99,7 +100,6 @@ class RecordedCalls:
                 await ticket.wait()  # its reservation ends with this record
             raise
         cost = cost_of(model.profile, response.usage)
-        self.cost += cost
         answered: dict[str, Any] = {name: getattr(response, name) for name in ("content", "usage", "stop_reason")}
         await self._journal.write([replied(cost=cost, **answered)])
         return response

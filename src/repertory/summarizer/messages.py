@@ -118,7 +118,7 @@ class ResultSummarized(msgspec.Struct, frozen=True, kw_only=True):
     """A result's summary is durable.
 
     Attributes:
-        cost: US dollars that it cost, including failed attempts.
+        cost: US dollars that it cost, with failed attempts; the most that those which broke off can have cost.
     """
 
     run_id: str
@@ -132,7 +132,7 @@ class ResultNotSummarized(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: The reason, for a person to read.
-        cost: US dollars that the attempts cost.
+        cost: US dollars that the attempts cost; the most that those which broke off can have cost.
     """
 
     run_id: str
@@ -145,7 +145,7 @@ class SummaryReady(msgspec.Struct, frozen=True):
     """A summary is durable. The planner decides whether and when it is shown.
 
     Attributes:
-        cost: US dollars that it cost, including failed attempts.
+        cost: US dollars that it cost, with failed attempts; the most that those which broke off can have cost.
         failure: Why no model could write it and the program wrote it from the record; "" if a model wrote it.
     """
 
@@ -159,7 +159,7 @@ class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: The reason, for a person to read.
-        cost: US dollars that the attempts cost.
+        cost: US dollars that the attempts cost; the most that those which broke off can have cost.
         superseded: Whether a newer request of the same run replaced this one, so that nothing failed.
     """
 
