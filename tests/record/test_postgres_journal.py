@@ -833,3 +833,9 @@ def test_a_lost_network_is_noticed_at_both_ends(postgres: PostgresServer) -> Non
         assert (found["tcp_user_timeout"], found["keepalives_idle"], found["connect_timeout"]) == ("1500", "1", "2")
     with connect(PostgresAddress(f"{uri}{'&' if '?' in uri else '?'}tcp_user_timeout=7")) as connection:
         assert connection.info.get_parameters()["tcp_user_timeout"] == "7"
+
+
+def test_a_process_that_is_stopped_in_a_transaction_holds_nobody_up_for_long(postgres: PostgresServer) -> None:
+    """In a search it holds a lock that every other search needs, and which no machine that takes over its runs ends."""
+    with connect(PostgresAddress(postgres.new_database())) as connection:
+        assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("20s",)

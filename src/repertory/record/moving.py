@@ -207,6 +207,7 @@ def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[Tables]
             if has_writer(address):
                 raise JournalLocked(f"{address} is open in a process that may write to it; end that first")
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # while the other journal is read
             # Nobody may write meanwhile; reading is still possible.
             connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
             connection.execute(f"LOCK TABLE {', '.join(part.name for part in _PARTS)} IN SHARE ROW EXCLUSIVE MODE")

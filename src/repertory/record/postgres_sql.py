@@ -43,6 +43,9 @@ _SERVERS_NETWORK: Final = """SET tcp_keepalives_idle = 5; SET tcp_keepalives_int
     SET tcp_user_timeout = 10000"""
 
 
+_IDLE: Final = "20s"  # a process that was stopped in the middle of a transaction must not block others with its locks
+
+
 # --- SQL --------------------------------------------------------------------------------------------------
 
 _PING_TIMEOUT: Final = 5  # seconds to ask a server whether it accepts connections
@@ -196,6 +199,7 @@ def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -
     settings.append("SET DateStyle = 'ISO'; SET default_transaction_isolation = 'read committed'")
     # A lock is waited for, a large table is moved, and a connection that is quiet for long is not a lost one.
     settings.append("SET lock_timeout = 0; SET statement_timeout = 0; SET idle_session_timeout = 0")
+    settings.append(f"SET idle_in_transaction_session_timeout = '{_IDLE}'")
     for setting in settings:
         connection.execute(setting)
 
