@@ -41,7 +41,7 @@ from repertory.errors import (
 from repertory.record import EventLogged, Journal, Record, open_journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_schema import migrate, schema_version
-from repertory.record.postgres_sql import FENCED, connect, escape, from_column, to_column, translate
+from repertory.record.postgres_sql import FENCED, connect, escape, explain, from_column, to_column, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
 from repertory.record.rows import encode_records, encode_text
 from repertory.record.schema import VERSION
@@ -229,6 +229,14 @@ def test_an_address_of_another_form_does_not_become_a_file(
 def test_names_that_look_much_like_addresses_are_files() -> None:
     """A folder for each user, say, or a colon in a name."""
     assert [postgres_address(name) for name in ("user=me/runs.db", "a=b c.db", "c:/runs.db", "./x://y")] == [None] * 4
+
+
+def test_a_lost_connection_is_told_from_a_refused_one(postgres: PostgresServer) -> None:
+    """The driver gives no code for either; a service waits for a server only after the first."""
+    lost = psycopg.OperationalError("consuming input failed: server closed the connection unexpectedly")
+    uri = postgres.uri("postgres")
+    assert type(explain(lost, PostgresAddress(uri), "open")) is JournalUnavailable
+    assert type(explain(lost, PostgresAddress(postgres.uri("none")), "open")) is JournalUnreadable
 
 
 # --- opening ----------------------------------------------------------------------------------------------

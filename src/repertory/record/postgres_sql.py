@@ -320,14 +320,19 @@ def explain(error: BaseException, address: PostgresAddress, doing: str) -> Journ
         return JournalUnavailable(f"{fact}; close other programs' connections, or let it have more (max_connections)")
     if state == "25006":
         return JournalUnavailable(f"{fact}; is it a standby, or its database read-only by default?")
-    if not state and _accepts_connections(address):  # the driver does not pass on why a server refused one
+    if not state and _refuses(address):
         return JournalUnreadable(f"{fact}; do its user and its database exist, and is the password right?")
     return JournalUnavailable(f"{fact}; is the server running, and is the address right?")
 
 
-def _accepts_connections(address: PostgresAddress) -> bool:
-    """Whether a server accepts connections at all; blocks."""
+def _refuses(address: PostgresAddress) -> bool:
+    """Whether a server accepts connections, but none to this address; blocks. The driver does not pass on why."""
     psycopg = driver()
     info = psycopg.conninfo.make_conninfo(address.uri, connect_timeout=_PING_TIMEOUT)
-    ping = psycopg.pq.PGconn.ping(info.encode())
-    return bool(ping == psycopg.pq.Ping.OK)
+    if psycopg.pq.PGconn.ping(info.encode()) != psycopg.pq.Ping.OK:
+        return False
+    try:
+        connect(address).close()
+    except psycopg.Error:
+        return True
+    return False  # the connection was only lost
