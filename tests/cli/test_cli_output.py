@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
 import sys
 from importlib.resources import files
@@ -121,16 +123,21 @@ def test_figures_read_well(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-def test_a_line_of_progress_is_gone_before_an_error_is_said(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_of_progress_is_gone_before_an_error_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its rest would stand behind what went wrong."""
-    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "40")):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(OSError, match="full"), status_line() as show:
-        show("copied a half")
-        raise OSError("full")
-    assert capfd.readouterr().err == f"{'copied a half':<39}\r{'':<39}\r"
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    with os.fdopen(theirs, "w") as terminal, pytest.raises(OSError, match="full"):
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with status_line() as show:
+            show("copied a half")
+            raise OSError("full")
+    seen, expected = "", f"{'copied a half':<39}\r{'':<39}\r"
+    while len(seen) < len(expected):
+        seen += os.read(ours, 1000).decode()
+    assert seen == expected
+    os.close(ours)
 
 
 def test_a_cell_of_a_table_keeps_its_colour() -> None:

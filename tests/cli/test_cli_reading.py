@@ -61,7 +61,9 @@ def test_lists_of_runs_stay_short_however_many_have_ended(tmp_path: Path) -> Non
     assert (len(everything["runs"]), everything["more"]) == (1_003, 0)
     welcome = invoke(home=tmp_path, env={"REPERTORY_DB": str(path)}).out
     assert "many.db: 1,003 runs, 0 in progress, 2 not finished." in welcome
-    assert "2 older runs left out" in invoke("top", "--db", path, home=tmp_path).out
+    once = invoke("top", "--db", path, home=tmp_path, env={"FORCE_COLOR": "1", "TERM": "xterm"}).out
+    assert "2 older runs left out" in once
+    assert "\x1b[?25l" not in once  # in colour, but no picture: this is no terminal
 
 
 def test_the_last_events_are_shown_without_reading_all(made: Path, tmp_path: Path) -> None:

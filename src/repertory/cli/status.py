@@ -15,8 +15,8 @@ REFRESH = 8  # times a second; more would not be noticed, and each redraw costs 
 
 
 def has_picture(screen: Console) -> bool:
-    """Whether the console can show a live display."""
-    return screen.is_terminal and not screen.is_dumb_terminal
+    """Whether the console can show a live display. FORCE_COLOR colours a pipe, but makes no terminal of it."""
+    return screen.file.isatty() and not screen.is_dumb_terminal
 
 
 @contextmanager
