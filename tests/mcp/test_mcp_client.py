@@ -233,7 +233,7 @@ def test_a_tool_whose_schema_is_none_is_left_out(run_async: RunAsync, caplog: py
                 assert (output.text == "(not set)", output.is_error) == (name == "NOTHING", name != "NOTHING")
 
     run_async(main)
-    assert "tools.7.inputSchema.properties.broken.dict[str,any]: Input should be a valid dictionary" in caplog.text
+    assert "inputSchema.properties.broken.dict[str,any]: Input should be a valid dictionary" in caplog.text
 
 
 def test_a_picture_that_no_model_can_be_shown_is_a_line_of_text() -> None:
@@ -757,6 +757,12 @@ class Forgetful(Endless):
 
     session = "1"
     status = 404
+    ended: ClassVar[list[str]] = []
+
+    def do_DELETE(self) -> None:
+        """End a session."""
+        self.ended.append(self.headers["Mcp-Session-Id"])
+        self.say(200, {})
 
     def do_GET(self) -> None:
         """Answer like a server that has only one method at this address."""
@@ -807,7 +813,10 @@ def served(handler: type[Endless]) -> Iterator[str]:
 
 @pytest.mark.parametrize("status", [404, 400])
 def test_a_server_that_was_started_again_gets_another_session(run_async: RunAsync, status: int) -> None:
-    """It does not know the old one, and refuses the call that notices it: so that is made again, unsafe or not."""
+    """It does not know the old one, and refuses the call that notices it: so that is made again, unsafe or not.
+
+    It is told of the end of the last one alone: a server that has lost the others may never answer.
+    """
 
     async def main(address: str) -> None:
         async with opened(McpServer("forgetful", address)) as tools:
@@ -816,15 +825,17 @@ def test_a_server_that_was_started_again_gets_another_session(run_async: RunAsyn
             assert (await call_tool(tools["large_event"])).status == "ok"
 
     Forgetful.status = status
+    Forgetful.ended.clear()
     with served(Forgetful) as address:
         run_async(main, address)
+    assert Forgetful.ended == [Forgetful.session]
 
 
 class Troubled(Forgetful):
     """A server whose calls have trouble."""
 
     arrived = threading.Barrier(105)
-    names = ("plain", "wait", "together", "refuse", "busy", "gone", "cut")
+    names = ("plain", "wait", "together", "refuse", "busy", "gone", "cut", "taken", "page")
     told = threading.Event()
 
     def answer_call(self, name: str, call_id: int) -> bool:
@@ -840,6 +851,10 @@ class Troubled(Forgetful):
                 self.say(200, {"jsonrpc": "2.0", "id": call_id, "error": {"code": -32603, "message": "no paper"}})
             case "busy" | "plain":
                 self.send_error(504 if name == "busy" else 401)
+            case "taken" | "page":
+                self.send_response(202 if name == "taken" else 200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
             case "cut":
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -868,6 +883,8 @@ def test_what_came_of_a_call_over_http_is_told_and_is_no_matter_of_the_others(ru
                     "interrupted",
                     "Server disconnected without sending a response. The call may have had its eff",
                 ),
+                ("taken", "interrupted", "HTTP 202 Accepted with text/html. The call may have had its effect"),
+                ("page", "interrupted", "HTTP 200 OK with text/html. The call may have had its effect"),
                 ("cut", "interrupted", "peer closed connection without sending complete message body"),
             ):
                 output = await call_tool(tools[name])

@@ -55,6 +55,7 @@ _DESCRIPTION: Final = 10_000  # characters of a tool's description, and of a ser
 _BETWEEN_LISTS: Final = 1.0  # seconds between two lists, if a server reports changes again and again
 _LISTENING_AGAIN = (0.0, 1.0, 5.0, 30.0, 60.0)  # seconds before listening for changes again; the last one repeats
 _POLLS = (0.05, 0.25, 1.0, 5.0)  # seconds before calling again a server that is not ready; the last one repeats
+_GOODBYE = 2.0  # seconds for telling a server that its session is over
 _BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before reconnecting, by failures in a row
 
 
@@ -194,6 +195,7 @@ class McpServer:
                 try:
                     yield connection.tools
                 finally:
+                    await connection.close()
                     tasks.cancel_scope.cancel()
         if failures:
             raise failures[0]
@@ -217,6 +219,15 @@ class _Connection:
         self._settled.set()
         self._wanted = anyio.Event()
         self._failure = ""
+        self._closing = False
+        self._closed = anyio.Event()
+
+    async def close(self) -> None:
+        """Close the connection. A server over HTTP is told that its session is over, if it hears that soon."""
+        if self._client is not None:
+            self._closing = True
+            self._lost.set()
+            await self._closed.wait()
 
     async def keep(self, failures: list[BaseException], *, task_status: _Started) -> None:
         """Connect, and reconnect when a call needs a connection that was lost, until cancelled."""
@@ -240,7 +251,7 @@ class _Connection:
 
     async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
         """Connect, call ``connected``, and hold the connection until it is lost. Return why it could not connect."""
-        timeout, is_connected = self._server.connect_timeout, False
+        timeout, is_connected, self._closed = self._server.connect_timeout, False, anyio.Event()
         failure: BaseException | None = None
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
@@ -250,14 +261,18 @@ class _Connection:
                     self._client, self._lost, is_connected = client, lost, True
                     connected()
                     await self._hold(client)
+                    # A lost server is told nothing: it may never answer, and calls wait for the next connection.
+                    scope.deadline = anyio.current_time() + (_GOODBYE if self._closing else 0)
         except Exception as error:  # noqa: BLE001 - from the server, its process or the network: the server is gone
             failure = leaves_of(error)[0]
         finally:
             self._client = None
+            self._closed.set()
         if not is_connected:
             return failure or TimeoutError(f"no answer within {timeout:g} seconds")
-        why = None if failure is None else reason(failure)
-        log(logging.WARNING, "mcp.connection.lost", server=self._server.name, error=why)
+        if not self._closing:
+            why = None if failure is None else reason(failure)
+            log(logging.WARNING, "mcp.connection.lost", server=self._server.name, error=why)
         return None
 
     def _opened(self) -> AbstractAsyncContextManager[tuple[Client, anyio.Event]]:

@@ -27,6 +27,7 @@ _PATIENCE: Final = 30.0  # seconds for each step of a request other than its ans
 Fate: TypeAlias = Literal["answered", "none", "unknown"]
 
 _HANDSHAKE: Final = ("initialize", "server/discover")
+_ANSWERS: Final = ("application/json", "text/event-stream")  # types of content
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 
 
@@ -68,6 +69,12 @@ class HttpClient(httpx2.AsyncClient):
                 fate = "answered"
             return httpx2.Response(502, json=_failure(sent, one_line(error), fate), request=request)
         response.aread = partial(_read, response, sent)  # type: ignore[method-assign]
+        kind = response.headers.get("Content-Type", "nothing")
+        is_answer = response.status_code != 202 and kind.lower().startswith(_ANSWERS)
+        if sent.id is not None and sent.method not in ("", *_HANDSHAKE) and response.is_success and not is_answer:
+            await response.aclose()
+            told = f"HTTP {response.status_code} {response.reason_phrase} with {kind}"
+            return httpx2.Response(502, json=_failure(sent, told, "unknown"), request=request)
         return await _explained(response, sent) if response.is_error and sent.method else response
 
 
