@@ -19,6 +19,7 @@ from repertory.errors import AddressInUse, ConfigurationError
 BACKLOG: Final = 1024  # connections that wait to be accepted: after a restart a thousand clients may return at once
 _SOCKET_MASK: Final = 0o177  # leaves 0600
 _CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether any process answers at a socket
+_ANOTHER: Final = "choose another with --socket, or as socket in a company file"
 
 
 def default_socket() -> Path:
@@ -48,7 +49,7 @@ def private_folder(folder: Path) -> Path:
         if shared or status.st_uid not in (0, os.geteuid()):
             raise ConfigurationError(
                 f"{place} can be changed by other users (owner {status.st_uid}, mode {status.st_mode & 0o7777:04o}), "
-                f"so {folder} is not a safe place; choose another with --socket"
+                f"so {folder} is not a safe place; {_ANOTHER}"
             )
     return folder
 
@@ -100,7 +101,9 @@ def tcp_listener(port: int) -> Generator[socket.socket]:
             listener.listen(BACKLOG)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(f"port {port} is taken; choose another with --port") from error
+                raise AddressInUse(
+                    f"port {port} is taken; choose another with --port, or in the company file"
+                ) from error
             raise ConfigurationError(f"cannot listen at port {port}: {error.strerror}") from error
         listener.setblocking(False)
         yield listener
@@ -126,7 +129,7 @@ def _lock(path: Path) -> Generator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AddressInUse(f"another service listens at {path}; choose another socket with --socket") from None
+            raise AddressInUse(f"another service listens at {path}; {_ANOTHER}") from None
         yield
     finally:
         os.close(descriptor)  # the file stays: unlinking it would let two processes lock two files of one name
@@ -144,9 +147,9 @@ def _remove_stale(path: Path) -> None:
     """Remove the socket of a process that is gone. The caller holds the lock."""
     is_used = is_listened_at(path)
     if is_used is None and os.path.lexists(path):
-        raise ConfigurationError(f"{path} exists and is not a socket of this user; choose another with --socket")
+        raise ConfigurationError(f"{path} exists and is not a socket of this user; {_ANOTHER}")
     if is_used:
-        raise AddressInUse(f"another program listens at {path}; choose another socket with --socket")
+        raise AddressInUse(f"another program listens at {path}; {_ANOTHER}")
     path.unlink(missing_ok=True)
 
 
