@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from summarizer_scenes import GOOD
 
 import repertory as rp
 from repertory.errors import ScopeNotFound
@@ -24,19 +23,22 @@ def measure(pier: int) -> str:
     return "\n".join(f"pier_{pier} at {hour}:00: {pier * hour} cm" for hour in range(24))
 
 
-@pytest.mark.parametrize("end", ["kill", "remove"])
+@pytest.mark.parametrize("end", ["answer", "kill", "remove"])
 def test_nothing_is_summarized_for_a_run_that_was_killed_or_removed(
     run_async: Callable[[Callable[[], Awaitable[None]]], None], end: str
 ) -> None:
-    """The call in progress is cancelled, those that wait are dropped, and a removed run has no record again."""
+    """The call in progress is cancelled, those that wait are dropped, and a removed run has no record again. For a run
+    that has answered, and may be asked again, all is done."""
 
     async def play() -> None:
-        asked, waiting, gate = anyio.Event(), anyio.Event(), anyio.Event()
+        asked, waiting, gate, last = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
 
         async def summarize(_: ModelRequest) -> str:
             asked.set()
+            if len(small.requests) == 4:
+                last.set()
             await gate.wait()
-            return GOOD
+            return '{"summary": "pier_1"}'
 
         @rp.tool
         async def wait() -> str:
@@ -58,11 +60,15 @@ def test_nothing_is_summarized_for_a_run_that_was_killed_or_removed(
                 await run.wait_ended()
             else:
                 await run.wait_result()
+            if end == "remove":
                 await run.memory.query()
                 await supervisor.remove(run.id)
                 with pytest.raises(ScopeNotFound):
                     await run.memory.store("Nobody would find this again.")
             gate.set()
+            if end == "answer":
+                await last.wait()
+                return
             await anyio.wait_all_tasks_blocked()
             assert len(small.requests) == 1
             if end == "remove":

@@ -56,7 +56,7 @@ class Ends:
     async def _finish(self, live: LiveRun) -> None:
         """Wait until a run's end is durable, then wake those who wait for it."""
         await self._journal.write(())
-        if live.state != "done":  # a chat that goes on has use for what is summarized meanwhile
+        if live.end is None or live.end.state != "done":  # a chat that goes on has use for what is summarized meanwhile
             with contextlib.suppress(MailboxFull):
                 self._shared.summarizer.tell(ForgetRun(live.run_id))
         if live.parent is None:
