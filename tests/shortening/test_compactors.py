@@ -123,6 +123,15 @@ def test_what_no_compactor_knows_keeps_its_beginning() -> None:
     assert compact("{not json", 100) == "{not json"
 
 
+def test_what_no_compactor_knows_says_how_it_ended() -> None:
+    """The tests of no matter which runner, in one line: whether they passed is what one wants of them."""
+    dots = "".join(f"tests/test_{number}.py .....\n" for number in range(99))
+    said = compact(f"{dots}2 failed, 493 passed in 3 s\nbye", 100)
+    assert said.startswith("tests/test_0.py ..... tests/test_1.py")
+    assert said.endswith("\n2 failed, 493 passed in 3 s")
+    assert len(said) <= 100
+
+
 def test_the_policy_or_the_tool_names_the_compactor() -> None:
     """Of several that match, the one that is named speaks: by the policy first, then by the tool."""
     assert "40 rows" in compact(ROWS, 300)

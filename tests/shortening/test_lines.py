@@ -143,6 +143,10 @@ def test_rare_names_come_first_and_count_once() -> None:
         "port.exceptions.BerthTaken: wait",
         "berth 7: No such file or directory",
         "3 issues are left",
+        "npm: peer conflict at react",
+        "CRITICAL the crane can't turn",
+        "3 examples, 2 failures",
+        "ledger is closed (BerthError)",
     ],
 )
 def test_how_something_ended_comes_first(told: str) -> None:
@@ -152,6 +156,15 @@ def test_how_something_ended_comes_first(told: str) -> None:
     vocabulary = known("\n".join(lines[:3]))
     assert choose_lines(lines, 62, vocabulary, outcome=True) == [lines[0], told]
     assert told not in choose_lines(["retry_once on the part_a error", *lines[:3]], 62, vocabulary)
+
+
+@pytest.mark.parametrize(
+    "told", ["0 errors", "Failures: 0", "web3 : ok=12 failed=0", '{"errors": 0}', "error=0, 0 failed"]
+)
+def test_no_errors_are_no_trouble(told: str) -> None:
+    """A summary that counts none is found a thousand times in the log of a build that failed."""
+    assert not reports_trouble(told)
+    assert reports_trouble(told.replace("0", "10"))
 
 
 def test_only_the_last_lines_that_report_trouble_come_first() -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from repertory._cutting import LOOKED_AT, clip, first_chars, kind_of_text
-from repertory.shortening.lines import MAX_READ, readable_part, trouble_lines
+from repertory.shortening.lines import MAX_READ, last_verdict, readable_part, source_lines, trouble_lines
 
 _SNIPPET = 200  # at most, in characters: a search result's snippet, and a schema's description of a field
 _FIELDS_PER_ENTITY = 5  # of each of several schemas; a single schema shows all that fit
@@ -118,8 +118,10 @@ def _readable_view(text: str) -> tuple[str, Any, str]:
 
 
 def first_words(text: str, length: int) -> str:
-    """Describe a text of no known kind by its first words, in half of the room."""
-    return first_chars(" ".join(text[: 4 * length].split()), length // 2)
+    """Describe a text of no known kind by its first words, in half of the room, and how it ended, in the other half."""
+    words = first_chars(" ".join(text[: 4 * length].split()), length // 2)
+    ending = clip(last_verdict(source_lines(text)), length // 2 - 1)
+    return words if ending in words else first_chars(f"{words}\n{ending}", length)
 
 
 def _ignore_failure(name: str, error: Exception) -> None:

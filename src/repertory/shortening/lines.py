@@ -53,15 +53,17 @@ _VERDICTS = 3  # lines that are chosen first; of more, those with rare names are
 _PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
-    r"\b(?:errors?|fail(?:ed|ure|s)?|exceptions?|traceback|panic(?:ked)?|denied|refused|timed out|aborted"
-    r"|not found|no such|undefined|cannot|could not|unable to|invalid|fatal)\b"
-    r"|[a-z](?:error|exception)(?::|$)",  # a class of exceptions, and its message
+    r"(?<!\b0 )\b(?:errors?|fail(?:ed|ing|ures?|s)?|exceptions?|traceback|panic(?:ked)?|denied|refused|rejected"
+    r"|conflict|timed out|aborted|not found|no such|undefined|can(?:not|'t)|could(?: not|n't)|unable to|invalid"
+    r"|fatal|critical|severe)\b(?![\"']? ?[:=] ?0\b)"  # no errors are no trouble
+    r"|[a-z](?:error|exception)(?:[:)]|$)",  # a class of exceptions, before its message or after it
     re.I,
 )
 # Every match of the pattern has one of these in it.
 _TROUBLE_WORDS = (
-    *("error", "fail", "exception", "traceback", "panic", "denied", "refused", "timed out", "aborted"),
-    *("not found", "no such", "undefined", "cannot", "could not", "unable to", "invalid", "fatal"),
+    *("error", "fail", "exception", "traceback", "panic", "denied", "refused", "rejected", "conflict"),
+    *("timed out", "aborted", "not found", "no such", "undefined", "cannot", "can't", "could not", "couldn't"),
+    *("unable to", "invalid", "fatal", "critical", "severe"),
 )
 _VERDICT_WORDS = (" passed", " warning", " issue", " test", " matches", " rows", "exit code ", "status ")
 
