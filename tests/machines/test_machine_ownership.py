@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -246,6 +248,34 @@ def test_renewals_that_fail_are_in_the_log(
     with caplog.at_level("INFO", "repertory"):
         run_async(main)
     assert caplog.text.count("lease.not.renewed") == caplog.text.count("lease.renewed") == 1
+
+
+def test_a_lease_is_renewed_though_the_server_has_too_few_connections(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """The readers of its own process would keep all of them, and no effect may begin while the lease is overdue."""
+    uri = postgres.new_journal()
+    with postgres.connect(uri) as connection:
+        connection.execute("DROP ROLE IF EXISTS crowded")
+        connection.execute("CREATE ROLE crowded LOGIN IN ROLE pg_write_all_data, pg_read_all_data CONNECTION LIMIT 4")
+
+    async def main() -> None:
+        async with machine(uri.replace("postgres@", "crowded@"), lease=3.0) as (journal, machines):
+            assert isinstance(journal, PostgresJournal)
+            with anyio.fail_after(PATIENCE):
+                with postgres.connect(uri) as connection:
+                    connection.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'crowded'"
+                    )
+                together = threading.Barrier(4, timeout=PATIENCE)
+                async with anyio.create_task_group() as group:
+                    for _ in range(4):
+                        group.start_soon(journal.use, "read", lambda _: together.wait())
+                lost = time.monotonic()
+                while machines.lease.renewed < lost:
+                    await anyio.sleep(0.01)
+
+    run_async(main)
 
 
 def test_a_connection_that_is_lost_while_a_machine_begins_is_opened_again(

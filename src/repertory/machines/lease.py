@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -42,14 +43,19 @@ class Lease:
         machine_id: The machine.
         seconds: How long the lease lasts after each renewal.
         sent: ``time.monotonic()`` just before the lease was taken.
+        make_room: Called before it connects again, as the server may have no connection left: closes others of this
+            process that are idle.
 
     Attributes:
         renewed: When the last successful renewal was sent, by ``time.monotonic()``.
         steady_since: Since when it was never overdue, by ``time.monotonic()``.
     """
 
-    def __init__(self, address: PostgresAddress, machine_id: str, seconds: float, sent: float) -> None:
+    def __init__(
+        self, address: PostgresAddress, machine_id: str, seconds: float, sent: float, make_room: Callable[[], None]
+    ) -> None:
         self._address = address
+        self._make_room = make_room
         self._machine_id = machine_id
         self.seconds = seconds
         self.renewed = sent
@@ -97,12 +103,16 @@ class Lease:
 
     def _run(self) -> None:
         connection: Connection | None = None
-        pause = self.seconds / RENEWALS
+        pause = 0.0  # connect before the readers do, as the server may have too few connections for all
         while not self._ending.wait(pause):
             pause = self.seconds / RENEWALS
             try:
                 if connection is None:
+                    if self._overdue:
+                        self._make_room()
                     connection = self._connect()
+                    if not self._overdue:
+                        continue  # it was only taken a moment ago
                 if not self._renew(connection):
                     self._lost = (
                         f"machine {self._machine_id} was not heard of for {self.seconds:g} s, and another one has "

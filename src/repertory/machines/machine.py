@@ -410,7 +410,7 @@ async def open_machines(
 
     channel = await journal.use("take part in", register)
     await anyio.to_thread.run_sync(writer.hold_at_most, _HELD * lease)
-    kept = Lease(journal.address, writer.id, lease, sent)
+    kept = Lease(journal.address, writer.id, lease, sent, journal.drop_idle)
     writer.guard = Guard(writer.id, channel)
     machines = Machines(journal, kept, machine_id=writer.id, name=name, channel=channel)
     listener = Listener(journal.address, channel, machines.hear)

@@ -107,6 +107,10 @@ class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
         """Do other work over a connection to its database, in a thread; see ``PostgresReader.use``."""
         return await self._reader.use(doing, work)
 
+    def drop_idle(self) -> None:
+        """Close the reading connections that nobody uses; from any thread."""
+        self._reader.drop_idle()
+
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         def fetch(connection: Connection) -> T:
             found = connection.execute(translate(sql), [*map(to_column, values)])
@@ -205,7 +209,7 @@ class PostgresReader:
                     raise explain(error, self._address, doing) from None
             except UNREADABLE as error:
                 raise JournalDamaged(f"cannot {doing} {self._address}: {error}") from error
-            self._drop_idle()  # the idle connections were lost with it
+            self.drop_idle()  # the idle connections were lost with it
             time.sleep(_RETRY)
 
     def _borrow(self) -> Connection:
@@ -230,7 +234,8 @@ class PostgresReader:
                 connection.close()
             self._changed.notify_all()
 
-    def _drop_idle(self) -> None:
+    def drop_idle(self) -> None:
+        """Close the connections that nobody uses."""
         with self._changed:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -251,4 +256,4 @@ class PostgresReader:
                     # Not cancel(), which holds up all threads of the process for as long as the server says nothing.
                     connection.cancel_safe(timeout=_CANCEL_PATIENCE)
                 self._changed.wait_for(lambda: not self._lent, timeout=_READONLY_PATIENCE)
-        self._drop_idle()
+        self.drop_idle()
