@@ -64,16 +64,6 @@ def runs_database(db: str | None) -> Database:
     return named_database(db) or made_data_dir() / RUNS
 
 
-def company_served() -> tuple[Database, Place] | None:
-    """The database of the company in the current folder, and the address of its service; None if none runs."""
-    from repertory.service.places import service_of
-
-    file = Path(COMPANY)
-    database = company_database(file)
-    place = None if database is None else service_of(database)
-    return None if database is None or place is None else (database, place)
-
-
 def company_database(file: Path) -> Database | None:
     """The database of a company: the file that its running service names, else what the company file says; None if
     that is invalid, or if the libraries of a service are missing.
@@ -93,22 +83,26 @@ def company_database(file: Path) -> Database | None:
         return None
 
 
-def database_to_use(db: str | None) -> Database:
-    """The database that a command is for: the named one, else that of the company in the current folder, else that of
-    the service at the default socket, else ``runs.db`` in the data folder. It may not exist yet.
+def locate(db: str | None) -> tuple[Database, Place | None]:
+    """The database that a command is for, which may not exist yet, and the address of its service, if one runs.
+
+    That is the named one, else that of the company in the current folder, if it is up, else that of the service at the
+    default socket, else ``runs.db`` in the data folder.
     """
-    from repertory.service.places import file_served
+    from repertory.service.places import file_served, service_of, usual_service
 
     named = named_database(db)
     if named is not None:
-        return named
-    here = company_served()
-    return (None if here is None else here[0]) or file_served() or data_dir() / RUNS
+        return named, service_of(named)
+    company, runs = company_database(Path(COMPANY)), data_dir() / RUNS
+    if company is not None and (place := service_of(company)) is not None:
+        return company, place
+    return file_served() or runs, usual_service() or service_of(runs)
 
 
 def database_to_read(db: str | None) -> Database:
-    """The same. Raises ``NothingThere`` if it does not exist."""
-    path = database_to_use(db)
+    """The database that a command is for. Raises ``NothingThere`` if it does not exist."""
+    path, _ = locate(db)
     if isinstance(path, Path) and not os.path.exists(path):  # also for names that no file can have
         raise NothingThere(f"no database at {path}; repertory demo{db_option(named_database(db))} creates it")
     return path
@@ -193,22 +187,14 @@ def _find_id(ids: Iterable[str], part: str) -> str | None:
 
 
 def find_service(at: At) -> Place | None:
-    """The address of the service that a command is for: the named one, else the one that owns the named database,
-    else that of the company in the current folder, else one of this user's. None if there is none.
-    """
-    from repertory.service.places import Place, service_of, usual_service
+    """The address of the service that a command is for: the named one, else see ``locate``. None if there is none."""
+    from repertory.service.places import Place
 
-    if at.is_service_named:
-        if at.socket is not None and at.port is not None:
-            raise ConfigurationError("give either --socket or --port, not both")
-        return Place(socket=None if at.socket is None else os.path.abspath(at.socket), port=at.port)
-    named = named_database(at.db)
-    if named is not None:
-        return service_of(named)
-    here = company_served()
-    if here is not None:
-        return here[1]
-    return usual_service() or service_of(data_dir() / RUNS)
+    if not at.is_service_named:
+        return locate(at.db)[1]
+    if at.socket is not None and at.port is not None:
+        raise ConfigurationError("give either --socket or --port, not both")
+    return Place(socket=None if at.socket is None else os.path.abspath(at.socket), port=at.port)
 
 
 @asynccontextmanager

@@ -141,4 +141,4 @@ def _print_closing(screen: Console, *, fields: Json, where: str) -> None:
         screen.print(Text(output.clean(broken_citation(citation)), style="red"))
     screen.print(Text("Look at what happened:", style="bold"))
     run_id = fields["run_id"]
-    suggest(screen, dict.fromkeys(f"{words}{where}" for words in ("ps -a", *(f"{name} {run_id}" for name in _LOOK))))
+    suggest(screen, [f"{words}{where}" for words in ("ps -a", *(f"{name} {run_id}" for name in _LOOK))])

@@ -25,7 +25,7 @@ from repertory.cli.databases import (
     Database,
     company_database,
     data_dir,
-    database_to_use,
+    locate,
     named_database,
 )
 from repertory.cli.findings import check_company, check_postgres
@@ -74,7 +74,7 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
     from repertory.runs import open_model
 
     database = None if company is None else company_database(company)
-    database = named_database(db) or database or database_to_use(None)
+    database = named_database(db) or database or locate(None)[0]
     checks = [
         *_installed(),
         *(check_postgres(database) if isinstance(database, PostgresAddress) else [sqlite_check()]),

@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,8 +20,8 @@ from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import (
-    database_to_use,
     db_option,
+    locate,
     named_database,
     open_source,
 )
@@ -43,7 +44,6 @@ COLOURS = {
     "stopped": "yellow",
     "interrupted": "magenta",
 }
-_LISTED = 3  # how many unfinished runs are named
 _BEGIN = ("demo", 'run "TASK" --root DIR', "up company.toml")
 _LOOK = ("ps -a", "stats --tree", "inspect")
 _SERVED = ("start AGENT TASK", "attach", "top")
@@ -61,20 +61,25 @@ async def ps(
     Tokens are summed over all prompts. A run that no process works on any more is shown as interrupted; resume it to
     continue.
     """
-    named, limit = named_database(at.db) is not None, sys.maxsize if everything else MAX_TREES
     try:
-        async with open_source(at) as source:
-            database, place, found = source.database, source.place, await source.list_runs(limit)
+        return await _list(at, everything=everything)
     except output.NothingThere:
-        if named:
+        if named_database(at.db) is not None:
             raise
         return Answer({"database": None, "service": None, "runs": [], "more": 0}, lambda _: welcome())
+
+
+async def _list(at: At, *, everything: bool) -> Answer:
+    async with open_source(at) as source:
+        database, place = source.database, source.place
+        found = await source.list_runs(sys.maxsize if everything else MAX_TREES)
     shown = found.runs if everything else unfinished_trees(found.runs)
+    where = db_option(None if named_database(at.db) is None else database)
 
     def show(screen: Console) -> None:
         if shown:
             output.show(screen, runs_table(shown))
-        hint = _hint(found, shown, place, db_option(database if named else None), everything=everything)
+        hint = _hint(found, shown, place, where, everything=everything)
         if hint:
             output.write(f"\n{hint}" if shown else hint)
 
@@ -192,38 +197,21 @@ def in_tree(
 
 
 def welcome() -> None:
-    """Show what there is, and suggest commands. Nothing is written, and a missing database is no error."""
-
-    async def read() -> tuple[str, Place | None, RunList]:
-        async with open_source(At()) as source:
-            return source.database, source.place, await source.list_runs()
-
+    """Show which model answers, what ``ps`` shows, and what to type next; a missing database is no error."""
     screen = output.console()
-    output.show(screen, Text(f"repertory {__version__}", style="bold"), Text(_model_in_use()))
-    resuming: dict[str, str | None] = {}
+    output.show(screen, Text(f"repertory {__version__}", style="bold"), Text(_model_in_use()), "")
     commands: tuple[str, ...] = ()
     try:
-        database, place, found = anyio.run(read)
+        listed = anyio.run(partial(_list, At(), everything=False))
+        commands = (*_LOOK, *_BEGIN) if listed.fields["service"] is None else (*_SERVED, *_LOOK)
+        listed.show(screen)
     except output.NothingThere:
-        facts, commands = f"No runs yet in {database_to_use(None)}. Start with:", _BEGIN
+        output.write(f"No runs yet in {locate(None)[0]}. Start with:")
+        commands = _BEGIN
     except RepertoryError as error:
-        facts = f"The database cannot be read: {error}"
-    else:
-        roots = [run for run in found.runs if run.parent_id is None]
-        left = [run for run in roots if run.resumable]
-        going = sum(run.state != "done" for run in roots) - len(left)
-        served = "" if place is None else f"A service listens at {place}. "
-        counts = f"{output.count(len(roots) + found.more, 'run')}, {going} in progress, {len(left)} not finished"
-        facts, commands = f"{served}{database}: {counts}.", (*_LOOK, *_BEGIN)
-        if place is not None:
-            commands = (*_SERVED, *_LOOK)
-        elif going:
-            commands = ("ps", *_LOOK[1:])
-        elif left:
-            facts, commands = f"{facts} Continue with:", _LOOK
-            resuming = {f"resume {run.id}": output.one_line(run.task, 40) for run in left[: -_LISTED - 1 : -1]}
-    output.show(screen, Text(output.one_line(facts)), "")
-    suggest(screen, {**resuming, **dict.fromkeys(commands), "doctor": None, "--help": "All commands."})
+        output.write(f"The database cannot be read: {output.one_line(error)}")
+    output.write("")
+    suggest(screen, (*commands, "doctor", "--help"))
 
 
 def _model_in_use() -> str:
@@ -240,12 +228,13 @@ def _model_in_use() -> str:
     return output.one_line(f"Model: {model.name}, whose calls may cost money; --model offline costs nothing.")
 
 
-def suggest(screen: Console, commands: Mapping[str, str | None]) -> None:
-    """List commands to type, each with what it shows; None stands for the first sentence of its help."""
+def suggest(screen: Console, commands: Sequence[str]) -> None:
+    """List commands to type, each with the first sentence of its help."""
     widest = max(map(len, commands))
-    for words, what in commands.items():
+    for words in commands:
+        what = "All commands." if words == "--help" else COMMANDS[words.split()[0]][1]
         line = output.clean(f"  {_program()} {words:<{widest}}")
-        screen.print(Text.assemble(line, (f"   {what or COMMANDS[words.split()[0]][1]}", "dim")), soft_wrap=True)
+        screen.print(Text.assemble(line, (f"   {what}", "dim")), soft_wrap=True)
 
 
 def _program() -> str:
