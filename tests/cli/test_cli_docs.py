@@ -37,6 +37,14 @@ def test_the_reference_is_what_the_help_texts_say() -> None:
     assert PAGE.partition(MARK)[2] == reference()
 
 
+def test_every_command_that_writes_json_says_what() -> None:
+    """In the list of fields; see the next test for whether that is true."""
+    with_json = re.findall(r"^## repertory (.+)\n(?:(?!^## )(?:.|\n))*?^\| `--json`", PAGE, re.MULTILINE)
+    assert len(with_json) > 25
+    for command in with_json:
+        documented(command)
+
+
 @pytest.mark.parametrize(
     "command", ["ps -a", "inspect", "ledger", "content ls", "content show", "doctor", "stress", "torture"]
 )

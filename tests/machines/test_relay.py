@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -395,6 +396,8 @@ def test_a_machine_drains_when_somebody_asks_it_to(postgres: PostgresServer, run
             listed = await anyio.to_thread.run_sync(_cli, "machines", "--db", uri)
             assert "leaving" in listed
             assert "up" in listed
+            (machine,) = json.loads(await anyio.to_thread.run_sync(_cli, "machines", "--db", uri, "--json"))["machines"]
+            assert (machine["name"], machine["runs"], machine["draining"]) == ("leaving", 1, False)
             refused = await anyio.to_thread.run_sync(_cli, "drain", "x", "--db", uri)
             assert "no machine that is alive is called 'x'" in refused
             await anyio.to_thread.run_sync(_cli, "drain", "leaving", "--db", uri)

@@ -22,7 +22,8 @@ def machines(*, db: str | None = DATABASE) -> Answer:
     """List the machines that share a database, and their runs."""
     from repertory.machines.operating import list_machines
 
-    found = list_machines(_shared(db))
+    database = _shared(db)
+    found = list_machines(database)
 
     def show(screen: Console) -> None:
         if not found:
@@ -30,7 +31,7 @@ def machines(*, db: str | None = DATABASE) -> Answer:
         headers = ("NAME", "STATE", "LABELS", ">RUNS", "LEASE LEFT", "VERSION", "ID")
         output.print_table(screen, headers, list(map(_row, found)))
 
-    return Answer(found, show)
+    return Answer({"database": str(database), "machines": found}, show)
 
 
 def drain(
