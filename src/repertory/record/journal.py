@@ -57,12 +57,11 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
 
     # --- defined by each engine ---------------------------------------------------------------------------
 
+    _insert: Callable[[Batch], Ticket]
+    """Queues a batch."""
+
     async def aclose(self) -> None:
         """Write what is queued, then close. Safe to call twice."""
-        raise NotImplementedError
-
-    def _insert(self, batch: Batch) -> Ticket:
-        """Queue a batch."""
         raise NotImplementedError
 
     # --- writing ------------------------------------------------------------------------------------------
@@ -94,7 +93,7 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
             JournalClosed: After ``aclose``.
             JournalWriteFailed: An earlier batch could not be written.
         """
-        records = tuple(self.redact(records))
+        records = tuple(records if self._redactor is None else self._redactor(records))
         callbacks: list[Callable[[], object]] = []
         for observer in self._observers if records else ():
             callbacks.append(partial(observer, records))

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin, g
 import msgspec
 
 from repertory._choices import show
+from repertory._frozen import FrozenDict
 from repertory.errors import JournalDamaged, RecordRefused
 from repertory.llm.messages import Block, Json, decode_block, encode_block
 from repertory.llm.model import Usage
@@ -54,6 +55,8 @@ _SHORT: Final = 1_000_000
 _IDS: Final = frozenset({"run_id", "parent_id", "scope_id", "owner", "item_id"})
 _NOT_IN_IDS: Final = re.compile("[\0\x1a\ud800-\udfff]")  # which some engine reads as something else, or must escape
 
+
+_EMPTY: Final[dict[type[Any], str]] = {FrozenDict: "{}", tuple: "[]"}  # as most fields with JSON are
 
 # --- values -----------------------------------------------------------------------------------------------
 
@@ -289,8 +292,11 @@ class Table:
                     f"{self.columns[index]} must be without NUL, U+001A and half characters, got {show(value)}"
                 )
         for index, encode, _ in self._codecs:
-            if values[index] is not None or index not in self._optional:
-                values[index] = encode(values[index])
+            value = values[index]
+            if not value and value.__class__ in _EMPTY:
+                values[index] = _EMPTY[value.__class__]
+            elif value is not None or index not in self._optional:
+                values[index] = encode(value)
         long = 0
         for index, (value, kind) in enumerate(zip(values, self.kinds, strict=True)):
             # The common case is handled here first, because this loop runs for every column of every record.

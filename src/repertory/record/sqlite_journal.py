@@ -163,6 +163,7 @@ class OwnedJournal(Journal, Generic[R, W]):
         self._reader = reader
         self._writer = writer
         self._close_timeout = close_timeout
+        self._insert = self._refuse if writer is None else writer.submit
 
     @property
     def writer(self) -> W:
@@ -170,6 +171,9 @@ class OwnedJournal(Journal, Generic[R, W]):
         if self._writer is None:
             raise JournalReadOnly(f"{self._place} was opened with readonly=True; open it without to write")
         return self._writer
+
+    def _refuse(self, batch: Batch) -> Ticket:
+        return self.writer.submit(batch)
 
     def _close(self) -> None:
         """Close the reader, so that nobody is reading when the writer empties a file's log, and then the writer."""
@@ -189,9 +193,6 @@ class OwnedJournal(Journal, Generic[R, W]):
         """
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._close)
-
-    def _insert(self, batch: Batch) -> Ticket:
-        return (self._writer or self.writer).submit(batch)  # without a call of the property for every write
 
     async def _settle(self) -> None:
         if self._writer is not None:

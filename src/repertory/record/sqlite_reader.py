@@ -151,5 +151,5 @@ def _run_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) 
 def _copy_result(answer: Answer[T], done: Future[T]) -> None:
     failed = done.exception()
     if failed is None:
-        answer.set_result(done.result())
+        answer.value = done.result()
     wake_all(answer.finish(None if failed is None else lambda: failed))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.rows import NEWEST, TABLES, Value, encode_json
-from repertory.record.sqlite_file import OpenedFile, explain, is_busy, is_disk_error
+from repertory.record.sqlite_file import explain, is_busy, is_disk_error
 from repertory.record.waiting import Answer, Failure, Ticket, wake_all
 from repertory.record.writing import Batch, Writer
 
@@ -92,14 +94,51 @@ class Inserter:
         return statements, number
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Job(Answer[T]):
     """Other work for the writer's connection, in its own transaction."""
 
-    __slots__ = ("work",)
+    work: Callable[[sqlite3.Connection], T]
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
-        super().__init__()
-        self.work = work
+
+class OpenedFile:
+    """Remembers which file, log and lock the owner has, to notice when something else is in their places.
+
+    Who deletes the lock, because it looks stale, lets another process own the file too.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Remember the files that are there now."""
+        self._names = path, f"{path}-wal", f"{path}.lock"
+        self._seen = self._look()
+
+    def _look(self) -> list[tuple[int, ...] | None]:
+        # os.stat opens nothing; see FileLock for why that matters.
+        found: list[tuple[int, ...] | None] = []
+        for name in self._names:
+            try:
+                status = os.stat(name)
+            except OSError:
+                found.append(None)
+            else:
+                # Only the log is ever empty.
+                found.append((status.st_dev, status.st_ino, status.st_size > 0 or name == self._names[1]))
+        return found
+
+    def check(self) -> None:
+        """Check that they are still there.
+
+        Raises:
+            JournalWriteFailed: One was deleted, moved, replaced or emptied. What was written since may be in a file
+                without a name, or beside what another owner writes.
+        """
+        now = self._look()
+        if now != self._seen:
+            (name, *_) = (name for name, was, found in zip(self._names, self._seen, now, strict=True) if was != found)
+            raise JournalWriteFailed(
+                f"{name} was deleted, moved, replaced or emptied while the journal was open; leave the files of a "
+                "journal alone while a process owns it, and start again"
+            )
 
 
 class SqliteWriter(Writer):
@@ -152,8 +191,9 @@ class SqliteWriter(Writer):
         if self._failure is None:
             try:
                 self._execute_with_retry("BEGIN IMMEDIATE")
-                job.set_result(job.work(self._connection))
-                self._commit()
+                job.value = job.work(self._connection)
+                self._connection.execute("COMMIT")
+                self._committed()
             except BaseException as error:  # noqa: BLE001 - a job's own error goes to its caller; the journal continues
                 mistake = error
                 if isinstance(error, JournalWriteFailed) or is_disk_error(error):
@@ -164,21 +204,15 @@ class SqliteWriter(Writer):
 
     def _write(self, group: Sequence[Batch]) -> None:
         statements, sequence = self._inserter.statements(group)
+        # A single statement is its own transaction. That saves two calls into SQLite, and so four times that this
+        # thread releases the GIL and must win it back from a busy event loop.
         if len(statements) > 1:
-            self._execute_with_retry("BEGIN IMMEDIATE")
-            for sql, values in statements:
-                self._connection.execute(sql, values)
-            self._commit()
-        elif statements:
-            # A single statement is its own transaction. That saves two calls into SQLite, and so four times that this
-            # thread releases the GIL and must win it back from a busy event loop.
-            self._execute_with_retry(*statements[0])
+            statements = [("BEGIN IMMEDIATE", ()), *statements, ("COMMIT", ())]
+        for number, (sql, values) in enumerate(statements):
+            (self._connection.execute if number else self._execute_with_retry)(sql, values)
+        if statements:
             self._committed()
         self._inserter.sequence = sequence
-
-    def _commit(self) -> None:
-        self._connection.execute("COMMIT")
-        self._committed()
 
     def _execute_with_retry(self, sql: str, values: Sequence[Value] = ()) -> None:
         """Execute SQL that needs SQLite's write lock, and wait as long as another program holds it."""

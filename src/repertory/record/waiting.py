@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
@@ -68,6 +69,7 @@ def wake_all(waiters: Iterable[Waiter]) -> None:
         group[0].post(_wake_each, group)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ticket:
     """Lets tasks of any loop, and plain threads, wait for another thread's work, such as writing a batch to the disk.
 
@@ -75,13 +77,10 @@ class Ticket:
     ``done`` again after it has enlisted: one of the two always sees the other.
     """
 
-    __slots__ = ("_tasks", "_threads", "done", "failure")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.failure: Failure | None = None
-        self._tasks: list[Waiter] = []
-        self._threads: list[threading.Event] = []
+    done: bool = field(default=False, init=False)
+    failure: Failure | None = field(default=None, init=False)
+    _tasks: list[Waiter] = field(default_factory=list[Waiter], init=False)
+    _threads: list[threading.Event] = field(default_factory=list[threading.Event], init=False)
 
     def finish(self, failure: Failure | None = None) -> list[Waiter]:
         """Mark it as done and wake waiting threads.
@@ -133,20 +132,13 @@ class Ticket:
             raise self.failure()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Answer(Ticket, Generic[T]):
-    """A ticket with the result of the work."""
+    """A ticket with the result of the work, which is set before ``finish`` wakes the waiters."""
 
-    __slots__ = ("_values",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._values: list[T] = []
-
-    def set_result(self, value: T) -> None:
-        """Set the result; ``finish`` then wakes the waiters."""
-        self._values.append(value)
+    value: T = field(init=False)
 
     async def result(self) -> T:
         """Wait until it is done and return the result; raises as ``wait``."""
         await self.wait()
-        return self._values[0]
+        return self.value

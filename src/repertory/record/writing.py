@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ GROUP: Final = 512  # records that one commit gathers; a larger batch gets its o
 _END: Final = Ticket()  # the last element of the queue
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch(Ticket):
     """Records that are written together or not at all.
 
@@ -32,20 +34,10 @@ class Batch(Ticket):
         emptied: The numbers of the contents whose bodies it deletes.
     """
 
-    __slots__ = ("after", "callbacks", "emptied", "rows")
-
-    def __init__(
-        self,
-        rows: Sequence[EncodedRecord],
-        callbacks: Sequence[Callable[[], object]] = (),
-        after: Ticket | None = None,
-        emptied: Sequence[int] = (),
-    ) -> None:
-        super().__init__()
-        self.rows = rows
-        self.callbacks = callbacks
-        self.after = after
-        self.emptied = emptied
+    rows: Sequence[EncodedRecord]
+    callbacks: Sequence[Callable[[], object]] = ()
+    after: Ticket | None = None
+    emptied: Sequence[int] = ()
 
     def refuse(self, fact: object) -> None:
         """Make every waiter raise the error that only this batch was not written, and why."""
