@@ -59,7 +59,7 @@ for _run in RUNS:
             "read_model_calls",
             "read_summaries",
             "read_contents",
-            "read_payloads",
+            "read_payload",
             "read_events",
         )
     }

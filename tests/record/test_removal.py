@@ -42,7 +42,7 @@ async def found(journal: Journal, run_id: str) -> list[Any]:
     """What is there of a tree, by everything that finds it."""
     layers = [(f"s-{run_id}", 10**9)]
     return [
-        await journal.read_tree(run_id),
+        [row.started.run_id for row in await journal.read_runs(below=run_id)],
         await journal.read_entries(f"{run_id}.a"),
         await journal.search_entries(run_id, "honey", limit=5),
         await journal.read_content(f"c-{run_id}"),

@@ -168,8 +168,8 @@ async def was_decided(journal: Journal, run_id: str, call_id: str, *, allowed: b
         RunError: It was decided otherwise.
     """
     known = list[ApprovalDecided]()  # several, if the server's ids differ only within a run
-    for owner in await journal.read_tree(run_id):
-        for _, record in await journal.read_events(owner, types=[ApprovalDecided.__name__]):
+    for row in await journal.read_runs(below=run_id):
+        for _, record in await journal.read_events(row.started.run_id, types=[ApprovalDecided.__name__]):
             event = from_record(record)
             if isinstance(event, ApprovalDecided) and event.call_id == call_id:
                 known.append(event)

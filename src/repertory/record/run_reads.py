@@ -64,8 +64,10 @@ def _figures(rows: Rows) -> dict[str, RunStatistics]:
 class RunReads(Reads):
     """The part of a journal that reads runs."""
 
-    async def read_records(self, kind: type[R], run_id: str) -> list[tuple[int, R]]:
-        """All records of one kind that belong to a run, with their numbers, in order."""
+    async def read_records(self, kind: type[R], run_id: str, *, below: bool = False) -> list[tuple[int, R]]:
+        """All records of one kind of a run, with ``below`` also of the runs below it; with their numbers, in order."""
+        if below:
+            return await self._read(kind, f"WHERE {OF_TREE} ORDER BY t.seq", run_id, run_id, run_id)
         return await self._read(kind, OF_RUN, run_id)
 
     async def _pairs(
@@ -160,10 +162,6 @@ class RunReads(Reads):
         # In the order of their index, which is then all that is read.
         return await self._ids("runs", "SELECT run_id FROM runs WHERE instr(run_id, ?) > 0 ORDER BY run_id", part)
 
-    async def read_tree(self, run_id: str) -> list[str]:
-        """The ids of a run and of all runs below it, in the order in which they were started."""
-        return await self._ids("runs", f"SELECT run_id FROM runs WHERE {OF_TREE} ORDER BY seq", run_id, run_id, run_id)
-
     async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
         """The ledger from position ``start`` up to, not including, ``stop``."""
         bound, values = ("", ()) if stop is None else ("AND t.position < ?", (stop,))
@@ -213,12 +211,13 @@ class RunReads(Reads):
         rest = "WHERE t.run_id = ? AND t.iteration >= ? ORDER BY t.seq"
         return await self._records(ToolIntended, rest, run_id, iteration)
 
-    async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
-        """The outcomes of all tool calls of the run, in order, including calls that never began and have no intent."""
-        return await self._of_run(ToolFinished, run_id)
+    async def read_outcomes(self, run_id: str, calls: Iterable[str] | None = None) -> list[ToolFinished]:
+        """The outcomes of the run's tool calls, or of those with some ids, in order.
 
-    async def read_outcomes_of(self, run_id: str, calls: Iterable[str]) -> list[ToolFinished]:
-        """The outcomes of some tool calls of the run, by their ids, in order."""
+        Calls that never began, and so have no intent, are among them.
+        """
+        if calls is None:
+            return await self._of_run(ToolFinished, run_id)
         rest = "WHERE t.run_id = ? AND t.call_id IN (SELECT value FROM json_each(?)) ORDER BY t.seq"
         return await self._records(ToolFinished, rest, run_id, json_list(calls))
 
@@ -394,10 +393,6 @@ class RunReads(Reads):
     async def payload_version(self, run_id: str) -> int:
         """The number of the newest version of a run's payload; 0 if it has no payload."""
         return await self._number("payloads", "SELECT max(version) FROM payloads WHERE run_id = ?", run_id)
-
-    async def read_payloads(self, root: str) -> list[PayloadChanged]:
-        """All versions of the payloads of a run and the runs below it, in the order in which they were written."""
-        return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)
 
     async def read_events(
         self,

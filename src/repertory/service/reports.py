@@ -46,7 +46,7 @@ async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: in
     run_id = row.started.run_id
     found = await journal.read_entries(run_id, start=start, stop=stop)
     calls = [entry.tool_call_id for entry in found if entry.tool_call_id is not None]
-    crashes = {ended.call_id: ended.error for ended in await journal.read_outcomes_of(run_id, calls) if ended.error}
+    crashes = {ended.call_id: ended.error for ended in await journal.read_outcomes(run_id, calls) if ended.error}
     entries = []
     for entry in found:
         fields = _fields(entry, (name for name in entry.__struct_fields__ if name != "content"))

@@ -287,11 +287,9 @@ def _stop(entries: Sequence[Entry], upto: int) -> int:
 async def _contents(journal: Journal, origin: str, end: int) -> list[tuple[int, Record]]:
     """The contents that a tree had stored by then, with their numbers; a copy is read under the same citation."""
     copies: dict[str, tuple[int, Record]] = {}
-    for owner in await journal.read_tree(origin):
-        for number, content in await journal.read_records(ContentStored, owner):
-            if number >= end:
-                continue
-            if owner != origin and not content.body and content.length:  # the body is in a sub-agent's ledger
-                content = await journal.read_content(content.content_id, root=owner) or content  # noqa: PLW2901
+    for number, content in await journal.read_records(ContentStored, origin, below=True):
+        if number < end:
+            if content.run_id != origin and not content.body and content.length:  # the body is in a sub-agent's ledger
+                content = await journal.read_content(content.content_id, root=content.run_id) or content  # noqa: PLW2901
             copies[content.content_id] = number, content
     return [*copies.values()]

@@ -94,7 +94,8 @@ class Retention:
         async with self.payloads, AsyncExitStack() as stack:
             histories: list[tuple[set[str] | None, Sequence[PayloadChanged]]] = []
             for root, content_ids in lost.items():
-                found = sorted(await self._journal.read_payloads(root), key=lambda record: record.run_id)
+                numbered = await self._journal.read_records(PayloadChanged, root, below=True)
+                found = sorted((record for _, record in numbered), key=lambda record: record.run_id)
                 histories += [(content_ids, [*own]) for _, own in groupby(found, key=lambda record: record.run_id)]
             runs = [self.known.get(own[0].run_id) for _, own in histories]
             for live in filter(None, runs):
