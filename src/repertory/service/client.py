@@ -297,7 +297,7 @@ class ServiceClient:
 
 
 def _part(name: str) -> str:
-    return quote(name, safe="")
+    return quote(name, safe="", errors="replace")  # what is no UTF-8, in an argument of a command, names nothing
 
 
 def _events_of(run_id: str | None) -> str:
