@@ -582,6 +582,35 @@ def test_schemas_that_the_messages_api_refuses_are_put_in_another_way(run_async:
     assert listing.input_schema["required"] == ["filter_id_"]
 
 
+@pytest.mark.parametrize(
+    ("servers", "denied", "arguments", "told"),
+    [
+        (1, "dotted.name", {}, "the supervisor forbids calls like this one"),
+        (2, "dotted.name", {}, "the supervisor forbids calls like this one"),
+        (2, "dotted_name", {}, "the supervisor forbids calls like this one"),
+        (1, "add", {"filter[id]": 1, "filter_id_": 2}, "invalid arguments: one is there under two names"),
+    ],
+)
+def test_a_rule_knows_a_tool_by_each_of_its_names_and_an_argument_has_one(
+    run_async: RunAsync, servers: int, denied: str, arguments: dict[str, int], told: str
+) -> None:
+    """Whoever writes a rule reads the server's names, and whoever allows a call must see what it is made with."""
+
+    async def main() -> str:
+        tools = [McpServer(f"s{number}", COMMAND, include=["dotted.name"]) for number in range(servers)]
+        tools.append(McpServer("liberal", [sys.executable, "-c", LIBERAL]))
+        called = "list" if arguments else "dotted_name" if servers == 1 else "s1_dotted_name"
+        model = ScriptedModel([call(called, **arguments), "done"])
+        async with rp.open_supervisor(model=model, approvals=rp.Approvals(deny=[denied])) as supervisor:
+            await (await supervisor.spawn(rp.Agent("clerk", tools=tools), "Go.")).wait_result()
+        (result,) = model.requests[1].messages[-1].content
+        assert isinstance(result, ToolResult)
+        assert result.is_error
+        return text_of(result.content)
+
+    assert told in run_async(main)
+
+
 LOUD = """
 import json, sys
 plain = {"type": "object"}

@@ -166,11 +166,10 @@ def _apply_rules(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tupl
     """What the rules say about a call, and whose rule it is."""
     layers = live.approvals
     said: list[tuple[Verdict, str]] = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
-    if tool.own_name:
-        # A rule for the tool's own name also applies if the tool was renamed because another one has that name. It can
-        # only make the verdict stricter. Judged as ``pure``, as ``unsafe`` was considered above, where a rule may allow
-        # the name that the model uses.
-        said.extend((layer.judge(tool.own_name, "pure", proposed), who) for who, layer in layers)
+    for name in tool.own_names:
+        # A rule for another name of the tool can only make the verdict stricter. Judged as ``pure``, as ``unsafe`` was
+        # considered above, where a rule may allow the name that the model uses.
+        said.extend((layer.judge(name, "pure", proposed), who) for who, layer in layers)
     verdict = strictest(each for each, _ in said)
     return verdict, next((who for each, who in said if each == verdict), "")
 

@@ -390,6 +390,7 @@ class _Connection:
                 deadline=self._server.deadline,
                 output_cap=DEFAULT_OUTPUT_CAP,
                 repeatable=effect == "pure",
+                own_names=() if name == tool.name else (tool.name,),
                 guidance=guidance,
             )
         return list(made.values())

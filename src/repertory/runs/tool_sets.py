@@ -111,5 +111,6 @@ def _without_clashes(taken: Sequence[str], offered: Sequence[tuple[ToolSet, Sequ
         if name in kept:
             log(logging.WARNING, "tool.dropped", tool=tool.name, reason=f"another tool is called {name}")
         else:
-            kept[name] = tool if name == tool.name else msgspec.structs.replace(tool, name=name, own_name=tool.name)
+            known_as = (*tool.own_names, tool.name)
+            kept[name] = tool if name == tool.name else msgspec.structs.replace(tool, name=name, own_names=known_as)
     return tuple(tool for tool in kept.values() if tool is not None)

@@ -33,6 +33,8 @@ def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
             raise ToolRetry(f"invalid arguments: expected an object. Expected {definition.signature}")
         mended = mend(arguments, definition.input_schema, definition.input_schema)
         given = {definition.foreign_names.get(name, name): value for name, value in mended.items()}
+        if len(given) < len(mended):  # whoever allows the call could not say which of the two counts
+            raise ToolRetry(f"invalid arguments: one is there under two names. Expected {definition.signature}")
         if definition.checker is not None and (misfit := find_misfit(given, definition.checker)):
             raise ToolRetry(f"invalid arguments: {misfit}. Expected {definition.signature}")
         return {definition.whole_parameter: given}

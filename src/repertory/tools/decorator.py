@@ -55,7 +55,8 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
         approval: Whether a person must approve each call before it is made: ``always``, ``never``, or a function that
             decides for one call.
         provider_type: The type under which a model's provider knows a tool with these arguments; see ``ToolSchema``.
-        own_name: Its name in its tool set, if ``name`` has the name of the set in front of it; otherwise "".
+        own_names: Other names that rules for approvals know it by: the one at its server, if that is none for a model,
+            and the one in its tool set, if ``name`` has the name of the set in front of it.
         guidance: What the model is told in the system text as long as it has this tool, once for all tools with the
             same guidance; "" for nothing.
     """
@@ -71,7 +72,7 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
     policy: ResultPolicy | None = None
     approval: Approval = "never"
     provider_type: str = ""
-    own_name: str = ""
+    own_names: tuple[str, ...] = ()
     guidance: str = ""
 
     @property
