@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -539,6 +540,7 @@ def test_a_decision_is_for_the_call_that_waits_though_an_earlier_one_had_its_id(
         (lambda call: call.arguments["amount"] > 100, None, False),  # the default is an argument, too
         (lambda call: call.context["strict"], 1, True),
         (lambda call: 1 / 0, 1, True),  # what cannot be judged is asked
+        (lambda call: sys.exit("as argparse does"), 1, True),
     ],
 )
 def test_a_tool_says_which_of_its_calls_are_to_be_allowed(

@@ -189,7 +189,7 @@ def _tool_asks(live: LiveRun, tool: Tool, use: ToolUse, proposed: Mapping[str, A
     )
     try:
         return bool(tool.approval(call))
-    except Exception as error:  # noqa: BLE001 - foreign code; a call that it could not judge needs an approval
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; a call that it could not judge needs an approval
         log(logging.WARNING, "approval.failed", run=live.run_id, tool=tool.name, exc_info=error)
         return True
 

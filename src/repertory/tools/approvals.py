@@ -122,7 +122,7 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
             for verdict in STRICTEST_FIRST:
                 if any(rule.fits(tool, arguments) for rule in self.rules(verdict)):
                     return verdict
-        except Exception:  # noqa: BLE001 - foreign code, such as a computed field of pydantic
+        except (Exception, SystemExit):  # noqa: BLE001 - foreign code, such as a computed field of pydantic
             return "ask"
         return "ask" if effect == "unsafe" and self.unsafe == "ask" else "allow"
 
