@@ -757,6 +757,20 @@ async def test_a_request_that_is_no_json_is_refused(value: Any) -> None:
     assert wire.times == []
 
 
+def test_a_short_key_is_no_secret_and_stays_in_errors(run_async: RunAsync) -> None:
+    """Local servers take any; without the letters of a key such as `x` nobody could read what they say."""
+
+    async def main() -> None:
+        refusal = Refuse(400, "invalid_request_error", "the text is too complex", {})
+        async with open_messages_server(answering(), api_key="x", faults=[refusal]) as server:
+            model = AnthropicModel(NAME, api_key="x", base_url=server.url)
+            with pytest.raises(ModelError, match="the text is too complex"):
+                await model.complete(request())
+            await model.aclose()
+
+    run_async(main)
+
+
 @pytest.mark.parametrize("header", ["X-Api-Key: a-gateways-key-0123", "authorization: Bearer a-gateways-key-0123"])
 def test_a_key_from_a_header_of_the_environment_is_not_shown(
     run_async: RunAsync, monkeypatch: pytest.MonkeyPatch, header: str

@@ -285,7 +285,8 @@ class AnthropicModel:
         headers = {name.lower(): text for name, text in client.default_headers.items() if isinstance(text, str)}
         betas = [*request.betas, *filter(None, map(str.strip, headers.get("anthropic-beta", "").split(",")))]
         keys = [client.api_key, client.auth_token, *map(headers.get, ("x-api-key", "authorization"))]
-        secrets = tuple(key.removeprefix("Bearer ") for key in keys if key and len(key) >= 8)
+        bare = (key.removeprefix("Bearer ") for key in keys if key)
+        secrets = tuple(key for key in bare if len(key) >= 8)  # what is shorter is also found in harmless text
         return _Call(client, Place(url, request.model, url != _API, secrets), body, needed_betas(body, betas))
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
