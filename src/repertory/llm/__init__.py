@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, text_of
+from repertory.llm.messages import Block, Message, Text, Thinking, ToolResult, ToolUse, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse, StreamEvent
 from repertory.llm.profiles import ModelProfile, Usage, profile_for, with_listed_prices, with_prices
 from repertory.llm.validation import validate
@@ -39,6 +39,7 @@ __all__ = [
     "RetryPolicy",
     "StreamEvent",
     "Text",
+    "Thinking",
     "ToolResult",
     "ToolUse",
     "Usage",
