@@ -21,9 +21,9 @@ import repertory as rp
 MENU = ["Monday: leek soup, 4.20 euros", "Tuesday: dal with rice, 4.80 euros"]
 
 @rp.tool(effect="pure")
-def search_menu(query: str) -> str:
+def search_menu(query: str, context: rp.ToolContext[list[str]]) -> str:
     """Search this week's menu for a word; one dish a line."""
-    return "\\n".join(dish for dish in MENU if query.lower() in dish.lower())
+    return "\\n".join(dish for dish in context.context if query.lower() in dish.lower())
 
 clerk = rp.Agent("clerk", instructions="Answer questions about the canteen.", tools=[search_menu])
 '''
@@ -31,10 +31,10 @@ clerk = rp.Agent("clerk", instructions="Answer questions about the canteen.", to
 
 @pytest.fixture
 def canteen(tmp_path: Path) -> McpServer:
-    """A server that offers one agent."""
+    """A server that offers one agent, whose tool needs the application's context."""
     (tmp_path / "canteen.py").write_text(AGENTS)
-    command = [sys.executable, "-m", "repertory", "mcp", "--agent", "canteen:clerk", "--db", "runs.db"]
-    return McpServer("canteen", command, cwd=tmp_path, trusted=True)
+    options = ["--agent", "canteen:clerk", "--context", "canteen:MENU", "--db", "runs.db"]
+    return McpServer("canteen", [sys.executable, "-m", "repertory", "mcp", *options], cwd=tmp_path, trusted=True)
 
 
 def test_an_agent_is_a_tool_that_gives_its_answer_and_tells_what_it_does(

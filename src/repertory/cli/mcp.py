@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from repertory.cli.commands import command
 from repertory.cli.databases import runs_database
-from repertory.cli.options import OWN_DATABASE, HowServed, Offered
+from repertory.cli.options import CONTEXT, OWN_DATABASE, HowServed, Offered
+from repertory.cli.running import find_object
 from repertory.errors import ConfigurationError
 
 
@@ -13,6 +14,7 @@ async def mcp(
     *,
     db: str | None = OWN_DATABASE,
     offered: Offered,
+    context: str | None = CONTEXT,
     how: HowServed,
 ) -> None:
     """Serve agents and their runs over MCP, to a client such as an editor.
@@ -32,8 +34,8 @@ async def mcp(
             "nothing to serve: name an agent with --agent module:name, or a folder with --root DIR"
         )
     # Before the database is opened: a mistake in these leaves none behind.
-    offers = Offers(offered.agent, root=offered.root, limits=how.limits)
+    handed, offers = find_object(context, "context"), Offers(offered.agent, root=offered.root, limits=how.limits)
     async with open_supervisor(
         runs_database(db), model=how.model, summaries=how.summaries, redact=offered.redact
     ) as supervisor:
-        await serve_over_stdio(run_tools(Control(supervisor, offers)), instructions=ABOUT)
+        await serve_over_stdio(run_tools(Control(supervisor, offers, context=handed)), instructions=ABOUT)
