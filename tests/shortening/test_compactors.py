@@ -62,11 +62,12 @@ CSV = "id,city,price\n1,Kiel,3\n2,Brest,4\n3,Genua,5\n"
         ("json", JSON, ["server.host: db-7.example", "server.ports: 2 items, first 5432", "none: 0 items"]),
         ("page", PAGE, ["page: Tide tables", "High at noon", "North", "https://sea.example/x"]),
         ("page", MARKDOWN + "\n## A bay\n" * 99, ["sections: Tide tables; North; South; A bay"]),
-        ("page", "".join(f"# Part {n}\n" for n in range(99)), ["sections: Part 0; Part 1; ", "…"]),
+        ("page", "".join(f"## Part {n}\n" for n in range(99)), ["sections: Part 0; Part 1; ", "…"]),
         ("page", "<p>no heading, no title</p>", ["page\nno heading, no title"]),
         ("page", BOOK, ["page: Tides & winds\n", " North sea High <noon>\nsections: Tide tables; North sea"]),
         ("page", MARKDOWN, ["page: Tide tables", "North; South", "1 links: https://sea.example/y"]),
         ("file", FILE, ["9 lines; begins: import os", "3: class Harbour", "7: def main"]),
+        ("file", f"# The harbour.\n{FILE}# Its end.\n", ["4: class", "begins: # The harbour."]),
         ("listing", LISTING, ["5 entries: 3 .py", "src/lib/util.py"]),
         ("listing", js(["a/b.txt", "c.md"]), ["2 entries", "c.md"]),
         ("log", LOG, ["log of 10 lines", "ERROR disk full on /dev/sda1"]),
@@ -121,6 +122,28 @@ def test_what_no_compactor_knows_keeps_its_beginning() -> None:
     """Plain words are shown as far as half of the room goes, so that names find place too."""
     assert compact("The sea is calm. " * 100, 100).startswith("The sea is calm.")
     assert compact("{not json", 100) == "{not json"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"   Compiling crane_{n} v1.{n}.0\n" for n in range(40)),
+        "".join(f"epoch {n} loss {n}.25\n" for n in range(40)),
+        "# Where it listens.\nport = 8\n# Who may call.\nhosts = []\n",
+    ],
+    ids=["versions are no files", "nor are numbers", "comments are no headings"],
+)
+def test_what_is_like_no_kind_is_told_by_its_first_words(text: str) -> None:
+    """Rather than as something that it is not."""
+    assert describe(text, 200) is None
+
+
+def test_what_a_terminal_shows_is_described() -> None:
+    """A log with colours is a log; of a progress bar the last state counts."""
+    coloured = LOG.replace("INFO", "\x1b[32mINFO\x1b[0m").replace("2026", "\x1b[2m2026")
+    assert describe(coloured, 300) == describe(LOG, 300)
+    bar = "Loading\n" + "".join(f"\r{part} of 100" for part in range(101)) + "\nnear the end of it\n" * 9
+    assert compact(bar, 60).startswith("Loading 100 of 100 near")
 
 
 def test_what_no_compactor_knows_says_how_it_ended() -> None:

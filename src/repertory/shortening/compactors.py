@@ -108,8 +108,11 @@ def describe(text: str, length: int, *, tool: str = "", name: str = "", requeste
 
 
 def _readable_view(text: str) -> tuple[str, Any, str]:
-    """Return a part of a result that is quick to read, its JSON values, and a line that says how much of it that is."""
+    """Return what a terminal shows of a result, if it is very long a part of that, the JSON values in it, and a line
+    that says how much of it that is.
+    """
     if len(text) <= MAX_READ:
+        text = readable_part(text)
         return text, _json(text), ""
     closed = close_json(text[:MAX_READ]) if _may_be_json(text) else ""
     if (data := _json(closed)) is not None:
@@ -119,7 +122,7 @@ def _readable_view(text: str) -> tuple[str, Any, str]:
 
 def first_words(text: str, length: int) -> str:
     """Describe a text of no known kind by its first words, in half of the room, and how it ended, in the other half."""
-    words = first_chars(" ".join(text[: 4 * length].split()), length // 2)
+    words = first_chars(" ".join(readable_part(text)[: 4 * length].split()), length // 2)
     ending = clip(last_verdict(source_lines(text)), length // 2 - 1)
     return words if ending in words else first_chars(f"{words}\n{ending}", length)
 
@@ -304,10 +307,11 @@ _TAG = re.compile(r"<(?:!doctype html|html|head|body|title|h1|div|p)\b", re.I)
 _TITLE = re.compile(r"<title[^<>]*>([^<]*)</title>|^#[ \t]+([^\n]+)|^title:[ \t]*([^\n]+)", re.I | re.M)
 _HEADING = re.compile(r"<h[1-3]\b[^<>]*>((?:[^<]|<(?!/?h[1-3]\b))*+)</h[1-3]>|^#{1,3}[ \t]+([^\n]+)", re.I | re.M)
 _MARKUP = re.compile(r"(?is)<(script|style)\b.*?(?:</\1>|\Z)|<!--.*?(?:-->|\Z)|</?[a-z!][^<>]*>")
+_PAGE_HEADING = re.compile(r"^#{2,3} \S|^# \S.*(?=\n\n)", re.M)  # what follows a comment is its code
 _LINK = re.compile(r"https?://[^\s\"'<>)\]]+")
 _PATH_LINE = re.compile(r"^[\s│├└─|`*+-]*(?:[-dl][rwx-]{9}\S*\s.*\s)?([\w@.~ -]*/?[\w@.~/-]*[\w@.~/-])/?\s*$")
 _ENDING = re.compile(r"\.([^./\s]++)[ \t\r]*+$", re.M)
-_PATH_MARK = re.compile(r"[./]\w|^[-dl]r")
+_PATH_MARK = re.compile(r"/\w|\.[A-Za-z]\w*\s*$|^[-dl]r")  # a number ends no path, such as that of a version
 _DEFINITION = re.compile(
     r"^\s*+(?:(\d+) *+[\t|:→])?\s*+((?:export |pub |async |static |public |private |default )*"
     r"(?:def|class|func|function|fn|interface|struct|enum|impl|trait|type)\s+[\w.<>()\[\]:*&, ]+)"
@@ -350,8 +354,8 @@ def _log(text: str, _: Any, length: int) -> _Description:
 
 
 def _is_page(text: str, data: Any) -> bool:
-    headings = len(re.findall(r"(?m)^#{1,3} \S", text[:LOOKED_AT]))
-    return data is None and (headings >= 2 or bool(_TAG.search(text[:LOOKED_AT])))
+    headings = _PAGE_HEADING.findall(text, 0, LOOKED_AT)
+    return data is None and (len(headings) >= 2 or bool(_TAG.search(text[:LOOKED_AT])))
 
 
 def _page(text: str, _: Any, length: int) -> _Description:
