@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -233,6 +234,13 @@ def test_a_pattern_that_fits_everywhere_is_counted_and_not_kept() -> None:
     """A text of nothing but ends of lines has a million places; the first 20,000 of them are told."""
     (found,) = search_lines("^", ["\n" * 50_000])
     assert (found.total, len(found.places), found.places[-1]) == (50_001, 20_000, (19_999, 0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a process to its memory")
+def test_a_pattern_cannot_use_up_the_memory() -> None:
+    """A group that repeats keeps its place at each character: of a file of one line that is two gigabytes."""
+    with pytest.raises(ToolRetry, match="needs too much memory"):
+        search_lines("((a)|(b))*c", ["ab" * 2_000_000], seconds=60)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])

@@ -18,28 +18,35 @@ import msgspec
 from repertory.errors import ToolFailed, ToolRetry
 
 SECONDS: Final = 5.0  # of computing
+_MEMORY: Final = 300_000_000  # bytes, besides the texts: a group that repeats needs 200 for each character of a line
 _LONGEST: Final = 60.0  # seconds for everything, on a machine that is busy with something else
 LONGEST_PATTERN: Final = 1_000  # characters
 _MOST_PLACES: Final = 20_000  # in one text: a pattern that matches everywhere matches a million times
 
 _SEARCH: Final = """\
-import itertools, json, re, signal, sys
+import io, itertools, json, re, resource, signal, sys
 source = sys.stdin.buffer
 request = json.loads(source.readline())
 signal.setitimer(signal.ITIMER_VIRTUAL, request["seconds"])
+hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+most = request["memory"] if hard == resource.RLIM_INFINITY else min(hard, request["memory"])
+resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+found = []
 try:
     pattern = re.compile(request["pattern"], re.IGNORECASE if request["ignore_case"] else 0)
+    for length in request["lengths"]:
+        text = io.StringIO(source.read(length).decode() + "\\n", newline="\\n")
+        lines = enumerate(line[:-1] for line in text)
+        if request["every"]:
+            places = ((number, match.start()) for number, line in lines for match in pattern.finditer(line))
+        else:
+            places = ((number, match.start()) for number, line in lines if (match := pattern.search(line)))
+        first = list(itertools.islice(places, request["most"]))
+        found.append((len(first) + sum(1 for _ in places), first))
 except (re.error, OverflowError, RecursionError) as error:
     sys.exit(json.dumps({"error": str(error)}))
-found = []
-for length in request["lengths"]:
-    lines = enumerate(source.read(length).decode().split("\\n"))
-    if request["every"]:
-        places = ((number, match.start()) for number, line in lines for match in pattern.finditer(line))
-    else:
-        places = ((number, match.start()) for number, line in lines if (match := pattern.search(line)))
-    first = list(itertools.islice(places, request["most"]))
-    found.append((len(first) + sum(1 for _ in places), first))
+except MemoryError:
+    sys.exit(json.dumps({"error": "it needs too much memory; make it simpler, without nested repeats"}))
 print(json.dumps({"found": found}))
 """
 
@@ -67,7 +74,7 @@ def search_lines(
         What was found in each text.
 
     Raises:
-        ToolRetry: The pattern is invalid, too long, or takes too long.
+        ToolRetry: The pattern is invalid, too long, or needs too long or too much memory.
         ToolFailed: There is no interpreter to run it in.
     """
     if len(pattern) > LONGEST_PATTERN:
@@ -76,7 +83,8 @@ def search_lines(
         raise ToolFailed("regular expressions are not available here; search for plain text")
     bodies = [text.encode("utf-8", "replace") for text in texts]
     options = {"pattern": pattern, "ignore_case": ignore_case, "every": every, "most": _MOST_PLACES}
-    request = {**options, "seconds": seconds, "lengths": [len(body) for body in bodies]}
+    lengths = [len(body) for body in bodies]
+    request = {**options, "seconds": seconds, "lengths": lengths, "memory": _MEMORY + 16 * sum(lengths)}
     try:
         done = subprocess.run(  # noqa: S603 - our own program; the pattern travels as data
             [sys.executable, "-I", "-S", "-W", "ignore", "-c", _SEARCH],  # its errors stand alone
