@@ -311,7 +311,7 @@ _PAGE_HEADING = re.compile(r"^#{2,3} \S|^# \S.*(?=\n\n)", re.M)  # what follows 
 _LINK = re.compile(r"https?://[^\s\"'<>)\]]+")
 _PATH_LINE = re.compile(r"^[\s│├└─|`*+-]*(?:[-dl][rwx-]{9}\S*\s.*\s)?([\w@.~ -]*/?[\w@.~/-]*[\w@.~/-])/?\s*$")
 _ENDING = re.compile(r"\.([^./\s]++)[ \t\r]*+$", re.M)
-_PATH_MARK = re.compile(r"/\w|\.[A-Za-z]\w*\s*$|^[-dl]r")  # a number ends no path, such as that of a version
+_PATH_MARK = re.compile(r"/\w|\.[A-Za-z][\w.-]*\s*$|^[-dl]r")  # a number ends no path, such as that of a version
 _DEFINITION = re.compile(
     r"^\s*+(?:(\d+) *+[\t|:→])?\s*+((?:export |pub |async |static |public |private |default )*"
     r"(?:def|class|func|function|fn|interface|struct|enum|impl|trait|type)\s+[\w.<>()\[\]:*&, ]+)"
