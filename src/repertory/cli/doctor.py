@@ -6,9 +6,11 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import anyio
 import msgspec
@@ -28,9 +30,8 @@ from repertory.cli.databases import (
     locate,
     named_database,
 )
-from repertory.cli.findings import check_company, check_postgres
 from repertory.cli.options import DATABASE, MODEL, argument, option
-from repertory.errors import ConfigurationError, RepertoryError
+from repertory.errors import ConfigurationError, JournalError, ModelError, RepertoryError
 from repertory.service.health import Check, make_check, sqlite_check
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _LIBRARIES = ("anyio", "trio", "msgspec", "aiosqlite", "anthropic", "structlog",
 _PATIENCE = 3.0  # seconds to reach a server
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _ELSEWHERE = "name a database with --db FILE or $REPERTORY_DB"
+_APART = 5.0  # seconds; schedules, quotas and leases are not more precise than this
+_CONNECTIONS = 20  # a service uses about six, and another one must be able to take over
 _NEEDS_TOOLS = "agents need tools, so use a model that can call them; llama.cpp: llama-server --jinja"
 _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
 _VERDICTS = {"ok": "ok", "warn": "warning", "fail": "problem"}
@@ -77,8 +80,8 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
     database = named_database(db) or database or locate(None)[0]
     checks = [
         *_installed(),
-        *(check_postgres(database) if isinstance(database, PostgresAddress) else [sqlite_check()]),
-        *([check async for check in check_company(company)] if company is not None else ()),
+        *(_postgres(database) if isinstance(database, PostgresAddress) else [sqlite_check()]),
+        *([check async for check in _company(company)] if company is not None else ()),
         _folder(data_dir()),
         await _database(database, deep),
         *_disk(database),
@@ -189,6 +192,69 @@ async def _service(database: Database, company: Path | None) -> AsyncIterator[Ch
         yield msgspec.structs.replace(check, name=name, fact=fact)
     if not wrong:
         yield make_check(name, f"the service at {place} is healthy")
+
+
+# --- what a company or a database server needs --------------------------------------------------------------
+
+
+async def _company(file: Path) -> AsyncIterator[Check]:
+    """Check that a company could be started: its agents load, their models have keys, and its secrets are there."""
+    from repertory.service import read_company
+
+    try:
+        company = read_company(file)
+        company.options()
+        await company.check_keys()
+    except (ConfigurationError, ModelError) as error:
+        yield make_check("company", str(error), "nothing was started or changed", fail=True)
+        return
+    names = f": {', '.join(sorted(company.offers))}" if company.offers else ""
+    told = "; it has the secrets of its webhooks" if company.webhooks else ""
+    has = f"{output.count(len(company.offers), 'agent')}{names}{told}"
+    yield make_check("company", f"{company.name} has {has}; its database is {company.database}")
+    for schedule in company.schedules:
+        due = datetime.fromtimestamp(next(schedule.due_after(time.time())), ZoneInfo(schedule.timezone))
+        yield make_check("schedule", f"{schedule.name} is due next at {due:%Y-%m-%d %H:%M} {schedule.timezone}")
+
+
+def _postgres(address: PostgresAddress) -> Iterator[Check]:
+    """Check that a server keeps what it acknowledges, and has free connections and a correct clock."""
+    from repertory.record.postgres_sql import connect, driver, explain
+
+    name = "postgresql"
+    try:
+        with connect(address, readonly=True) as connection:
+            settings = {
+                each: str((connection.execute("SELECT current_setting($1)", [each]).fetchone() or ("",))[0])
+                for each in ("server_version", "fsync", "full_page_writes", "synchronous_commit", "max_connections")
+            }
+            (used,) = connection.execute("SELECT count(*) FROM pg_stat_activity").fetchone() or (0,)
+            before = time.time()
+            (at,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone() or (0.0,)
+            apart = max(before - at, at - time.time(), 0.0)
+    except driver().Error as error:
+        yield make_check(name, str(explain(error, address, "look at")), fail=True)
+        return
+    except (ConfigurationError, JournalError) as error:
+        yield make_check(name, str(error), fail=True)
+        return
+    yield make_check(name, f"version {settings['server_version']}")
+    lost = [each for each in ("fsync", "full_page_writes") if settings[each] != "on"]
+    kept = ", ".join(f"{each} {settings[each]}" for each in ("fsync", "full_page_writes", "synchronous_commit"))
+    advice = f"set {' and '.join(lost)} on: a power failure can damage the whole database"
+    yield make_check(name, kept, advice, fail=bool(lost))
+    free = int(settings["max_connections"]) - used
+    fact = f"{free} of {settings['max_connections']} connections are free"
+    advice = "raise max_connections: a service takes about six, and so does its successor"
+    yield make_check(name, fact, advice, warn=free < _CONNECTIONS)
+    fact = "the server's and this machine's agree within a few seconds"
+    if is_off := apart > _APART:
+        fact = f"its clock and that of this machine differ by {apart:,.0f} s"
+    advice = "set them by NTP: schedules use this machine's, leases the server's"
+    yield make_check("clock", fact, advice, warn=is_off)
+
+
+# --- the model --------------------------------------------------------------------------------------------
 
 
 def _key(environment: Mapping[str, str]) -> Check:

@@ -10,7 +10,7 @@ SECTIONS = {
         "chat": ("chat", "Chat with an agent."),
         "resume": ("running", "Continue a run that did not finish."),
         "replay": ("replay", "Work out what recorded runs would have cost and shown here."),
-        "mcp": ("mcp", "Serve agents and their runs over MCP, to a client such as an editor."),
+        "mcp": ("serve", "Serve agents and their runs over MCP, to a client such as an editor."),
     },
     "Look": {
         "ps": ("runs", "List runs as a tree; those of the service, if one is running."),
@@ -45,15 +45,15 @@ SECTIONS = {
         "kill": ("steering", "Kill a run of the service at once."),
     },
     "Begin again": {
-        "fork": ("histories", "Start a new run from an iteration of another one."),
-        "rewind": ("histories", "End a run and start it again from one of its iterations."),
+        "fork": ("steering", "Start a new run from an iteration of another one."),
+        "rewind": ("steering", "End a run and start it again from one of its iterations."),
     },
     "Databases": {
         "backup": ("keeping", "Copy a database into one file, even while it is written to."),
         "restore": ("keeping", "Make a database from a backup, where there is none yet."),
         "migrate": ("keeping", "Move a database from a file to PostgreSQL, or back."),
         "vacuum": ("keeping", "Give the space of removed runs and contents back to the disk."),
-        "rm": ("histories", "Remove a run that has ended, and its sub-agents, for good."),
+        "rm": ("steering", "Remove a run that has ended, and its sub-agents, for good."),
     },
     "Check": {
         "doctor": ("doctor", "Check this machine and its settings."),
