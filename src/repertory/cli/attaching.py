@@ -96,7 +96,7 @@ class _Attached:
         self._heard = Heard()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # typed here, and not yet seen among the events
-        self._asked: dict[tuple[str, str], WaitingCall] = {}
+        self._asked: dict[tuple[str, str], WaitingCall | events.ApprovalRequested] = {}
         self._news = anyio.Event()  # the state of the run may have changed
         self._moved = anyio.Event()  # an event was shown
 
@@ -146,7 +146,7 @@ class _Attached:
         while True:
             self._news = anyio.Event()
             for call in await self._client.waiting():
-                if self._scribe.is_ours(call):
+                if call.kind == "approval" and self._scribe.is_ours(call):
                     await self._ask(call)
             async with aclosing(self._client.stream(self._run_id)) as pieces:
                 await self._screen.show_text(self._heard.new_of(pieces))
@@ -188,10 +188,7 @@ class _Attached:
             if view.type == "UserSaid" and of_it:
                 await self._hear(view.body["text"])
             elif isinstance(event, events.ApprovalRequested):
-                key = event.run_id, event.call_id
-                for call in await self._client.waiting():
-                    if (call.run_id, call.call_id) == key:
-                        await self._ask(call)
+                await self._ask(event)
             elif isinstance(event, events.ApprovalDecided) and (view.run_id, event.call_id) in self._asked:
                 del self._asked[view.run_id, event.call_id]
                 how = "allowed" if event.allowed else "denied"
@@ -217,9 +214,9 @@ class _Attached:
             await self._screen.remark(f"> {output.clean(text[:_LONGEST])}")
         self._news.set()
 
-    async def _ask(self, call: WaitingCall) -> None:
+    async def _ask(self, call: WaitingCall | events.ApprovalRequested) -> None:
         key = call.run_id, call.call_id
-        if call.kind != "approval" or key in self._asked:
+        if key in self._asked:
             return
         self._asked[key] = call
         how = _HOW if self._typed_at else f"repertory approve {one_line(call.call_id)}"
