@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 from repertory import errors
@@ -29,11 +30,17 @@ def name_error(error: BaseException) -> str:
     return "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}".removesuffix(": ") for leaf in leaves_of(error))
 
 
+def _is_finite(value: object) -> bool:
+    """Whether it is a float that JSON has."""
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def encode_error(error: RepertoryError) -> dict[str, Any]:
-    """An error as JSON: the nearest type that every process knows, its message and its attributes."""
+    """An error as JSON: the nearest type that every process knows, its message and the attributes of that type."""
     kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
-    plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
-    return {"type": kind.__name__, "message": str(error), "attributes": plain}
+    known = vars(error).items() if kind is type(error) else ()  # those of an application's own type may be secret
+    plain = {name: value for name, value in known if isinstance(value, str | int | None) or _is_finite(value)}
+    return {"type": kind.__name__, "message": safe_str(error), "attributes": plain}
 
 
 def decode_error(encoded: dict[str, Any]) -> RepertoryError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,20 @@ async def test_an_ended_run_leaves_less_than_half_a_kilobyte(tmp_path: Path) -> 
 
 
 class OutOfInk(ModelUnavailable):
-    """An application's own error."""
+    """An application's own error, with what may be secret or no JSON."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.key, self.retry_after = "sesame-sesame", math.inf
 
 
-@pytest.mark.parametrize(("error", "kind"), [(OutOfInk("no ink"), ModelUnavailable), (ValueError("no"), None)])
+OURS = ModelUnavailable("no ink")
+OURS.number, OURS.delay = 2**80, math.inf  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(OutOfInk("no ink"), ModelUnavailable), (OURS, ModelUnavailable), (ValueError("no"), None)]
+)
 async def test_a_failed_run_names_its_cause_after_a_restart(tmp_path: Path, error: Exception, kind: Any) -> None:
     """As the nearest type of ``repertory.errors``, with its message; other types another process may not have."""
 
@@ -87,3 +98,4 @@ async def test_a_failed_run_names_its_cause_after_a_restart(tmp_path: Path, erro
     assert first is error
     assert type(restored) is (kind or type(None))
     assert kind is None or str(restored) == "no ink"
+    assert b"sesame" not in (tmp_path / "a.db").read_bytes()
