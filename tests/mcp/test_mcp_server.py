@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from backends import RunAsync
+from repertory.errors import ToolSetUnavailable
 from repertory.llm.messages import RawBlock
 from repertory.mcp import McpServer
-from repertory.mcp.client import ToolSetUnavailable
 from repertory.tools import Tool, ToolContext, call_tool
 
 AGENTS = '''
