@@ -277,7 +277,7 @@ def test_what_goes_wrong_in_a_run_is_in_the_log_of_the_service(serve: Start) -> 
     assert result_of(served, run_id) == "It fell."
     served.process.send_signal(signal.SIGTERM)
     code, said = served.end()
-    warned = rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d WARNING tool.crashed tool=fall_over .*{run_id}"
+    warned = rf"repertory: \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d WARNING tool.crashed tool=fall_over .*{run_id}"
     assert (code, sum(re.match(warned, line) is not None for line in said)) == (0, 1), said
     assert "RuntimeError: a mistake, \\x1b[31min red" in said
 

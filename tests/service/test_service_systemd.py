@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -83,7 +84,7 @@ def test_it_says_when_it_serves_reloads_and_ends(short: Path, systemd: Systemd) 
     served.process.send_signal(signal.SIGHUP)
     assert systemd.hear("RELOADING=1").startswith("RELOADING=1\nMONOTONIC_USEC=")
     assert "READY=1" in systemd.hear("READY=1")
-    assert log.read_text() == "repertory: reloaded\n"
+    assert re.fullmatch(r"repertory: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d reloaded\n", log.read_text())
     assert "serving" in (short / "log.1").read_text()
     served.process.terminate()
     systemd.hear("STOPPING=1")

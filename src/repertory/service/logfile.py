@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from repertory.errors import ConfigurationError
 
-_STDERR = 2
+_STDERR: Final = 2
+_TIME: Final = "%Y-%m-%d %H:%M:%S"
 
 
 class LogFile:
@@ -89,12 +93,24 @@ def logging_to(path: Path | None) -> Generator[LogFile | None]:
         os.close(before)
 
 
+def with_times(report: Callable[[str], None]) -> Callable[[str], None]:
+    """A function that puts the time before a line if standard error is a file; journald and containers note it."""
+
+    def tell(line: str) -> None:
+        with suppress(OSError):  # it was closed
+            if stat.S_ISREG(os.fstat(_STDERR).st_mode):
+                line = f"{time.strftime(_TIME)} {line}"
+        report(line)
+
+    return tell
+
+
 @contextmanager
 def showing_warnings() -> Generator[None]:
     """Write what repertory's loggers warn of to standard error, unless the program has handlers of its own."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_Formatter("repertory: %(asctime)s %(levelname)s %(message)s", _TIME))
     handler.addFilter(lambda record: not logging.getLogger().handlers)
     logger = logging.getLogger("repertory")
     logger.addHandler(handler)

@@ -28,7 +28,7 @@ from repertory.service.access import Access
 from repertory.service.app import RESERVED, create_app
 from repertory.service.cleaning import run_retention
 from repertory.service.control import Control
-from repertory.service.logfile import LogFile, logging_to, showing_warnings
+from repertory.service.logfile import LogFile, logging_to, showing_warnings, with_times
 from repertory.service.offers import Offers
 from repertory.service.places import anchor_of, announce_service, file_announced, holding, naming, place_of_listener
 from repertory.service.server import connection_limit, serve_http
@@ -128,6 +128,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     """
     if options.socket is not None and options.port is not None:
         raise ConfigurationError("either a socket or a port can be served at, got both")
+    report = with_times(report)
     database = postgres_address(options.database) or options.database
     # Before the database is opened: a mistake in these leaves none behind, and takes no run from another machine.
     offers = Offers(options.agents, root=options.root, limits=options.limits)
