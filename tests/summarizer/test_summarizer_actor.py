@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,31 @@ async def test_a_model_that_returns_something_else_fails_like_any_other(answer: 
         assert (broken.summary.strategy, good.summary.strategy) == ("extractive", "model")
         assert broken.failure
         assert good.failure == ""
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_model_that_waited_for_something_cancelled_fails_like_any_other(*, grouped: bool) -> None:
+    """On asyncio that looks like a cancellation of the summarizer, which would forget the requests of all runs."""
+
+    async def leak(_: ModelRequest) -> str:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        try:
+            return str(await future)
+        except asyncio.CancelledError as error:
+            if grouped:
+                raise BaseExceptionGroup("two tasks", [error, ValueError("no")]) from None
+            raise
+
+    async def main() -> None:
+        async with open_scene(FunctionModel(leak), FunctionModel(lambda _: GOOD), workers=1) as scene:
+            scene.ask(await scene.work(10))
+            scene.ask(await scene.work(10, run_id="run-2"))
+            heard = await scene.wait_heard(2)
+            assert [each.summary.strategy for each in heard if isinstance(each, SummaryReady)] == ["model", "model"]
+            assert scene.summarizer.statistics().crashes == 0
+
+    anyio.run(main, backend="asyncio")
 
 
 async def test_what_cannot_be_sent_is_taken_out_of_a_summary() -> None:

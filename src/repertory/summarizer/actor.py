@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -12,6 +13,7 @@ import msgspec
 from repertory._error_texts import name_error
 from repertory._ids import is_in_tree, new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
+from repertory.actors.scheduler import is_being_cancelled
 from repertory.errors import ActorStopped, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Json, Text, text_of
@@ -290,7 +292,10 @@ def _reply(job: _Job, answer: _Answer) -> None:
 
 def _reraise_control_flow(error: BaseException) -> None:
     """Raise an error again if it is for the event loop or the whole program; any other is a model's failure."""
-    meant_for_others = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
+    cancelled = anyio.get_cancelled_exc_class()
+    # On asyncio, a future or task that the model waited for may have been cancelled, and not the model.
+    is_models = issubclass(cancelled, CancelledError) and not is_being_cancelled()
+    meant_for_others = (KeyboardInterrupt, SystemExit) if is_models else (KeyboardInterrupt, SystemExit, cancelled)
     if isinstance(error, meant_for_others) or (
         isinstance(error, BaseExceptionGroup) and error.subgroup(meant_for_others) is not None
     ):
