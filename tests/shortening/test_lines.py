@@ -216,6 +216,39 @@ def test_rows_of_numbers_do_not_outrank_what_is_said_among_them() -> None:
         assert set(said) < set(chosen)
 
 
+def test_the_same_message_with_other_numbers_tells_less_each_time() -> None:
+    """In a log the shortest message, repeated all along, would leave no room for those that say what happened."""
+    chance = random.Random(3)
+    often = [f"10:{n % 60:02}:{n * 7 % 60:02} trace={chance.randbytes(8).hex()} pause {n} ms" for n in range(100)]
+    seldom = [
+        f"10:59:0{n} trace={chance.randbytes(8).hex()} crane {what} of the north quay waits for its driver"
+        for n, what in enumerate(("one", "two", "six"))
+    ]
+    log = chance.sample([*often, *seldom], 103)
+    assert set(seldom) <= set(choose_lines(log, 800, known("other_name")))
+
+
+TABLES = {
+    "aligned": "SHIP      BERTH   TIDE\n{}",
+    "commas": "ship,berth,tide\n{}",
+    "bars": "| ship | berth | tide |\n|------|------|------|\n{}",
+    "boxed": "+------+------+------+\n| ship | berth | tide |\n+------+------+------+\n{}\n+------+------+------+",
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows_of_a_table_come_with_the_names_of_their_columns(kind: str) -> None:
+    """Without these nobody could tell a row's numbers apart; between tables, each has its own."""
+    row = {"aligned": "ship_{}    {}     {}", "commas": "ship_{},{},{}"}.get(kind, "| ship_{} | {} | {} |")
+    table = TABLES[kind].format("\n".join(row.format(n, n * 7, n * 13 % 5) for n in range(60)))
+    lines = source_lines(f"The harbour at noon.\n\n{table}\n60 rows")
+    heading = next(line for line in lines if "berth" in line.lower())
+    chosen = choose_lines(lines, 200, known(heading))
+    assert heading in chosen
+    assert chosen.index(heading) < min(at for at, line in enumerate(chosen) if "ship_" in line)
+    assert heading not in choose_lines(["quay_one is closed", *lines], 20, known(heading))
+
+
 def test_long_names_and_digests_are_no_data() -> None:
     """Nor is anything in a text that fits: a key may be what was asked for."""
     names = [

@@ -45,6 +45,9 @@ _VERDICT = re.compile(
     r"\b\d+ (?:passed|failed|errors?|warnings?|issues?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
 )
 _DIGIT = re.compile(r"\d")
+_GAPS = re.compile(r" {2,}")
+_LEAST_GAPS = 2  # between the columns of a table: a line of prose or code may have one
+_NUMBERED_WORD = re.compile(r"(?<!\w)[^\W\d]*+\d\w*+")  # only from a word's beginning: a word may be long
 _FORM = {ord(char): "0" if char in string.hexdigits else "a" for char in string.digits + string.ascii_letters}
 _LOWER = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
 _LINES_PER_END = 50  # lines with a trouble word that are checked from each end: a few with 'fail' may say 'fail-over'
@@ -302,9 +305,11 @@ class Vocabulary:
 def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary, *, outcome: bool = False) -> list[str]:
     """Choose the lines that tell most for their length, and return them in their original order.
 
-    A name counts once: a second line with it has that much less value. The remaining room goes to the lines around
-    those chosen; of a text without names the beginning is kept. If no line fits, the beginning of the most telling one
-    is. Unless all lines fit, an ellipsis replaces encoded data in them.
+    A name counts once: a second line with it has that much less value. Of lines that differ only in their numbers, such
+    as those of one message in a log, the second best counts half, the third a third. With a row of a table comes the
+    line that names its columns. The remaining room goes to the lines around those chosen; of a text without names the
+    beginning is kept. If no line fits, the beginning of the most telling one is. Unless all lines fit, an ellipsis
+    replaces encoded data in them.
 
     Args:
         lines: From ``source_lines``.
@@ -326,31 +331,42 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary, *, out
     counts = Counter(forms)
     for name, form in zip(numbered, forms, strict=False):
         weights[name] /= 1 + math.log(counts[form])
-    chosen: list[int] = []
+    headings = _headings(lines)
+    chosen = set[int]()
 
     def choose(at: int) -> None:
+        nonlocal room
+        room -= len(lines[at]) + 1
+        chosen.add(at)
         weights.update(dict.fromkeys(names[at], 0.0))
-        chosen.append(at)
+        heading = headings.get(at, at)
+        if heading not in chosen and len(lines[heading]) < room:
+            choose(heading)
 
     first = room // 2
     for at in _verdicts(lines)[: -1 - _VERDICTS : -1] if outcome else ():
-        if len(lines[at]) < (first if chosen else room):
+        if at not in chosen and len(lines[at]) < (first if chosen else room):
             first -= len(lines[at]) + 1
-            room -= len(lines[at]) + 1
             choose(at)
+
+    messages = _NUMBERED_WORD.sub("0", "\n".join(lines)).split("\n")
+    rank = [1] * len(lines)  # among the lines of one message, the best first
 
     def value(at: int) -> float:
         # Summed exactly: a set has no order, and equal runs must give equal views.
-        return math.fsum(map(weights.__getitem__, names[at])) / (len(lines[at]) + _PER_LINE)
+        return math.fsum(map(weights.__getitem__, names[at])) / (len(lines[at]) + _PER_LINE) / rank[at]
 
+    told = Counter[str]()
+    for at in sorted(range(len(lines)), key=value, reverse=True):
+        told[messages[at]] += 1
+        rank[at] = told[messages[at]]
     # Values only fall as lines are chosen, so if the first of the queue is still the best after an update, take it.
-    taken = set(chosen)
-    queue = [(-initial, at) for at in range(len(lines)) if at not in taken and (initial := value(at))]
+    queue = [(-initial, at) for at in range(len(lines)) if at not in chosen and (initial := value(at))]
     heapq.heapify(queue)
     shortest = min(map(len, lines))
     while queue and room > shortest:
         before, at = heapq.heappop(queue)
-        if len(lines[at]) >= room:
+        if at in chosen or len(lines[at]) >= room:
             continue
         now = value(at)
         if not now:
@@ -358,16 +374,38 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary, *, out
         if now < -before and queue and now < -queue[0][0]:
             heapq.heappush(queue, (-now, at))
             continue
-        room -= len(lines[at]) + 1
         choose(at)
     # The remaining room goes to the lines around those, so that they can be understood and found in their context.
     for at in _nearest(sorted(chosen), len(lines)):
         if room <= shortest:
             break
-        if len(lines[at]) < room and _SAYS.search(lines[at]):
-            room -= len(lines[at]) + 1
-            chosen.append(at)
+        if at not in chosen and len(lines[at]) < room and _SAYS.search(lines[at]):
+            choose(at)
     return [lines[at] for at in sorted(chosen)]
+
+
+def _headings(lines: Sequence[str]) -> dict[int, int]:
+    """Return for rows of tables the index of the line that names their columns: before them, with as many columns and,
+    unlike them, without a digit.
+    """
+    found: dict[int, int] = {}
+    heading, columns = -1, ("", 0)
+    for at, line in enumerate(lines):
+        if not _SAYS.search(line):
+            continue  # a ruler below the heading
+        before, columns = columns, _columns(line)
+        numbered = _DIGIT.search(line) is not None
+        if columns != before or columns[1] < _LEAST_GAPS:
+            heading = -1 if numbered else at
+        elif numbered and heading >= 0:
+            found[at] = heading
+    return found
+
+
+def _columns(line: str) -> tuple[str, int]:
+    """Return what separates the columns of a line, if it has any, and how often."""
+    counts = ((mark, line.count(mark)) for mark in "\t|;,")
+    return next((found for found in counts if found[1] >= _LEAST_GAPS), ("  ", len(_GAPS.findall(line))))
 
 
 def _fit(lines: Sequence[str], room: int) -> bool:
