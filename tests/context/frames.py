@@ -58,7 +58,7 @@ def at_the_margin(trail: str, record: Sequence[Entry]) -> list[str]:
             continue
         if number == 0 and line.startswith(("[log of iteration", "FACTS: ")):
             continue
-        if line == "(older lines are left out)":
+        if line in ("…", "(older lines are left out)"):
             continue
         turn, _, rest = line.partition(". ")
         if turn.isdigit() and (rest in own_lines(record, int(turn)) or _is_call(rest, names) or "[the " in rest[:5]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -249,6 +250,21 @@ def test_what_was_told_is_not_told_again() -> None:
     lines = log(story)
     assert lines.count(" crane_7 stands") == 1
     assert lines.count("→ 2 lines, known") == 2
+
+
+def test_what_belongs_to_a_line_that_is_left_out_is_told_apart() -> None:
+    """Else the fee of one ship would pass for that of another; also where what stood above it is known already."""
+    story = Story()
+    ships = "\n".join(f'"name": "ship_{n}"\n  "berth": "the {n} from the left"\n  "fee": {n}00' for n in range(40))
+    story.turn(ships, text="")
+    (_, _, *told), source = log(story), ships.splitlines()
+    assert "…" in told
+    for before, after in pairwise(told):
+        follows = "…" not in (before, after) and source.index(after[1:]) == source.index(before[1:]) + 1
+        assert follows or before == "…" or not after[1:].startswith(" ")
+    story = Story()
+    story.turn("ship_1\n  paid", "ship_2\nship_1\n  fee: 400\nship_3", text="")
+    assert log(story)[-5:] == ["→ 3 new of 4 lines", " ship_2", "…", "   fee: 400", " ship_3"]
 
 
 def test_what_has_expired_leaves_nothing() -> None:

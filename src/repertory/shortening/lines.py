@@ -408,6 +408,22 @@ def _columns(line: str) -> tuple[str, int]:
     return next((found for found in counts if found[1] >= _LEAST_GAPS), ("  ", len(_GAPS.findall(line))))
 
 
+def with_gaps(chosen: Sequence[str], lines: Sequence[str], *, indent: str = "") -> list[str]:
+    """Return chosen lines, each after ``indent``, with an ellipsis above an indented one if what stood right above it
+    is left out: without it the line would pass for a part of another.
+    """
+    places = {line: at for at, line in enumerate(lines)}
+    shown: list[str] = []
+    before: int | None = None
+    for line in chosen:
+        at = places.get(line)  # None if an ellipsis replaces data in it
+        if shown and line[:1].isspace() and len(chosen) < len(lines) and (at is None or at - 1 != before):
+            shown.append("…")
+        shown.append(f"{indent}{line}")
+        before = at
+    return shown
+
+
 def _fit(lines: Sequence[str], room: int) -> bool:
     return sum(map(len, lines)) + len(lines) <= room + 1  # a newline between each two
 

@@ -27,6 +27,7 @@ from repertory.shortening.lines import (
     last_verdict,
     looks_like_file,
     source_lines,
+    with_gaps,
 )
 from repertory.shortening.rules import ResultRules, expiring_together
 from repertory.shortening.shaping import failed, media_in, requested_text, tool_text
@@ -227,8 +228,8 @@ class Trail:
             text = tool_text(entry)
             lines = source_lines(text)
             chosen = choose_lines(lines, room, self._vocabulary, outcome=not looks_like_file(text))
-            all_chosen = len(chosen) == len(lines)
-            self._chosen[key] = chosen, "" if all_chosen else _size(lines, text, entry.original_length, of=len(chosen))
+            share = "" if len(chosen) == len(lines) else _size(lines, text, entry.original_length, of=len(chosen))
+            self._chosen[key] = with_gaps(chosen, lines), share
         return self._chosen[key]
 
     # --- one turn -----------------------------------------------------------------------------------------
@@ -244,14 +245,15 @@ class Trail:
         parts: list[str] = []
         for block in entry.content:
             if isinstance(block, Text) and block.text.strip():
-                text, note = block.text.strip(), ""
+                text = block.text.strip()
+                words = _words(text)
                 if len(text) > _TEXT_CHARS:
-                    note = f" [of {len(block.text):,} characters]"
                     lines = source_lines(text)
                     opening = lines[:1]  # says what the rest is, however few names it has
                     room = _TEXT_CHARS - sum(map(len, opening)) - 1
-                    text = "\n".join([*opening, *choose_lines(lines[1:], room, self._vocabulary)])
-                parts.append(f"{entry.iteration}.{note}{_words(text, below=bool(note))}")
+                    chosen = [*opening, *choose_lines(lines[1:], room, self._vocabulary)]
+                    words = f" [of {len(block.text):,} characters]{_below(chosen, lines)}"
+                parts.append(f"{entry.iteration}.{words}")
             elif isinstance(block, ToolUse):
                 call = f"{entry.iteration}. {self._call_text(block)}"
                 answer = results.get(block.id)
@@ -280,7 +282,7 @@ class Trail:
                 own = next((line for line in lines if line.strip() not in others), lines[0])
                 chosen = [clip(own, _ARGUMENT_CHARS)]
             how_many = "" if len(chosen) == len(lines) else f" {_size(lines, text, of=len(chosen))}"
-            long.append(f"{clip(name, _ARGUMENT_CHARS)}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
+            long.append(f"{clip(name, _ARGUMENT_CHARS)}:{how_many}{_below(chosen, lines)}")
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
 
     def _result_text(self, entry: Entry, rules: ResultRules, *, separate: bool) -> str:
@@ -311,7 +313,7 @@ class Trail:
         if not (marks or chosen):
             return "\n→ [nothing]"
         head = f"\n→ {', '.join(marks)}" if marks else ""
-        return head + "".join([f"\n{_INDENT}{line}" for line in chosen])
+        return head + _below(chosen, lines)
 
     def _choose(self, lines: Sequence[str], room: int, *, result: str = "") -> list[str]:
         """Choose lines that are not in the trail yet, and note that they are now. What says how something ended this
@@ -336,6 +338,11 @@ class Trail:
         if tool not in self._rules:
             self._rules[tool] = self._rules_for(tool)
         return self._rules[tool]
+
+
+def _below(chosen: Sequence[str], lines: Sequence[str]) -> str:
+    """Write the lines chosen of a text below what says where they are from."""
+    return "".join([f"\n{line}" for line in with_gaps(chosen, lines, indent=_INDENT)])
 
 
 def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0, new: bool = False) -> str:
@@ -442,11 +449,11 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
     return log_of_calls(entries, chars=4 * tokens, previous=previous, retrieval=retrieval)
 
 
-def _words(text: str, *, below: bool = False) -> str:
-    """Write the agent's words, to be put after a number; ``below`` it if they begin like a note of the runtime, such as
-    of what the user said.
+def _words(text: str) -> str:
+    """Write the agent's words, to be put after a number; below it if they begin like a note of the runtime, such as of
+    what the user said.
     """
-    return f"\n{_indent(text)}" if text and (below or text.startswith("[")) else _indent(text)
+    return f"\n{_indent(text)}" if text.startswith("[") else _indent(text)
 
 
 def _indent(text: str) -> str:
