@@ -110,7 +110,7 @@ VARIANTS = (
     Variant("nothing of long results", {}, ((trail, "choose_lines", no_lines),)),
     Variant("how something ended counts no more", {}, ((lines, "_verdicts", lambda _: []),)),
     Variant("140 characters of the agent's words", {}, ((trail, "_TEXT_CHARS", 140),)),
-    Variant("120 characters of a long argument", {}, ((trail, "argument_room", lambda _: trail._ARGUMENT_CHARS),)),
+    Variant("120 characters of a long argument", {}, ((trail, "argument_room", lambda _: 120),)),
     Variant("standing lines said again", {}, ((Trail, "_choose", repeating),)),
     Variant("nothing superseded", {}, ((Editor, "supersede", lambda *_: []),)),
     Variant("no comfort: only the window bounds the view", {"comfort_tokens": 0}),

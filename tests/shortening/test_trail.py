@@ -267,6 +267,17 @@ def test_what_belongs_to_a_line_that_is_left_out_is_told_apart() -> None:
     assert log(story)[-5:] == ["→ 3 new of 4 lines", " ship_2", "…", "   fee: 400", " ship_3"]
 
 
+def test_a_short_argument_stands_whole_below_its_call() -> None:
+    """As a short result does; of one that repeats what is known the new lines are said to be new."""
+    story = Story()
+    query = "SELECT ship, berth\nFROM moorings_{}\nWHERE berth > 40\nGROUP BY 1, 2\nORDER BY total_fee DESC\nLIMIT 1000"
+    for day in (1, 2):
+        story.turn("no rows", text="", arguments={"query": query.format(day)})
+    lines = log(story)
+    assert lines[1:8] == ["query:", *[f" {line}" for line in query.format(1).splitlines()]]
+    assert lines[10:12] == ["query: 1 new of 6 lines", " FROM moorings_2"]
+
+
 def test_what_has_expired_leaves_nothing() -> None:
     """Where its policy says remove; where it says compact, no more than it says."""
     story = Story()

@@ -36,10 +36,10 @@ WINDOW = 5
 """Default number of newest iterations that stay as they arrived (FEATURES.md C1)."""
 SHARE = 0.2
 """The share of a long result's or argument's characters that the trail keeps (`docs/context.md` has the table)."""
-_WHOLE_CHARS = 300  # characters up to which a result, or an argument of one line, is kept whole
+_WHOLE_CHARS = 300  # characters up to which a result or an argument is kept whole
 _MAX_CHARS = 7_200  # characters of one result: beyond that, lines cost more than they are needed
 _TEXT_CHARS = 2_000  # characters up to which the agent's text in one turn is kept word for word
-_ARGUMENT_CHARS = 120  # characters that are kept at least of a longer argument
+_BRIEF_CHARS = 120  # characters of what is told in brief: a call alone, a line that tells calls apart
 _ONE_LINE_CHARS = 100  # characters up to which a result of one line is put after "→" without indentation
 TALKERS = ("user", "assistant")
 _INDENT = " "  # a single space: it costs a character in every line
@@ -58,7 +58,7 @@ def room_of(length: int, importance: float = 1.0) -> int:
 
 def argument_room(length: int) -> int:
     """Return how many characters the trail keeps of an argument of this length: agents follow plans that they wrote."""
-    return max(_ARGUMENT_CHARS, int(min(length, MAX_READ) * SHARE))
+    return max(_WHOLE_CHARS, int(min(length, MAX_READ) * SHARE))
 
 
 class Stretch(Protocol):
@@ -273,16 +273,17 @@ class Trail:
                 continue  # usually the same as leaving it out
             text = value if isinstance(value, str) else canonical_json(value).decode()
             if len(text) <= _WHOLE_CHARS and text.splitlines() == [text]:
-                short.append(f"{clip(name, _ARGUMENT_CHARS)}={text}")
+                short.append(f"{clip(name, _BRIEF_CHARS)}={text}")
                 continue
             lines = source_lines(text)
             chosen = self._choose(lines, argument_room(len(text)))
+            new = bool(chosen) and not self._new(lines)
             if lines and not chosen:  # a line by which calls can be distinguished, and an edit's two texts
                 others = {line.strip() for other in texts if other != text for line in other.splitlines()}
                 own = next((line for line in lines if line.strip() not in others), lines[0])
-                chosen = [clip(own, _ARGUMENT_CHARS)]
-            how_many = "" if len(chosen) == len(lines) else f" {_size(lines, text, of=len(chosen))}"
-            long.append(f"{clip(name, _ARGUMENT_CHARS)}:{how_many}{_below(chosen, lines)}")
+                chosen = [clip(own, _BRIEF_CHARS)]
+            how_many = "" if len(chosen) == len(lines) else f" {_size(lines, text, of=len(chosen), new=new)}"
+            long.append(f"{clip(name, _BRIEF_CHARS)}:{how_many}{_below(chosen, lines)}")
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
 
     def _result_text(self, entry: Entry, rules: ResultRules, *, separate: bool) -> str:
@@ -415,17 +416,17 @@ def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", re
 def _calls_in(entry: Entry) -> list[str]:
     """Return a line for each call of a turn and for what was said in it, the last first."""
     if entry.role == "user":
-        line = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT_CHARS)}"
+        line = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _BRIEF_CHARS)}"
         return [line] * is_talk(entry)
     lines: list[str] = []
     for block in reversed(entry.content):
         if isinstance(block, Text) and block.text.strip():
-            lines.append(f"{entry.iteration}.{_words(clip(block.text, _ARGUMENT_CHARS))}")
+            lines.append(f"{entry.iteration}.{_words(clip(block.text, _BRIEF_CHARS))}")
         elif isinstance(block, ToolUse):
             values = [
                 value if isinstance(value, str) else canonical_json(value).decode() for value in block.input.values()
             ]
-            lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _ARGUMENT_CHARS)})")
+            lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _BRIEF_CHARS)})")
     return lines
 
 
