@@ -278,6 +278,18 @@ def test_a_short_argument_stands_whole_below_its_call() -> None:
     assert lines[10:12] == ["query: 1 new of 6 lines", " FROM moorings_2"]
 
 
+def test_a_call_alone_keeps_the_address_that_it_names() -> None:
+    """Cut, it could not be opened again; a long text is cut as ever."""
+    story = Story()
+    address = f"https://harbour.example/{'berths/' * 20}north.html?tide=high"
+    for argument in (address, "north of the berths " * 20, "Alle Schiffe" * 40):
+        story.turn("ok", text="", arguments={"url": argument})
+    first, second, third = log_of_calls(story.entries, chars=2_000).splitlines()[-3:]
+    assert first == f"1. read({address})"
+    assert 100 < len(second) < 135
+    assert len(third) <= 310
+
+
 def test_what_has_expired_leaves_nothing() -> None:
     """Where its policy says remove; where it says compact, no more than it says."""
     story = Story()

@@ -8,6 +8,7 @@ Complexity Trap, arXiv 2508.21433.
 
 from __future__ import annotations
 
+import re
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Reversible, Sequence
@@ -41,6 +42,7 @@ _MAX_CHARS = 7_200  # characters of one result: beyond that, lines cost more tha
 _TEXT_CHARS = 2_000  # characters up to which the agent's text in one turn is kept word for word
 _BRIEF_CHARS = 120  # characters of what is told in brief: a call alone, a line that tells calls apart
 _ONE_LINE_CHARS = 100  # characters up to which a result of one line is put after "→" without indentation
+_REST_OF_NAME = re.compile(r"[\w./:@~%?&=#+-]*", re.ASCII)
 TALKERS = ("user", "assistant")
 _INDENT = " "  # a single space: it costs a character in every line
 _OMITTED_NOTE = "(older lines are left out)"
@@ -416,18 +418,25 @@ def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", re
 def _calls_in(entry: Entry) -> list[str]:
     """Return a line for each call of a turn and for what was said in it, the last first."""
     if entry.role == "user":
-        line = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _BRIEF_CHARS)}"
+        line = f"{entry.iteration}. [{speaker(entry)} said] {_brief(text_of(entry.content))}"
         return [line] * is_talk(entry)
     lines: list[str] = []
     for block in reversed(entry.content):
         if isinstance(block, Text) and block.text.strip():
-            lines.append(f"{entry.iteration}.{_words(clip(block.text, _BRIEF_CHARS))}")
+            lines.append(f"{entry.iteration}.{_words(_brief(block.text))}")
         elif isinstance(block, ToolUse):
             values = [
                 value if isinstance(value, str) else canonical_json(value).decode() for value in block.input.values()
             ]
-            lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _BRIEF_CHARS)})")
+            lines.append(f"{entry.iteration}. {block.name}({_brief(', '.join(values))})")
     return lines
+
+
+def _brief(text: str) -> str:
+    """Return the beginning of a text. A path or an address is not cut: it could not be used again."""
+    line = " ".join(text[: 4 * _WHOLE_CHARS].split())
+    name = _REST_OF_NAME.match(line, _BRIEF_CHARS - 1)
+    return clip(text, max(_BRIEF_CHARS, min(name.end() + 1 if name else 0, _WHOLE_CHARS)))
 
 
 def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
