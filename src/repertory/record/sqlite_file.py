@@ -152,16 +152,15 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
             migrate(connection, path)
             _sync_file(connection, path)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-    except ERRORS as error:
+    except BaseException as error:
         _close_without_checkpoint(connection, path)
-        raise explain(error, path, "open") from error
-    except OSError as error:
-        _close_without_checkpoint(connection, path)
-        raise JournalWriteFailed(
-            f"cannot make durable what is in {path}: {error.strerror}; make room or repair the disk, then open it again"
-        ) from error
-    except JournalError:
-        _close_without_checkpoint(connection, path)
+        if isinstance(error, OSError):
+            raise JournalWriteFailed(
+                f"cannot make durable what is in {path}: {error.strerror}; make room or repair the disk, then open it "
+                "again"
+            ) from error
+        if isinstance(error, ERRORS):
+            raise explain(error, path, "open") from error
         raise
     return connection
 
