@@ -12,6 +12,7 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, RunFailed, ToolSetUnavailable
 from repertory.llm import text_of
 from repertory.mcp import McpServer
@@ -124,6 +125,35 @@ def test_a_run_that_is_killed_closes_what_it_opened(run_async: RunAsync) -> None
 
     run_async(main)
     assert killed.seen == left.seen == ["opened", "closed"]
+
+
+def test_shared_sets_are_opened_side_by_side(run_async: RunAsync) -> None:
+    """Each may take seconds: here, each takes until the other is being opened."""
+
+    class Slow(Counter):
+        def __init__(self, name: str) -> None:
+            super().__init__(name, "supervisor")
+            self.opening = anyio.Event()
+            self.others: list[Slow] = []
+
+        @asynccontextmanager
+        async def open(self) -> AsyncGenerator[Sequence[rp.Tool]]:
+            self.opening.set()
+            for other in self.others:
+                await other.opening.wait()
+            async with super().open() as tools:
+                yield tools
+
+    async def main() -> set[str]:
+        one, two = Slow("one"), Slow("two")
+        one.others, two.others = [two], [one]
+        model = ScriptedModel(["done"])
+        with anyio.fail_after(PATIENCE):
+            async with rp.open_supervisor(model=model) as supervisor:
+                await results(supervisor, rp.Agent("clerk", tools=[one, two]), 1)
+        return {tool.name for tool in model.requests[0].tools}
+
+    assert run_async(main) == {"one_count", "two_count"}
 
 
 def test_names_that_clash_get_the_name_of_their_set_before_them(run_async: RunAsync) -> None:

@@ -51,9 +51,11 @@ class ToolSets:
         try:
             async with AsyncExitStack() as stack:
                 offered: list[tuple[ToolSet, Sequence[Tool]]] = []
+                # Side by side, as opening one can take seconds: it may download a server, or wait for a sign-in.
+                shared = {id(each): self._share(each) for each in agent.tool_sets if each.lifetime == "supervisor"}
                 for each in agent.tool_sets:
-                    shared = each.lifetime == "supervisor"
-                    opened = await self._share(each) if shared else await stack.enter_async_context(each.open())
+                    held = shared.get(id(each))
+                    opened = await (stack.enter_async_context(each.open()) if held is None else held.wait())
                     offered.append((each, made_tools(opened, f"tool set {each.name}: what open() gives")))
                 yield _without_clashes([*_OURS, *(tool.name for tool in agent.own_tools)], offered)
                 finished = True
@@ -63,15 +65,12 @@ class ToolSets:
             # The run has ended: a connection that breaks while closing must not make it run again.
             log(logging.WARNING, "tool.set.lost", agent=agent.name, exc_info=error)
 
-    async def _share(self, tool_set: ToolSet) -> Sequence[Tool]:
+    def _share(self, tool_set: ToolSet) -> _Held:
         held = self._held.get(id(tool_set))
         if held is None:
             held = self._held[id(tool_set)] = _Held(tool_set)
             self._tasks.start_soon(self._hold, held)
-        await held.settled.wait()
-        if held.failure is not None:
-            raise held.failure
-        return held.tools
+        return held
 
     async def _hold(self, held: _Held) -> None:
         try:
@@ -94,6 +93,13 @@ class _Held:
         self.tools: Sequence[Tool] = ()
         self.failure: Exception | None = None
         self.settled = anyio.Event()
+
+    async def wait(self) -> Sequence[Tool]:
+        """Wait until it is open, and return its tools; raise why it cannot be opened."""
+        await self.settled.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.tools
 
 
 def _without_clashes(taken: Sequence[str], offered: Sequence[tuple[ToolSet, Sequence[Tool]]]) -> tuple[Tool, ...]:
