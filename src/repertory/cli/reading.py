@@ -40,7 +40,7 @@ async def inspect(
 ) -> Answer:
     """Show the state of a run, and what its model saw at an iteration.
 
-    Beside it is the record: how each entry was shown, and which decisions made it so. Of a long record these are the
+    Before it comes the record: how each entry was shown, and which decisions made it so. Of a long record these are the
     newest entries and those that the model saw.
     """
     async with open_source_of(run_id, at) as (source, found):

@@ -198,10 +198,9 @@ class ServiceClient:
         body = {"agent": agent, "task": task} | ({} if root is None else {"root": root})
         return (await self._ask("POST", "/runs", Started, body)).id
 
-    async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
-        """Send a message to a run; it is durable afterwards. With a ``message_id`` it is safe to repeat."""
-        body = {"text": text} | ({} if message_id is None else {"message_id": message_id})
-        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, body)
+    async def send(self, run_id: str, text: str) -> None:
+        """Send a message to a run; it is durable afterwards."""
+        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, {"text": text})
 
     async def steer(self, run_id: str, verb: str) -> None:
         """``pause``, ``resume``, ``stop`` or ``kill`` a run."""
