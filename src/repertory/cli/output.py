@@ -177,19 +177,6 @@ class Columns:
             yield Segment(f"{plain.rstrip()}\n")
 
 
-def print_wrapped(screen: Console, headers: Sequence[str], *rows: Sequence[str]) -> None:
-    """Print a table that shows every cell whole, on several lines if necessary."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in headers:
-        made.add_column(header, overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(cell) for cell in (*row, *[""] * len(headers))[: len(headers)]))
-    screen.print(made)
-
-
 def show(screen: Console, *parts: RenderableType) -> None:
     """Print renderables, each on lines of its own."""
     for part in parts:

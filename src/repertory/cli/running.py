@@ -299,7 +299,12 @@ def print_answer(answer: str) -> None:
         if is_table:
             cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
             headers, *rows = [row for row in cells if not all(map(_RULE.fullmatch, row))] or [[""]]
-            output.print_wrapped(screen, headers, *rows)
+            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+            for header in headers:
+                table.add_column(header, overflow="fold")
+            for row in rows:
+                table.add_row(*map(Text, row[: len(headers)]))
+            screen.print(table)
             continue
         for line in lines:
             if line.startswith("- "):  # wrapped under its own first word
