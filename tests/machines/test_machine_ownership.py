@@ -250,6 +250,28 @@ def test_renewals_that_fail_are_in_the_log(
     assert caplog.text.count("lease.not.renewed") == caplog.text.count("lease.renewed") == 1
 
 
+def test_nobody_is_taken_over_as_the_clock_of_the_server_jumps(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """All leases have expired then, also that of the machine that looks; the others renew theirs as it does."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri, lease=3.0) as (_, taker), machine(uri) as (_, other):
+            settle(taker)
+            with anyio.fail_after(PATIENCE):
+                while not taker.lease.is_steady:
+                    await anyio.sleep(0.01)
+            since = taker.lease.steady_since
+            for each in (taker, other):
+                expire(postgres, uri, each.machine_id)
+            assert await taker.take_over() == []
+            with anyio.fail_after(PATIENCE):
+                while taker.lease.steady_since == since:
+                    await anyio.sleep(0.01)
+            assert await taker.take_over() == []
+
+    run_async(main)
+
+
 def test_a_lease_is_renewed_though_the_server_has_too_few_connections(
     postgres: PostgresServer, run_async: RunAsync
 ) -> None:

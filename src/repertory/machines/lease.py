@@ -29,7 +29,8 @@ _LOOK: Final = 0.05  # seconds between two looks at whether the lease was renewe
 
 # The server decides: a machine that was not taken over meanwhile may renew, however late it is.
 _RENEW: Final = """UPDATE machines SET until = clock_timestamp() + make_interval(secs => $2)
-    WHERE machine_id = $1 AND lost_at IS NULL RETURNING 1"""
+    FROM (SELECT machine_id AS id, until < clock_timestamp() AS expired FROM machines WHERE machine_id = $1) was
+    WHERE machine_id = was.id AND lost_at IS NULL RETURNING was.expired"""
 
 
 class Lease:
@@ -75,7 +76,8 @@ class Lease:
     def is_steady(self) -> bool:
         """Whether it was renewed without a break for so long that other machines had time for it too.
 
-        After an outage of the server all leases have expired, though their machines may all be alive.
+        After an outage of the server, a jump of its clock, or a suspension of the computer, all leases have expired,
+        though their machines may all be alive.
         """
         return self.is_fresh and time.monotonic() - self.steady_since > self.seconds / 2
 
@@ -140,9 +142,9 @@ class Lease:
 
     def _renew(self, connection: Connection) -> bool:
         sent = time.monotonic()
-        if connection.execute(_RENEW, [self._machine_id, self.seconds]).fetchone() is None:
+        if (row := connection.execute(_RENEW, [self._machine_id, self.seconds]).fetchone()) is None:
             return False
-        if sent - self.renewed > _EFFECTS * self.seconds:
+        if row[0] or sent - self.renewed > _EFFECTS * self.seconds:
             self.steady_since = sent
         if self._overdue:
             _log(logging.INFO, "lease.renewed", machine=self._machine_id, after=round(sent - self.renewed, 1))

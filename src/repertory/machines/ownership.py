@@ -48,9 +48,12 @@ OWNERS: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT J
 ELSEWHERE: Final = f"{OWNERS} AND o.machine_id IS DISTINCT FROM $1"
 OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1 AND why <> 'entering'"
 
-# FOR UPDATE waits for a transaction of these machines that has passed its guard.
-OTHERS: Final = """SELECT machine_id::text, until < clock_timestamp(), kernel, pid FROM machines
-    WHERE lost_at IS NULL AND machine_id <> $1 AND (until < clock_timestamp() OR kernel = $2)"""
+# Nobody's lease has expired if that of the machine that looks has: then the server's clock has jumped.
+OTHERS: Final = """SELECT m.machine_id::text, m.until < clock_timestamp() AND own.until > clock_timestamp(), m.kernel,
+        m.pid
+    FROM machines m, machines own WHERE own.machine_id = $1 AND m.machine_id <> $1 AND m.lost_at IS NULL
+      AND (m.until < clock_timestamp() OR m.kernel = $2)"""
+# FOR UPDATE waits for a transaction of this machine that has passed its guard.
 LOCK: Final = """SELECT 1 FROM machines WHERE machine_id = $1 AND lost_at IS NULL
     AND (until < clock_timestamp() OR $2::boolean) FOR UPDATE"""
 LOSE: Final = "UPDATE machines SET lost_at = clock_timestamp() WHERE machine_id = $1"
