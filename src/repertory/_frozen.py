@@ -8,7 +8,8 @@ as the same JSON, and raise on any change; ``copy.deepcopy`` makes a plain copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, TypeAlias, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -114,14 +115,22 @@ _FIELDS: Final[dict[type[msgspec.Struct], tuple[list[str], list[str]]]] = {}  # 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     """A struct that freezes every field with JSON (``Json`` or ``Any``) when it is made, and makes lists tuples."""
 
+    deepest: ClassVar[int] = _DEEPEST  # levels that its JSON may have
+
     def __post_init__(self) -> None:
         kind = type(self)
         if kind not in _FIELDS:
             hints = get_type_hints(kind)
-            tuples = [name for name, hint in hints.items() if get_origin(hint) is tuple]
-            _FIELDS[kind] = [name for name, hint in hints.items() if hint in (Json, Any)], tuples
+            types = {
+                name: get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],)
+                for name in kind.__struct_fields__
+            }
+            _FIELDS[kind] = (
+                [name for name, each in types.items() if Json in each or Any in each],
+                [name for name, each in types.items() if any(get_origin(arm) is tuple for arm in each)],
+            )
         names, sequences = _FIELDS[kind]
-        freeze_fields(self, *names, sequences=sequences)
+        freeze_fields(self, *names, sequences=sequences, deepest=self.deepest)
 
 
 def thaw(value: Json) -> Json:

@@ -8,54 +8,45 @@ gives the same JSON object, also for block types that do not exist yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import compress
 from operator import is_not
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 
 Role: TypeAlias = Literal["user", "assistant"]
 Json: TypeAlias = dict[str, Any]
 
-# An answer may come nested deeper than what is kept of it; see ``repertory.views.answers``.
-_freeze_fields = partial(freeze_fields, deepest=1_000)
+
+class _Frozen(Frozen, frozen=True):
+    deepest: ClassVar[int] = 1_000  # an answer may be nested deeper than what is kept of it; see ``views.answers``
 
 
-class Text(msgspec.Struct, frozen=True):
+class Text(_Frozen, frozen=True):
     """A block of text."""
 
     text: str
     extra: Json | None = None
 
-    def __post_init__(self) -> None:
-        _freeze_fields(self, "extra")
 
-
-class Thinking(msgspec.Struct, frozen=True):
+class Thinking(_Frozen, frozen=True):
     """The model's reasoning. The signature binds it to everything before it; both are sent back byte for byte."""
 
     thinking: str
     signature: str = ""
     extra: Json | None = None
 
-    def __post_init__(self) -> None:
-        _freeze_fields(self, "extra")
 
-
-class RedactedThinking(msgspec.Struct, frozen=True):
+class RedactedThinking(_Frozen, frozen=True):
     """Reasoning that only the provider can read."""
 
     data: str
     extra: Json | None = None
 
-    def __post_init__(self) -> None:
-        _freeze_fields(self, "extra")
 
-
-class ToolUse(msgspec.Struct, frozen=True):
+class ToolUse(_Frozen, frozen=True):
     """A tool call that the model asks for."""
 
     id: str
@@ -63,30 +54,21 @@ class ToolUse(msgspec.Struct, frozen=True):
     input: Json
     extra: Json | None = None
 
-    def __post_init__(self) -> None:
-        _freeze_fields(self, "input", "extra")
 
-
-class Image(msgspec.Struct, frozen=True):
+class Image(_Frozen, frozen=True):
     """A picture; ``source`` is the API's object (``base64``, ``url`` or ``file``)."""
 
     source: Json
     extra: Json | None = None
 
-    def __post_init__(self) -> None:
-        _freeze_fields(self, "source", "extra")
 
-
-class RawBlock(msgspec.Struct, frozen=True):
+class RawBlock(_Frozen, frozen=True):
     """A block of a type that repertory does not know, kept as it came."""
 
     raw: Json
 
-    def __post_init__(self) -> None:
-        _freeze_fields(self, "raw")
 
-
-class ToolResult(msgspec.Struct, frozen=True):
+class ToolResult(_Frozen, frozen=True):
     """The answer to a tool call; the content is a string or blocks, as the API allows."""
 
     tool_use_id: str
@@ -94,21 +76,15 @@ class ToolResult(msgspec.Struct, frozen=True):
     is_error: bool = False
     extra: Json | None = None
 
-    def __post_init__(self) -> None:
-        _freeze_fields(self, "extra", sequences=("content",))
-
 
 Block: TypeAlias = Text | Thinking | RedactedThinking | ToolUse | ToolResult | Image | RawBlock
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(_Frozen, frozen=True):
     """One turn: a role and its blocks."""
 
     role: Role
     content: tuple[Block, ...]
-
-    def __post_init__(self) -> None:
-        _freeze_fields(self, sequences=("content",))
 
 
 # Each type of block with its struct and the types of its fields; a result's content is checked separately.

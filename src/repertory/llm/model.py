@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.messages import Block, Json, Message, encode_block, encode_message
@@ -21,7 +21,7 @@ CacheTtl: TypeAlias = Literal["5m", "1h"]
 StopReason: TypeAlias = str  # open: end_turn, tool_use, max_tokens, stop_sequence, refusal, pause_turn, …
 
 
-class ToolSchema(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolSchema(Frozen, frozen=True, omit_defaults=True):
     """A tool as the model sees it.
 
     Attributes:
@@ -33,9 +33,6 @@ class ToolSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str
     input_schema: Json
     provider_type: str = ""
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "input_schema")
 
 
 class Breakpoint(msgspec.Struct, frozen=True):
@@ -51,7 +48,7 @@ class Breakpoint(msgspec.Struct, frozen=True):
     ttl: CacheTtl = "5m"
 
 
-class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequest(Frozen, frozen=True, kw_only=True):
     """One request to a model. Equal requests encode to the same bytes.
 
     Attributes:
@@ -74,9 +71,6 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     breakpoints: tuple[Breakpoint, ...] = ()
     options: Json = msgspec.field(default_factory=dict)
     betas: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "options", sequences=("messages", "system", "tools", "betas"))
 
 
 def request_digest(request: ModelRequest) -> str:
@@ -122,7 +116,7 @@ CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "leng
 """Stop reasons of answers that are cut off; the last one is from servers with OpenAI's words."""
 
 
-class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+class ModelResponse(Frozen, frozen=True, kw_only=True):
     """A model's answer.
 
     Attributes:
@@ -145,7 +139,7 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     extra: Json = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "extra", sequences=("content",))
+        super().__post_init__()
         for name, kind in (("content", tuple), ("usage", Usage), ("extra", dict)):
             value: object = getattr(self, name)
             if not isinstance(value, kind):

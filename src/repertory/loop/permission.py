@@ -8,9 +8,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory._json_text import canonical_json
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import TEAM_TOOLS
@@ -30,7 +28,7 @@ class Refused(Exception):
     """The call is not made; the model is told the text."""
 
 
-class Permitted(msgspec.Struct, frozen=True):
+class Permitted(Frozen, frozen=True):
     """A call that may be made.
 
     Attributes:
@@ -40,9 +38,6 @@ class Permitted(msgspec.Struct, frozen=True):
 
     arguments: Json
     note: str = ""
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "arguments")
 
 
 def needs_permission(live: LiveRun, tool: Tool) -> bool:

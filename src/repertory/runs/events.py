@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory.errors import JournalUnreadable
 from repertory.llm.model import Usage
 from repertory.record.records import EventLogged, RunState
@@ -141,15 +141,12 @@ class ModelRetrying(Event, frozen=True, kw_only=True):
     reason: str
 
 
-class ToolStarted(Event, frozen=True, kw_only=True):
+class ToolStarted(Event, Frozen, frozen=True, kw_only=True):
     """A tool call began."""
 
     call_id: str
     tool: str
     arguments: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "arguments")
 
 
 class ToolProgress(Event, frozen=True, kw_only=True):
@@ -180,7 +177,7 @@ class ToolEnded(Event, frozen=True, kw_only=True):
     retrieval: bool = False
 
 
-class ApprovalRequested(Event, frozen=True, kw_only=True):
+class ApprovalRequested(Event, Frozen, frozen=True, kw_only=True):
     """A tool call waits until somebody allows or denies it; see ``Run.approve`` and ``Run.deny``.
 
     Attributes:
@@ -197,11 +194,8 @@ class ApprovalRequested(Event, frozen=True, kw_only=True):
     reason: str = ""
     expires_at: float | None = None
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, "arguments")
 
-
-class ApprovalDecided(Event, frozen=True, kw_only=True):
+class ApprovalDecided(Event, Frozen, frozen=True, kw_only=True):
     """A tool call was allowed or denied.
 
     Attributes:
@@ -220,12 +214,8 @@ class ApprovalDecided(Event, frozen=True, kw_only=True):
     reason: str = ""
     arguments: dict[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        if self.arguments is not None:
-            freeze_fields(self, "arguments")
 
-
-class ResultAwaited(Event, frozen=True, kw_only=True):
+class ResultAwaited(Event, Frozen, frozen=True, kw_only=True):
     """A tool has returned without a result, which will come from outside; see ``Run.give_result``.
 
     Attributes:
@@ -244,11 +234,8 @@ class ResultAwaited(Event, frozen=True, kw_only=True):
     schema: dict[str, Any] | None = None
     state: dict[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        freeze_fields(self, "schema", "state")
 
-
-class ResultGiven(Event, frozen=True, kw_only=True):
+class ResultGiven(Event, Frozen, frozen=True, kw_only=True):
     """The result of a tool call was given from outside.
 
     Attributes:
@@ -266,9 +253,6 @@ class ResultGiven(Event, frozen=True, kw_only=True):
     content_id: str = ""
     round: int = 1
     expired: bool = False
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "result")
 
 
 class ContextEdited(Event, frozen=True, kw_only=True):

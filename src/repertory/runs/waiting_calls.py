@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory.llm.messages import Json
 from repertory.record.records import EventLogged
 from repertory.record.waiting import Ticket
@@ -22,7 +22,7 @@ WAITING_EVENTS: Final = frozenset(
 )
 
 
-class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingCall(Frozen, frozen=True, kw_only=True):
     """A tool call that waits.
 
     Attributes:
@@ -49,9 +49,6 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
     expires_at: float | None = None
     schema: Json | None = None
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "arguments", "schema")
 
 
 def waiting_id(event: ResultAwaited | ResultGiven) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from repertory._frozen import freeze_fields
+from repertory._frozen import Frozen
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.llm.model import Budget, Model, ModelRequest
@@ -60,7 +60,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
         return SummaryFailed(run_id=self.run_id, first=self.first, upto=self.upto, reason=reason, superseded=superseded)
 
 
-class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
+class SummarizeResult(Frozen, frozen=True, kw_only=True):
     """Summarize one result. Answered by ``ResultSummarized`` once that is durable, or by ``ResultNotSummarized``.
 
     Attributes:
@@ -95,9 +95,6 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int = 0
     budget: Budget | None = None
     reply_to: ActorRef[Any] | None = None
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "arguments")
 
     def failed(self, reason: str) -> ResultNotSummarized:
         """Return the answer that there is no summary."""
