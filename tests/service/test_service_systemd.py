@@ -84,11 +84,12 @@ def test_it_says_when_it_serves_reloads_and_ends(short: Path, systemd: Systemd) 
     served.process.send_signal(signal.SIGHUP)
     assert systemd.hear("RELOADING=1").startswith("RELOADING=1\nMONOTONIC_USEC=")
     assert "READY=1" in systemd.hear("READY=1")
-    assert re.fullmatch(r"repertory: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d reloaded\n", log.read_text())
     assert "serving" in (short / "log.1").read_text()
     served.process.terminate()
     systemd.hear("STOPPING=1")
     assert served.end()[0] == 0
+    time = r"repertory: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(rf"{time} reloaded\n{time} ended\n", log.read_text())
     assert not any("WATCHDOG" in message for message in systemd.heard)  # nobody asked for it
 
 

@@ -21,7 +21,7 @@ from repertory.cli.options import BACKEND, Backend, argument, option
 from repertory.errors import ConfigurationError, JournalLocked, RepertoryError, ServiceUnavailable
 from repertory.record.sqlite_file import owner_of
 from repertory.service.client import open_client
-from repertory.service.logfile import open_log
+from repertory.service.logfile import open_log, with_times
 from repertory.service.places import anchor_of, file_served, service_of
 
 _FILE = argument("FILE", "The company file.", Path(COMPANY))
@@ -45,7 +45,7 @@ async def up(
     _check_alone(file)
     await company.check_keys()  # rather than that each of its runs fails
     if not detach:
-        await service.run_service(company.options(), report=output.say)
+        await service.run_service(company.options(), report=with_times(output.say))
         return
     log = file.with_suffix(".log") if company.is_shared else company.anchor.with_suffix(".log")
     if company.service.log is not None:

@@ -46,6 +46,7 @@ async def serve(
     reopens the log file. Sockets that systemd passes replace --socket and --port.
     """
     from repertory.service import Options, run_service
+    from repertory.service.logfile import with_times
 
     options = Options(
         database=runs_database(db),
@@ -67,7 +68,7 @@ async def serve(
         labels=label,
         lease=lease,
     )
-    await run_service(options, report=say)
+    await run_service(options, report=with_times(say))
 
 
 @command

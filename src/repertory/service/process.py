@@ -105,6 +105,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     webhooks: Sequence[Webhook] = ()
 
 
+@with_times
 def _to_stderr(line: str) -> None:
     with suppress(OSError):  # the disk is full, or nobody reads any more: no reason to end
         sys.stderr.write(f"repertory: {line}\n")
@@ -128,7 +129,6 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     """
     if options.socket is not None and options.port is not None:
         raise ConfigurationError("either a socket or a port can be served at, got both")
-    report = with_times(report)
     database = postgres_address(options.database) or options.database
     # Before the database is opened: a mistake in these leaves none behind, and takes no run from another machine.
     offers = Offers(options.agents, root=options.root, limits=options.limits)
@@ -207,6 +207,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                     systemd.status(f"ending; runs in progress: {going}")
                 process.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
             process.cancel()
+        report("ended")
 
 
 @asynccontextmanager
