@@ -409,19 +409,23 @@ def _columns(line: str) -> tuple[str, int]:
 
 
 def with_gaps(chosen: Sequence[str], lines: Sequence[str], *, indent: str = "") -> list[str]:
-    """Return chosen lines, each after ``indent``, with an ellipsis above an indented one if what stood right above it
-    is left out: without it the line would pass for a part of another.
+    """Return chosen lines, each after ``indent``, with an ellipsis above one whose heading is left out: it would pass
+    for a part of what stands above it. A line's heading is the nearest line before it that is indented less.
     """
     places = {line: at for at, line in enumerate(lines)}
     shown: list[str] = []
-    before: int | None = None
+    after = 0  # the line before
     for line in chosen:
-        at = places.get(line)  # None if an ellipsis replaces data in it
-        if shown and line[:1].isspace() and len(chosen) < len(lines) and (at is None or at - 1 != before):
+        at, depth = places.get(line, after), _depth(line)  # unknown if an ellipsis replaces data in it
+        if shown and any(_depth(left_out) < depth for left_out in lines[after:at]):
             shown.append("…")
         shown.append(f"{indent}{line}")
-        before = at
+        after = at + 1
     return shown
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _fit(lines: Sequence[str], room: int) -> bool:
