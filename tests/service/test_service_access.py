@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import anyio
@@ -209,6 +211,19 @@ def test_the_token_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o077 == 0
     assert read_or_make_token(path) == token
     assert read_or_make_token(tmp_path / "other") != token
+
+
+def test_services_that_begin_at_once_have_the_same_token(tmp_path: Path) -> None:
+    """None reads what another has only half written."""
+    with ThreadPoolExecutor(8) as services:
+        for number in range(50):
+            start = Barrier(8)
+
+            def begin(path: Path = tmp_path / f"{number}", start: Barrier = start) -> str:
+                start.wait(PATIENCE)
+                return read_or_make_token(path)
+
+            assert len({service.result() for service in [services.submit(begin) for _ in range(8)]}) == 1
 
 
 def test_a_token_that_others_may_know_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -28,19 +29,19 @@ def read_or_make_token(path: Path) -> str:
         ConfigurationError: The file cannot be written, belongs to another user, others may read it, or it holds no
             token.
     """
+    if os.path.lexists(path):
+        return read_token(path)
+    token = secrets.token_urlsafe(32)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # Under another name first: of two services that begin at once, neither then reads half a token.
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="ascii") as file:  # of mode 0600
+            file.write(token + "\n")
+            file.flush()
+            os.link(file.name, path)
     except FileExistsError:
         return read_token(path)
     except OSError as error:
-        raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
-    token = secrets.token_urlsafe(32)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(token + "\n")
-    except OSError as error:  # the disk is full; an empty file would be refused at every further start
-        path.unlink()
         raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
     return token
 
