@@ -1,9 +1,8 @@
 """The actor runtime: typed mailboxes, references, supervision, systems. It knows nothing about models.
 
-An actor is a plain object with methods marked with ``@handler``, and perhaps hooks: ``started``, ``terminated``,
-``stopping``, ``stopped``, ``restarting``. ``open_system`` opens a system for actors, ``spawn`` starts an actor and
-returns its ``ActorRef``, ``tell`` sends a message without waiting for an answer, and ``ask`` waits for one.
-``docs/semantics.md`` has a program, and says when hooks are called, and what is promised and what is not.
+An actor is a plain object with methods marked with ``@handler``, and perhaps hooks. ``open_system`` opens a system for
+actors, ``spawn`` starts an actor and returns its ``ActorRef``, ``tell`` sends a message without waiting for an answer,
+and ``ask`` waits for one. ``docs/semantics.md`` has a program, the hooks, and what is promised and what is not.
 """
 
 from __future__ import annotations

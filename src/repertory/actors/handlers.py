@@ -22,13 +22,8 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 Expected: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 _MARK = "__repertory_handler__"
-_HOOKS = {  # with what each is given
-    "started": ("ctx",),
-    "stopping": ("ctx",),
-    "stopped": ("ctx",),
-    "restarting": ("ctx", "error"),
-    "terminated": ("ctx", "ref", "reason"),
-}
+_HOOKS: dict[str, list[str]] = {name: ["self", "ctx"] for name in ("started", "stopping", "stopped")}
+_HOOKS.update(restarting=["self", "ctx", "error"], terminated=["self", "ctx", "ref", "reason"])
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -133,9 +128,8 @@ def blueprint_of(cls: type) -> Blueprint:
         declared = mark.types or (_hints(method, where).get(parameters[0].name),)
         if declared == (None,):
             raise ConfigurationError(f"{where} does not say what it handles: annotate its first parameter")
-        kinds = [kind for each in declared for kind in _members(each, where)]
         found = HandlerMethod(method, inspect.iscoroutinefunction(method), len(parameters) == 2, mark.expected)
-        for kind in kinds:
+        for kind in [kind for each in declared for kind in _members(each, where)]:
             if kind in table:
                 raise ConfigurationError(f"{where} and {table[kind].function.__name__} both handle {kind.__qualname__}")
             table[kind] = found
@@ -152,11 +146,10 @@ def blueprint_of(cls: type) -> Blueprint:
 def _check_hook(hook: Callable[..., Any], name: str, where: str) -> None:
     """Refuse what could not be called; that a clean-up never ran would only be in the log."""
     _refuse_generator(hook, where)
-    given = ("self", *_HOOKS[name])
     try:
-        inspect.signature(hook).bind(*given)
+        inspect.signature(hook).bind(*_HOOKS[name])
     except TypeError as error:
-        raise ConfigurationError(f"{where} is the hook {name}({', '.join(given)}), and does not take that") from error
+        raise ConfigurationError(f"{where} does not take what the hook is given: {', '.join(_HOOKS[name])}") from error
 
 
 def _refuse_generator(method: Callable[..., Any], where: str) -> None:
