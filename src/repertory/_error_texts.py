@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any, cast
 
@@ -38,8 +39,12 @@ def _is_finite(value: object) -> bool:
 def encode_error(error: RepertoryError) -> dict[str, Any]:
     """An error as JSON: the nearest type that every process knows, its message and the attributes of that type."""
     kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
-    known = vars(error).items() if kind is type(error) else ()  # those of an application's own type may be secret
-    plain = {name: value for name, value in known if isinstance(value, str | int | None) or _is_finite(value)}
+    known = inspect.signature(kind.__init__).parameters  # other attributes, of an application's type, may be secret
+    plain = {
+        name: value
+        for name, value in vars(error).items()
+        if name in known and (isinstance(value, str | int | None) or _is_finite(value))
+    }
     return {"type": kind.__name__, "message": safe_str(error), "attributes": plain}
 
 
