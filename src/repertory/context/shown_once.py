@@ -16,7 +16,6 @@ from repertory.shortening.lines import looks_like_file
 from repertory.shortening.shaping import tool_text
 from repertory.shortening.trail import room_of
 
-_BULKY_TOKENS = 1_000  # tokens of a result that may be shown once; the smallest prefix that most models cache
 _FILE_TOKENS = 2_500  # about 250 lines: up to that, a file that may be edited stays whole in the window
 _LARGE_SHARE = 0.1  # of the comfort: a larger result is shown whole once, whatever it is
 
@@ -76,8 +75,7 @@ class ShownOnce:
 
     def _stub_tokens(self, view: ViewIndex, entry: Entry) -> int:
         """Estimate the tokens of the stub if a result is shown once; 0 if the result stays."""
-        bulky = entry.tool_call_id is not None and entry.tokens >= _BULKY_TOKENS
-        if not bulky or entry.position in view.plan.shown or view.is_kept(entry):
+        if entry.tool_call_id is None or entry.position in view.plan.shown or view.is_kept(entry):
             return 0
         text, rules = tool_text(entry), view.rules(entry.tool)
         if entry.tokens < min(_FILE_TOKENS, self._large_tokens) and looks_like_file(text):
