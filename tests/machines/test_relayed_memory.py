@@ -18,7 +18,7 @@ from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, ItemNotFound
 from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
-from repertory.memory.messages import ClearScope, DeleteItem, MergeScope, OpenScope, RestoreScope, StoreItem
+from repertory.memory.messages import ClearScope, DeleteItem, MergeScope, MoveItems, OpenScope, RestoreScope, StoreItem
 from repertory.memory.relaying import decode_answer, encode_request
 from repertory.runs.live import LiveRun
 from repertory.supervisor.relayed_memory import answer_memory
@@ -52,11 +52,12 @@ async def on_record(supervisor: rp.Supervisor) -> tuple[Any, Any]:
         lambda scope, _: StoreItem(scope_id=scope, content="new"),
         lambda scope, _: DeleteItem(scope_id=scope, item_id="a"),
         lambda scope, _: ClearScope(scope_id=scope),
+        lambda scope, _: MoveItems(scope_id=scope, moves={"a": "d"}),
         lambda scope, _: RestoreScope(scope_id=scope, position=1),
         lambda _, snapshot: MergeScope(scope_id=snapshot),
         lambda scope, _: OpenScope(owner="run-1.a", mode="snapshot", parent_id=scope, scope_id="scope-b"),
     ],
-    ids=["store if unchanged", "store", "delete", "clear", "restore", "merge", "open"],
+    ids=["store if unchanged", "store", "delete", "clear", "move", "restore", "merge", "open"],
 )
 async def test_what_was_carried_out_before_is_answered_as_then(make_request: Any) -> None:
     """By what stands in the record with the change; nothing is written twice, nor lost of what others wrote since."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from repertory.actors import open_system
+from repertory.errors import ConfigurationError, ItemChanged
 from repertory.llm import ModelRequest
 from repertory.llm.model import encode_request
 from repertory.memory import Memory, MemoryActor, MemoryQuota
@@ -388,18 +389,36 @@ async def test_an_edit_during_a_rename_is_not_lost() -> None:
         assert any(made.values())
 
 
-async def test_a_rename_that_was_cut_off_goes_on() -> None:
-    """Each file is at its old place or at its new one, never at none; the call that is made again moves the rest."""
+async def test_a_directory_is_moved_and_deleted_in_one_transaction(tmp_path: Path) -> None:
+    """However many files it has, all of them or none: no crash leaves some here and some there."""
+    async with rp.open_journal(tmp_path / "j.db") as journal, open_system() as system:
+        memory = await Memory.open(system.spawn(lambda: MemoryActor(journal), "memory"), "r")
+        for name in range(20):
+            await memory.store(str(name), item_id=f"/memories/d/{name}", tags=["t"], metadata={"k": name})
+        batches: list[int] = []
+        journal.observe(lambda records: batches.append(len(records)))
+        await ask(memory, key="k", command="rename", old_path="/memories/d", new_path="/memories/e")
+        moved = await memory.retrieve("/memories/e/7")
+        assert (moved.content, moved.tags, moved.metadata["k"]) == ("7", ("t",), 7)
+        await ask(memory, command="delete", path="/memories/e")
+        assert await memory.query() == []
+        assert batches == [40, 20]
+
+
+async def test_items_are_moved_only_where_none_is() -> None:
+    """Nor two to one place; nothing is moved then, and an item that is not there is passed over."""
     async with open_memory() as memory:
-        for name in "ab":
-            await ask(memory, command="create", path=f"/memories/d/{name}", file_text=name)
-        item = await memory.retrieve("/memories/d/a")
-        await memory.store(
-            item.content, item_id="/memories/e/a", metadata={"call": "k"}
-        )  # as a first attempt leaves it
-        output = await ask(memory, key="k", command="rename", old_path="/memories/d", new_path="/memories/e")
-        assert not output.is_error
-        assert sorted(item.item_id for item in await memory.query()) == ["/memories/e/a", "/memories/e/b"]
+        for item_id in "abc":
+            await memory.store(item_id, item_id=item_id)
+        with pytest.raises(ItemChanged):
+            await memory.move({"a": "b", "c": "d"})
+        with pytest.raises(ConfigurationError, match="an id of its own"):
+            await memory.move({"a": "d", "c": "d"})
+        assert await memory.move({"a": "d", "b": None, "x": "y", "z": None}) == 2
+        assert {item.item_id: (await memory.retrieve(item.item_id)).content for item in await memory.query()} == {
+            "c": "c",
+            "d": "a",
+        }
 
 
 @pytest.mark.parametrize(("command", "missing"), [("view", "`path`"), ("rename", "`old_path` and `new_path`")])

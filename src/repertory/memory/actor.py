@@ -46,6 +46,7 @@ from repertory.memory.messages import (
     MemoryMessage,
     MemoryRef,
     MergeScope,
+    MoveItems,
     OpenScope,
     Pending,
     QueryItems,
@@ -287,6 +288,28 @@ class MemoryActor:
         seen = await read_by_id(self._journal, scope.view(self._position))
         ended = await off_loop(lambda: [*map(_ended, seen.values())], items=len(seen))
         return await self._change(message, scope, ended, seen)
+
+    @handler(expected=_EXPECTED)
+    async def move_items(self, message: MoveItems) -> Pending[int]:
+        """Give items other ids."""
+        scope, moves = await self._load_writable(message.scope_id, message.by), message.moves
+        kept = {item_id: place for item_id, place in moves.items() if place is not None}
+        if len({*kept.values()}) < len(kept):
+            raise ConfigurationError(f"moves must give each item an id of its own, got {show(moves)}")
+        view = scope.view(self._position)
+        for place, item in (await read_by_id(self._journal, view, kept.values())).items():
+            _check_unchanged(place, item.position, 0)
+        for place in kept.values():
+            _check_id("item_id", place)
+        seen = await read_by_id(self._journal, view, moves)
+        whole = await self._journal.find_items(view, ids=kept, bodies=True)
+
+        def moved(item: ItemWritten) -> ItemWritten:
+            metadata = {**item.metadata, **message.metadata}
+            return msgspec.structs.replace(item, item_id=kept[item.item_id], metadata=metadata)
+
+        versions = await off_loop(lambda: [*map(moved, whole), *map(_ended, seen.values())], items=len(seen))
+        return await self._write_next(message, scope, versions, seen, lambda _: (len(seen), []))
 
     @handler(expected=_EXPECTED)
     async def restore_scope(self, message: RestoreScope) -> Pending[int]:

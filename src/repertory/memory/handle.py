@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from repertory._choices import check_choice, check_fields, show
@@ -17,6 +17,7 @@ from repertory.memory.messages import (
     DeleteItem,
     ListSnapshots,
     MergeScope,
+    MoveItems,
     OpenScope,
     Pending,
     QueryItems,
@@ -162,6 +163,21 @@ class Memory:
     async def clear(self) -> int:
         """Delete every item in view and return how many there were."""
         return await self._ask(ClearScope(scope_id=self.scope_id, by=self.owner))
+
+    async def move(self, moves: Mapping[str, str | None], *, metadata: Json | None = None) -> int:
+        """Give items other ids, or delete them, all at once, and return how many there were.
+
+        Args:
+            moves: The new id of each item, by its id; None deletes it. An item that does not exist is passed over.
+            metadata: Put into the metadata of the items that get another id.
+
+        Raises:
+            ItemChanged: There is an item with one of the new ids. Nothing was moved.
+            QuotaExceeded: The scope has no room for inherited items that would become its own.
+        """
+        return await self._ask(
+            MoveItems(scope_id=self.scope_id, moves={**moves}, metadata=metadata or {}, by=self.owner)
+        )
 
     async def snapshot(self) -> int:
         """Return the current position, to pass to ``restore`` or ``fork`` later."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -132,6 +132,22 @@ class ClearScope(Change[Pending[int]], frozen=True, kw_only=True):
     """Delete every item that a scope sees; the answer is how many."""
 
 
+class MoveItems(Change[Pending[int]], frozen=True, kw_only=True):
+    """Give items other ids, or delete them, all in one transaction; the answer is how many there were.
+
+    Attributes:
+        moves: The new id of each item, by its id; None deletes it. An item that does not exist is passed over.
+        metadata: Put into the metadata of the items that get another id.
+    """
+
+    moves: dict[str, str | None]
+    metadata: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(cast("object", self.metadata), dict):  # as in ``StoreItem``
+            check_json("metadata", self.metadata)
+
+
 class RestoreScope(Change[Pending[int]], frozen=True, kw_only=True):
     """Make a scope see again what it saw at a position; the answer is how many items that changed."""
 
@@ -172,7 +188,9 @@ class ReadFirst(Request[Pending[Any]], frozen=True):
     request: SimpleMessage
 
 
-ScopeMessage: TypeAlias = SimpleMessage | DeleteItem | ClearScope | RestoreScope | MergeScope | ListSnapshots
+ScopeMessage: TypeAlias = (
+    SimpleMessage | DeleteItem | ClearScope | MoveItems | RestoreScope | MergeScope | ListSnapshots
+)
 """The requests of a scope's users."""
 MemoryMessage: TypeAlias = ScopeMessage | ReadFirst | ForgetOthers | ForgetTree
 MemoryRef: TypeAlias = ActorRef[MemoryMessage]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -218,57 +217,34 @@ class _Files:
         found = [place] if await self._find(place) is not None else list(await self._below(place))
         if not found:
             raise _Refused(f"The path {path} does not exist")
-        for item_id in found:
-            with suppress(ItemNotFound):  # another agent has deleted it meanwhile
-                await self._memory.delete(item_id)
+        await self._memory.move(dict.fromkeys(found))  # those that another agent has deleted meanwhile are gone
         return f"Successfully deleted {path}"
 
     async def rename(self, old_path: str, new_path: str) -> str:
-        """Move a file, or all files below a directory. Each is written at its new path before the old is deleted."""
+        """Move a file, or all files below a directory, at once."""
         old, new = _resolve(old_path), _resolve(new_path)
         if old == ROOT:
             raise _Refused("Cannot rename the /memories directory itself")
         item, there = await self._find(old), await self._find(new)
-        files = [old] if item is not None else list(await self._below(old))
-        taken = [new] if there is not None else list(await self._below(new))
-        begun = bool(taken) and all([self._is_mine(await self._memory.retrieve(item_id)) for item_id in taken])
-        if new == ROOT or (taken and not begun):
+        files = [old] if item is not None else [*await self._below(old)]
+        taken = {new: there} if there is not None else await self._below(new)
+        if taken and all(map(self._is_mine, taken.values())):
+            return f"Successfully renamed {old_path} to {new_path}"  # before a crash
+        if new == ROOT or taken:
             raise _Refused(f"The destination {new_path} already exists")
-        if not files and not begun:
+        if not files:
             raise _Refused(f"The path {old_path} does not exist")
         if f"{new}/".startswith(f"{old}/"):
             raise _Refused(f"Cannot move {old_path} into itself")
         await self._check_parents(new)
-        moved = [await self._move(item_id, new + item_id.removeprefix(old)) for item_id in files]
-        if not any(moved) and not begun:
+        moves = {item_id: new + item_id.removeprefix(old) for item_id in files}
+        try:
+            moved = await self._memory.move(moves, metadata=self._mark())
+        except ItemChanged:
+            raise _Refused(f"The destination {new_path} already exists") from None
+        if not moved:  # another agent was first
             raise _Refused(f"The path {old_path} does not exist")
         return f"Successfully renamed {old_path} to {new_path}"
-
-    async def _move(self, item_id: str, place: str) -> bool:
-        """Move a file, including what another agent writes into it meanwhile.
-
-        Returns:
-            Whether it was moved; if another agent deletes or moves it first, no copy is left.
-        """
-        copy: ItemInfo | None = None
-        while (item := await self._find(item_id)) is not None:
-            copy = await self._find(place)
-            if copy is not None and not self._is_mine(copy):
-                raise _Refused(f"The destination {place} already exists")
-            if copy is None or copy.metadata.get("moved") != item.position:
-                before = 0 if copy is None else copy.position
-                copy = await self._write(item, place, if_position=before, moved=item.position)
-            try:
-                await self._memory.delete(item_id, if_position=item.position)
-            except ItemChanged:
-                continue
-            except ItemNotFound:
-                break
-            return True
-        if copy is not None:
-            with suppress(ItemNotFound, ItemChanged):
-                await self._memory.delete(place, if_position=copy.position)
-        return False
 
     async def _edit(self, path: str, change: Callable[[str], _Edit]) -> _Edit:
         """Change a file, unless this call has already done so."""
@@ -287,25 +263,20 @@ class _Files:
                 return _Edit(text, item.metadata.get("line", 0))
             edit = change(text)
             try:
-                await self._write(item, place, edit, if_position=item.position)
+                await self._memory.store(
+                    edit.text,
+                    type=item.type,
+                    item_id=place,
+                    source=item.source,
+                    tags=item.tags,
+                    related_to=item.related_to,
+                    metadata={**item.metadata, **self._mark(), "line": edit.line},
+                    media_type=item.media_type,
+                    if_position=item.position,
+                )
             except ItemChanged:
                 continue  # another agent has written to it meanwhile, and its edit must not be lost
             return edit
-
-    async def _write(
-        self, item: Item, place: str, edit: _Edit | None = None, *, if_position: int, **more: Any
-    ) -> ItemInfo:
-        return await self._memory.store(
-            item.content if edit is None else edit.text,
-            type=item.type,
-            item_id=place,
-            source=item.source,
-            tags=item.tags,
-            related_to=item.related_to,
-            metadata={**item.metadata, **self._mark(), **({} if edit is None else {"line": edit.line}), **more},
-            media_type=item.media_type,
-            if_position=if_position,
-        )
 
     def _mark(self) -> dict[str, Any]:
         return {**self._writer, "call": self._call}
