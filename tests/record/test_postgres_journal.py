@@ -21,7 +21,6 @@ import anyio
 import anyio.to_thread
 import psycopg
 import pytest
-from hypothesis import given
 
 import journal_kit as kit
 from backends import RunAsync
@@ -41,9 +40,9 @@ from repertory.errors import (
 from repertory.record import EventLogged, Journal, Record, open_journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_schema import migrate, schema_version
-from repertory.record.postgres_sql import FENCED, connect, escape, explain, from_column, to_column, translate
+from repertory.record.postgres_sql import FENCED, connect, explain, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
-from repertory.record.rows import encode_records, encode_text
+from repertory.record.rows import encode_records
 from repertory.record.schema import VERSION
 from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch
@@ -78,22 +77,6 @@ def writer_of(uri: str, patience: float = 30.0, guard: Guard | None = None) -> P
 def submit(writer: PostgresWriter, *records: EventLogged) -> Any:
     """Queue a batch."""
     return writer.submit(Batch(encode_records(records)))
-
-
-# --- text -------------------------------------------------------------------------------------------------
-
-
-@given(kit.texts, kit.texts)
-def test_text_that_postgresql_does_not_take_is_kept(one: str, other: str) -> None:
-    """What is read is what was written; what is different stays different; a beginning stays a beginning."""
-    for text in (one, other, one + other):
-        kept = to_column(encode_text(text))
-        assert isinstance(kept, str)
-        assert "\0" not in kept
-        kept.encode()
-        assert from_column(kept) == encode_text(text)
-    assert escape(one + other) == escape(one) + escape(other)
-    assert (escape(one) == escape(other)) == (one == other)
 
 
 def test_marks_are_numbered_and_hints_left_out() -> None:

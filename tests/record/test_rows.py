@@ -18,7 +18,17 @@ import journal_kit as kit
 from repertory.errors import JournalDamaged, RecordRefused
 from repertory.llm import Text, ToolResult, ToolUse
 from repertory.record import Record
-from repertory.record.rows import MAX_TEXT, TABLES, Table, Value, decode_json, encode_json, encode_records
+from repertory.record.rows import (
+    MAX_TEXT,
+    TABLES,
+    Table,
+    Value,
+    decode_json,
+    decode_text,
+    encode_json,
+    encode_records,
+    encode_text,
+)
 
 
 def there_and_back(record: Record) -> Record:
@@ -66,6 +76,18 @@ def test_any_text_and_any_json_survive_exactly(
     assert back == record
     # But for the sign of zero, which SQLite's columns do not keep.
     assert math.copysign(1, back.entry.created_at) == math.copysign(1, at or 0.0)  # type: ignore[union-attr]
+
+
+@given(kit.texts, kit.texts)
+def test_text_that_some_engine_does_not_take_is_kept(one: str, other: str) -> None:
+    """What is read is what was written; what is different stays different; a beginning stays a beginning."""
+    for text in (one, other, one + other):
+        kept = encode_text(text)
+        assert "\0" not in kept
+        kept.encode()
+        assert decode_text(kept) == text
+    assert encode_text(one + other) == encode_text(one) + encode_text(other)
+    assert (encode_text(one) == encode_text(other)) == (one == other)
 
 
 def test_a_text_of_a_subclass_is_kept_as_its_text() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from repertory._ids import root_of, unit_of
-from repertory.record.postgres_sql import Statement, to_column
+from repertory.record.postgres_sql import Statement
 from repertory.record.postgres_writer import application_name
 from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged
@@ -166,7 +166,7 @@ class Guard:
 
     def _row(self, run: dict[str, Any], *, queued: bool) -> list[Value]:
         portable = run["agent_ref"] and not run["has_context"]
-        texts = [to_column(run[name]) for name in ("agent", "client", "agent_ref", "agent_digest")]
+        texts = [run[name] for name in ("agent", "client", "agent_ref", "agent_digest")]
         owner = None if queued else self._machine_id
         why = "queued" if queued else "started"
         place = run["at"] - AGEING * run["priority"]

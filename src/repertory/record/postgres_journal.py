@@ -21,7 +21,7 @@ from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, PostgresTables
-from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
+from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, translate
 from repertory.record.postgres_writer import OPEN, PATIENCE, PostgresWriter
 from repertory.record.reads import Rows
 from repertory.record.redaction import Redactor
@@ -113,8 +113,7 @@ class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         def fetch(connection: Connection) -> T:
-            found = connection.execute(translate(sql), [*map(to_column, values)])
-            return decode(restore(found.fetchall()))
+            return decode(connection.execute(translate(sql), values).fetchall())
 
         return await self._reader.use(f"read {what} in", fetch)
 

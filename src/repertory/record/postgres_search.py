@@ -10,7 +10,7 @@ from repertory._excerpts import fold
 from repertory.errors import RunError
 from repertory.record.contents import OF_TREE
 from repertory.record.postgres_schema import BLOCK
-from repertory.record.postgres_sql import driver, restore, to_column, translate
+from repertory.record.postgres_sql import driver, translate
 from repertory.record.rows import Row, Value, encode_json
 from repertory.record.search import (
     ENTRIES,
@@ -102,15 +102,14 @@ class PostgresTables(Tables):
 
     def query(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Query rows."""
-        return [*restore(self._connection.execute(translate(sql), values).fetchall())]
+        return [*self._connection.execute(translate(sql), values).fetchall()]
 
     def stream(self, sql: str, *values: Value, at_once: int) -> Generator[Row]:
         """Query rows, of which at most ``at_once`` are in memory."""
         with driver().RawServerCursor(self._connection, "stream") as cursor:
             cursor.execute(translate(sql), values)
             while rows := cursor.fetchmany(at_once):
-                for row in restore(rows):
-                    yield tuple(row)
+                yield from rows
 
     def execute(self, sql: str, *values: Value) -> int:
         """Change rows; return how many."""
@@ -121,7 +120,7 @@ class PostgresTables(Tables):
         sql = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
         with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
             for row in rows:
-                copy.write_row([to_column(value) for value in row])
+                copy.write_row(row)
 
     def lock_run(self, run_id: str) -> None:
         """Prevent others from removing or continuing a run until the end of the transaction; see ``Tables``."""

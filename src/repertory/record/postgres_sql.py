@@ -1,16 +1,10 @@
-"""Translating between the journal's SQL, which is SQLite's, and PostgreSQL: placeholders, values, connections, errors.
-
-Text that PostgreSQL does not accept is written with an escape character, U+001A. After it, ``0`` stands for NUL, ``1``
-for U+001A itself, and four hexadecimal digits for a lone surrogate. So equal texts stay equal, different ones stay
-different, and a prefix of a text is written as a prefix. JSON escapes all three by itself. Checksums are over the
-unescaped text.
-"""
+"""PostgreSQL for the journal, whose SQL is SQLite's: placeholders, connections, errors."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -63,55 +57,6 @@ def translate(sql: str) -> str:
         return match[0] if match[0].startswith("'") else ""
 
     return _MARK.sub(replace, sql)
-
-
-# --- values -----------------------------------------------------------------------------------------------
-
-_ESCAPE: Final = "\x1a"
-_TO_ESCAPE: Final = re.compile("[\x00\x1a\ud800-\udfff]")
-_ESCAPED: Final = re.compile("\x1a([01]|[d-f][0-9a-f]{3})")
-
-
-def escape(text: str) -> str:
-    """A text, escaped for PostgreSQL."""
-    return _TO_ESCAPE.sub(_escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return _ESCAPE + {"\0": "0", _ESCAPE: "1"}.get(match[0], f"{ord(match[0]):x}")
-
-
-def to_column(value: Value) -> Value:
-    """A value of a row, as it is stored in its column."""
-    if type(value) is str:
-        return escape(value) if "\0" in value or _ESCAPE in value else value
-    if type(value) is bytes:  # text that is not valid UTF-8
-        return escape(value.decode("utf-8", "surrogatepass"))
-    return value
-
-
-def from_column(text: str) -> Value:
-    """The value that ``to_column`` has written as a text with an escape character."""
-    found = _ESCAPED.sub(_meant, text)
-    try:
-        found.encode()
-    except UnicodeEncodeError:
-        return found.encode("utf-8", "surrogatepass")
-    return found
-
-
-def _meant(match: re.Match[str]) -> str:
-    return {"0": "\0", "1": _ESCAPE}.get(match[1]) or chr(int(match[1], 16))
-
-
-def restore(rows: Iterable[Sequence[Any]]) -> list[Sequence[Value]]:
-    """Rows as they were written."""
-    return [
-        [from_column(value) if type(value) is str and _ESCAPE in value else value for value in row]
-        if any(type(value) is str and _ESCAPE in value for value in row)
-        else row
-        for row in rows
-    ]
 
 
 # --- connections ------------------------------------------------------------------------------------------

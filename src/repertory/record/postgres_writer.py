@@ -23,7 +23,7 @@ from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalError, JournalWriteFailed, LeaseLost
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import BLOCK
-from repertory.record.postgres_sql import FENCED, Statement, check_server, connect, driver, explain, is_away, to_column
+from repertory.record.postgres_sql import FENCED, Statement, check_server, connect, driver, explain, is_away
 from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json
 from repertory.record.schema import SHARED
 from repertory.record.writing import Batch, Writer
@@ -100,7 +100,7 @@ def _inserts(records: Sequence[EncodedRecord]) -> Iterator[Statement]:
     rows: dict[str, list[Value]] = {}
     for place, record in enumerate(records):
         for table, row, checksum in record:
-            rows.setdefault(table, []).extend((place, *map(to_column, row), checksum))
+            rows.setdefault(table, []).extend((place, *row, checksum))
     for table, values in rows.items():
         width, start = len(_COLUMNS[table]), 0
         while left := (len(values) - start) // width:

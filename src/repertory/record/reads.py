@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from repertory.record.records import Record
-from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text, plain_text
+from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text
 from repertory.record.search import FullText, SearchIndex
 from repertory.record.tables import Tables, index_slice
 
@@ -27,14 +27,14 @@ def marks(values: Collection[Value]) -> str:
 
 def row_as(kind: type[T], row: Sequence[Value]) -> T:
     """A row that is not a record, as a tuple of some type or a struct with its fields in this order."""
-    values = [decode_text(value) if isinstance(value, bytes) else value for value in row]
+    values = [decode_text(value) if isinstance(value, str) else value for value in row]
     fields = getattr(kind, "__struct_fields__", None)
     return msgspec.convert(values if fields is None else dict(zip(fields, values, strict=True)), kind)
 
 
 def json_list(values: Iterable[str | int]) -> str:
     """Ids or numbers for ``IN (SELECT value FROM json_each(?))``."""
-    return encode_json([plain_text(value) if isinstance(value, str) else value for value in values])
+    return encode_json([encode_text(value) if isinstance(value, str) else value for value in values])
 
 
 def _to_compare(value: Value) -> Value:

@@ -1,7 +1,11 @@
 """Records as rows: the mapping that every journal uses.
 
-A row holds nothing that SQLite could refuse later. What cannot be kept exactly is refused here, in the caller's
+A row holds nothing that an engine could refuse later. What cannot be kept exactly is refused here, in the caller's
 own call, so that one bad value never stops the journal for everybody else.
+
+Characters that some engine does not take, or cuts a text at, are written after an escape character, U+001A: NUL as
+``0``, U+001A itself as ``1``, and a lone surrogate as its four hexadecimal digits. So equal texts stay equal, different
+ones stay different, and a prefix of a text is written as a prefix. JSON escapes all three by itself.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from types import NoneType
@@ -42,7 +47,7 @@ from repertory.record.records import (
     WebhookTried,
 )
 
-Value = str | bytes | int | float | None
+Value = str | int | float | None
 Row = tuple[Value, ...]
 EncodedRow = tuple[str, Row, int]  # table, values, and their checksum, to which the writer adds the row's number
 EncodedRecord = tuple[EncodedRow, ...]  # a record's row, then that of its side table
@@ -53,7 +58,9 @@ NO_LIMIT: Final = _INT64 - 1  # the largest number that LIMIT accepts; it is abo
 _SHORT: Final = 1_000_000
 # Columns that SQL compares with parts of themselves, or with the beginnings of others: trees of runs, and ids of items.
 _IDS: Final = frozenset({"run_id", "parent_id", "scope_id", "owner", "item_id"})
-_NOT_IN_IDS: Final = re.compile("[\0\x1a\ud800-\udfff]")  # which some engine reads as something else, or must escape
+_ESCAPE: Final = "\x1a"
+_TO_ESCAPE: Final = re.compile("[\0\x1a\ud800-\udfff]")
+_ESCAPED: Final = re.compile("\x1a([01]|[d-f][0-9a-f]{3})")
 
 
 _EMPTY: Final[dict[type[Any], str]] = {FrozenDict: "{}", tuple: "[]"}  # as most fields with JSON are
@@ -103,18 +110,29 @@ def plain_text(text: str) -> str:
     return str.__str__(text)
 
 
-def encode_text(text: str) -> Value:
-    """Encode text for SQLite. Text that is not valid UTF-8 becomes a blob, by which it is recognised when read."""
+def encode_text(text: str) -> str:
+    """Write text as every engine keeps it; ``decode_text`` restores it exactly."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"a text of {len(text)} characters is longer than {MAX_TEXT}")
     text = plain_text(text)
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
+    with suppress(UnicodeEncodeError):
+        text.encode()  # many times faster than to look for surrogates
+        if "\0" not in text and _ESCAPE not in text:
+            return text
+    return _TO_ESCAPE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return _ESCAPE + {"\0": "0", _ESCAPE: "1"}.get(match[0], f"{ord(match[0]):x}")
+
+
+def decode_text(text: str) -> str:
+    """Read what ``encode_text`` has written."""
+    return _ESCAPED.sub(_meant, text) if _ESCAPE in text else text
+
+
+def _meant(match: re.Match[str]) -> str:
+    return {"0": "\0", "1": _ESCAPE}.get(match[1]) or chr(int(match[1], 16))
 
 
 def _encode_column(value: object, kind: type[Any]) -> Value:
@@ -160,11 +178,6 @@ def _column(hint: Any) -> tuple[type[Any], _Codec | None]:
     if hint == tuple[Block, ...]:
         return str, (_encode_blocks, _decode_blocks)
     return str, (encode_json, partial(_decode_as, hint))
-
-
-def decode_text(value: Value) -> str:
-    """Read what ``encode_text`` has written."""
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
 
 
 def lenient_text(raw: bytes) -> str:
@@ -287,7 +300,7 @@ class Table:
         for index in self._ids:
             value = values[index]
             # Most ids are printable, and to see that takes a third of the time of the search.
-            if isinstance(value, str) and not value.isprintable() and _NOT_IN_IDS.search(value):
+            if isinstance(value, str) and not value.isprintable() and _TO_ESCAPE.search(value):
                 raise ValueError(
                     f"{self.columns[index]} must be without NUL, U+001A and half characters, got {show(value)}"
                 )
@@ -303,7 +316,7 @@ class Table:
             if type(value) is kind:
                 if kind is str:
                     if len(value) < _SHORT:
-                        if value.isascii():
+                        if value.isascii() and "\0" not in value and _ESCAPE not in value:
                             continue
                     else:
                         long += len(value)
@@ -375,8 +388,8 @@ class Table:
         """Turn a row (``columns``, then the side column) back into its record."""
         values: list[Any] = list(row)
         for index, value in enumerate(values):
-            if type(value) is bytes:
-                values[index] = value.decode("utf-8", "surrogatepass")
+            if type(value) is str and _ESCAPE in value:
+                values[index] = decode_text(value)
         for index, _, decode in self._codecs:
             if values[index] is not None:
                 values[index] = decode(values[index])

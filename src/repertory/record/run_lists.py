@@ -138,6 +138,6 @@ class ListReads(RunReads):
         folded = text.casefold()
 
         def decode(rows: Rows) -> list[str]:
-            return [decode_text(run_id) for run_id, task in rows if folded in decode_text(task).casefold()]
+            return [str(run_id) for run_id, task in rows if folded in decode_text(str(task)).casefold()]
 
         return await self._fetch("runs", sql, values, decode)

@@ -58,7 +58,7 @@ _RUNS, _RUN_STATES, _ENTRIES = TABLES[RunStarted], TABLES[RunStateChanged], TABL
 
 
 def _figures(rows: Rows) -> dict[str, RunStatistics]:
-    return {decode_text(name): row_as(RunStatistics, figures) for name, *figures in rows}
+    return {decode_text(str(name)): row_as(RunStatistics, figures) for name, *figures in rows}
 
 
 class RunReads(Reads):
