@@ -20,12 +20,13 @@ from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory._postgres_address import PostgresAddress
-from repertory.errors import ConfigurationError, LeaseLost, RunError, RunNotFound
+from repertory.errors import ConfigurationError, LeaseLost, RecordRefused, RunError, RunNotFound
 from repertory.llm.model import ModelRequest
 from repertory.machines import Machines
 from repertory.machines.ownership import CLAIM_ENDED
 from repertory.record.postgres_search import PostgresTables
 from repertory.record.postgres_sql import connect
+from repertory.record.records import EventLogged, ScheduleSettled, WebhookTried
 from repertory.record.removal import remove_slice
 from repertory.supervisor import Supervisor
 from repertory.supervisor.claims import LEFT
@@ -307,6 +308,31 @@ def test_a_run_is_not_removed_while_another_machine_goes_on_with_it(
                         for run_id in both:
                             tasks.start_soon(remove, supervisor, run_id)
                 assert {row.started.run_id for row in await one.journal.read_runs()} == {claimed}
+
+    run_async(main)
+
+
+def test_only_what_is_a_runs_own_record_needs_its_owner(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Nothing more of a run that another machine has removed; but what a schedule or a webhook did is always kept."""
+    uri, agent, gate = postgres.emptied_journal(), rp.Agent("a", context=None), Gate()
+
+    async def main() -> None:
+        async with supervisor_at(uri) as one, supervisor_at(uri) as two:
+            gone = await one.spawn(agent, "x")
+            await gone.wait_result()
+            await two.remove(gone.id)
+            going = await two.spawn(rp.Agent("b", context=None, model=FunctionModel(gate.answer)), "x")
+            await gate.asked.wait()
+            for run_id, fact in ((gone.id, "was removed"), (going.id, "other machines own")):
+                written = EventLogged(run_id=run_id, type="t", body={}, at=1.0)
+                with pytest.raises(RecordRefused, match=fact):
+                    await one.journal.write([written])
+                settled = ScheduleSettled(schedule="s", due=1.0, outcome="skipped", at=1.0, run_id=run_id)
+                tried = WebhookTried(url="u", run_id=run_id, change=1, outcome="failed", at=1.0)
+                await one.journal.write([settled, tried])
+            assert await one.journal.read_events(gone.id) == []
+            gate.open.set()
+            assert await going.wait_result() == "Done."
 
     run_async(main)
 

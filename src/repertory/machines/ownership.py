@@ -11,7 +11,7 @@ from repertory._ids import root_of, unit_of
 from repertory.record.postgres_sql import Statement
 from repertory.record.postgres_writer import application_name
 from repertory.record.queue import AGEING
-from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged
+from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged, ScheduleSettled, WebhookTried
 from repertory.record.rows import TABLES, Value, encode_json
 from repertory.record.writing import Batch
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 GUARD: Final = "SELECT guard_machine($1, ARRAY(SELECT value FROM json_each($2)))"
 NOTHING: Final = "[]"
-_RUN_ID: Final = {table.name: table.columns.index("run_id") for table in TABLES.values() if "run_id" in table.columns}
+# What a machine did with a run that may be another's, or gone, is no record of that run.
+_RUN_ID: Final = {
+    table.name: table.columns.index("run_id")
+    for table in TABLES.values()
+    if "run_id" in table.columns and table.record not in (ScheduleSettled, WebhookTried)
+}
 _RUNS, _STATES = TABLES[RunStarted], TABLES[RunStateChanged]
 
 # If the run exists already, its record is refused later in the transaction, and this is rolled back with it.

@@ -103,12 +103,19 @@ _MACHINES: Final = (
     """CREATE TABLE duties (name text COLLATE "C" PRIMARY KEY, machine_id uuid NOT NULL)""",
     # Taking over a machine locks its row FOR UPDATE, and so waits for a transaction that has passed here; later
     # transactions find the machine lost. A renewal changes no key, so it and this do not wait for each other.
+    # A removal takes the lock of its tree for itself, and so waits for whoever still writes there.
     """CREATE OR REPLACE FUNCTION guard_machine(machine uuid, written text[]) RETURNS void LANGUAGE plpgsql AS $$
-        DECLARE others text[];
+        DECLARE others text[]; roots text[];
         BEGIN
             PERFORM 1 FROM machines WHERE machine_id = machine AND lost_at IS NULL FOR KEY SHARE;
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'machine % was taken over', machine USING ERRCODE = 'RPF01';
+            END IF;
+            SELECT array_agg(DISTINCT split_part(run_id, '.', 1)) INTO roots FROM unnest(written) run_id;
+            PERFORM pg_advisory_xact_lock_shared('removals'::regclass::oid::int4, hashtext(root))
+            FROM unnest(roots) root;
+            IF EXISTS (SELECT 1 FROM removals WHERE run_id = ANY(roots)) THEN
+                RAISE EXCEPTION 'one of % was removed', roots USING ERRCODE = '23RPF';
             END IF;
             SELECT array_agg(run_id) FILTER (WHERE machine_id <> machine) INTO others FROM (
                 SELECT run_id, machine_id FROM ownership WHERE run_id = ANY(written) ORDER BY run_id FOR KEY SHARE) o;
