@@ -1,9 +1,9 @@
 """Moving a journal from one engine to the other: every row unchanged, or nothing at all.
 
 Numbers, checksums and times stay the same, so a reader that followed the old journal can continue with the new one.
-Every row is checked against its checksum when it is read, and read again from the target in the transaction that wrote
-it. Only if all rows are there, unchanged, is that transaction committed. The index for full-text search is built again
-by the first search.
+Every row is checked against its checksum when it is read, and compared with what the target holds in the transaction
+that wrote it. Only if all rows are there, unchanged, is that transaction committed. The index for full-text search is
+built again by the first search.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from hashlib import blake2b
+from itertools import accumulate, zip_longest
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from repertory._postgres_address import Place, PostgresAddress, postgres_address
 from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked
 from repertory.record import sqlite_file
-from repertory.record.rows import TABLES, UNREADABLE, Row, Table
+from repertory.record.rows import NEWEST, TABLES, UNREADABLE, Row, Table
 from repertory.record.tables import Tables
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -27,7 +27,6 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 _PATIENCE: Final = "5s"  # for tables that somebody else has locked; PostgreSQL's autovacuum releases them within one
 _PIECE: Final = 2_000  # rows that are read or written at a time
-_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Part(NamedTuple):
@@ -88,19 +87,25 @@ def move_journal(source: Place, target: Place, *, progress: Progress = lambda _d
             raise ConfigurationError(f"{new_place} holds records already ({filled[0]}); name one that is empty")
         counts = {part.name: _count(old, part) for part in _PARTS}
         rows = sum(counts.values())
-        moving = _Reading(old, old_place, lambda name, done: progress(f"moving {name}", done, rows))
+        starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+
+        def read(doing: str, part: _Part) -> Iterator[Row]:
+            for number, row in enumerate(old.stream(part.select, at_once=_PIECE), starts[part.name]):
+                if number % _PIECE == 0:
+                    progress(f"{doing} {part.name}", number, rows)
+                yield row
+
+        newest, records = _numbers(old, old_place)
         for part in _PARTS:
-            new.fill(part.name, part.columns, moving.rows_of(part))
-        checking = _Reading(new, new_place, lambda name, done: progress(f"checking {name}", done, rows))
+            new.fill(part.name, part.columns, _checked(part, read("moving", part), old_place))
         for part in _PARTS:
-            for _ in checking.rows_of(part):
-                pass
-            if checking.digests[part.name] != moving.digests[part.name]:
+            copies = new.stream(part.select, at_once=_PIECE)
+            if any(row != copy for row, copy in zip_longest(read("checking", part), copies)):
                 raise JournalDamaged(f"{part.name} in {new_place} is not what {old_place} holds; nothing was moved")
-        new.execute("INSERT INTO moved VALUES (?, ?)", moving.newest, moving.records)
-        new.number_above(moving.newest)
+        new.execute("INSERT INTO moved VALUES (?, ?)", newest, records)
+        new.number_above(newest)
     progress("done", rows, rows)
-    return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=moving.newest)
+    return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
 
 
 def _count(tables: Tables, part: _Part) -> int:
@@ -113,52 +118,25 @@ def _place(place: Place) -> PostgresAddress | str:
     return postgres_address(place) or os.path.realpath(cast("str | os.PathLike[str]", place))
 
 
-class _Reading:
-    """A pass over all rows of a journal, which compares each with its checksum.
+def _numbers(tables: Tables, where: object) -> tuple[int, int]:
+    """The highest number that was assigned, and how many records there were, those that were removed included."""
+    ((newest,),) = tables.query(NEWEST)
+    removals = tables.query("SELECT newest, records FROM removals")
+    there = sum(_count(tables, part) for part in _PARTS if part.table is not None and part.name == part.table.name)
+    try:
+        return max(newest, *(int(last) for last, _ in removals), 0), there + sum(int(gone) for _, gone in removals)
+    except UNREADABLE as error:
+        raise JournalDamaged(f"removals of {where} cannot be read: {error}; nothing was moved") from error
 
-    Attributes:
-        digests: A digest of the rows of each part that was read.
-        newest: The highest number that was assigned to them.
-        records: How many records they account for: those that exist and those that were removed.
-    """
 
-    def __init__(self, tables: Tables, where: object, progress: Callable[[str, int], None]) -> None:
-        self._tables, self._where, self._progress = tables, where, progress
-        self._done = 0  # rows
-        self.digests: dict[str, bytes] = {}
-        self.newest = self.records = 0
-
-    def rows_of(self, part: _Part) -> Iterator[Row]:
-        """Read the rows of a part."""
-        digest = blake2b(digest_size=16)
-        for number, row in enumerate(self._tables.stream(part.select, at_once=_PIECE)):
-            if number % _PIECE == 0:
-                self._progress(part.name, self._done)
-            self._check(part, row)
-            digest.update(_encode(row))
-            self._done += 1
-            yield row
-        self.digests[part.name] = digest.digest()
-
-    def _check(self, part: _Part, row: Row) -> None:
-        if part.table is None:
-            facts = dict(zip(part.columns, row, strict=True))
-            try:
-                self.newest = max(self.newest, int(facts["newest"] or 0))
-                self.records += int(facts["records"] or 0)
-            except UNREADABLE as error:
-                raise JournalDamaged(
-                    f"{part.name} of {self._where} cannot be read: {error}; nothing was moved"
-                ) from error
-            return
-        if not part.table.is_whole(part.name, row):
+def _checked(part: _Part, rows: Iterator[Row], where: object) -> Iterator[Row]:
+    for row in rows:
+        if part.table is not None and not part.table.is_whole(part.name, row):
             raise JournalDamaged(
-                f"record {row[0]!r} in {part.name} of {self._where} is not what was written; see repertory doctor "
+                f"record {row[0]!r} in {part.name} of {where} is not what was written; see repertory doctor "
                 "--deep for all that is damaged. Nothing was moved"
             )
-        if part.name == part.table.name:
-            self.newest = max(self.newest, int(row[0] or 0))
-            self.records += 1
+        yield row
 
 
 def _opened(place: PostgresAddress | str, *, to_write: bool) -> AbstractContextManager[Tables]:
