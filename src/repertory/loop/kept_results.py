@@ -17,11 +17,10 @@ from repertory.context import ContextPolicy
 from repertory.errors import RepertoryError
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.memory.documents import show_path
-from repertory.memory.items import ItemInfo
 from repertory.memory.payload import Payload
 from repertory.record import Draft
 from repertory.record.entries import Retrieved
-from repertory.record.memory_records import PayloadChanged
+from repertory.record.memory_records import ItemInfo, PayloadChanged
 from repertory.record.records import ContentStored, OutcomeStatus, Record, ToolFinished
 from repertory.record.waiting import Ticket
 from repertory.runs.events import AnyEvent, ToolEnded, to_record

@@ -9,7 +9,7 @@ from repertory._choices import check_choice, check_fields, show
 from repertory.actors import Request
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
-from repertory.memory.items import FULL, Item, ItemInfo, NewContent, Transform
+from repertory.memory.items import FULL, Item, NewContent, Transform
 from repertory.memory.merging import MergeReport, Prefer
 from repertory.memory.messages import (
     AsksMemory,
@@ -27,7 +27,7 @@ from repertory.memory.messages import (
     StoreItem,
 )
 from repertory.record.items import ItemQuery
-from repertory.record.memory_records import ScopeOpened
+from repertory.record.memory_records import ItemInfo, ScopeOpened
 from repertory.record.records import Record
 from repertory.record.waiting import Ticket
 

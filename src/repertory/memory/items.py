@@ -18,7 +18,7 @@ from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, RecordRefused
 from repertory.llm.messages import Json
 from repertory.memory.documents import show_path
-from repertory.record.memory_records import ItemFormat, ItemWritten
+from repertory.record.memory_records import ItemFormat, ItemInfo, ItemWritten
 from repertory.record.rows import NOT_KEPT, decode_json, encode_json
 from repertory.record.search import stems_of
 
@@ -33,41 +33,13 @@ _ALWAYS_JSON: Final = frozenset({str, int, bool, type(None)})
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
 
 
-class ItemInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An item without its content.
-
-    Attributes:
-        item_id: Its id.
-        scope_id: The scope that this version was written in; for an inherited item, the ancestor.
-        position: This version's place in the log of all items.
-        type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or the application's own word.
-        format: Whether the content is text, a value, or bytes.
-        media_type: The type of bytes, such as ``image/png``; "" if none was given.
-        size: Size of the content in bytes; of text, and of the JSON of a value, as UTF-8.
-        at: When this version was written, in seconds since 1970.
-    """
-
-    item_id: str
-    scope_id: str
-    type: str
-    size: int
-    at: float
-    position: int
-    format: ItemFormat = "text"
-    media_type: str = ""
-    source: str = ""
-    tags: tuple[str, ...] = ()
-    related_to: tuple[str, ...] = ()
-    metadata: Json = msgspec.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "metadata", sequences=("tags", "related_to"))
-
-
 class Item(ItemInfo, frozen=True, kw_only=True):
     """An item with its content after the transform; ``size`` is that of the whole content."""
 
     content: Content
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "metadata", sequences=("tags", "related_to"))  # the content is a copy of the caller's own
 
     @property
     def text(self) -> str:

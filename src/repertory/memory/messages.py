@@ -10,10 +10,10 @@ import msgspec
 from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
-from repertory.memory.items import BYTES, FULL, Item, ItemInfo, Transform, check_json
+from repertory.memory.items import BYTES, FULL, Item, Transform, check_json
 from repertory.memory.merging import MergeReport, Prefer
 from repertory.record.items import ItemQuery
-from repertory.record.memory_records import ScopeMode, ScopeOpened
+from repertory.record.memory_records import ItemInfo, ScopeMode, ScopeOpened
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -11,10 +11,10 @@ import msgspec
 
 from repertory._ids import new_id
 from repertory.errors import ConfigurationError, RecordRefused
-from repertory.memory.items import Item, ItemInfo
+from repertory.memory.items import Item
 from repertory.memory.merging import Conflict, MergeReport
 from repertory.memory.messages import Change, OpenScope, ScopeMessage
-from repertory.record.memory_records import ScopeOpened
+from repertory.record.memory_records import ItemInfo, ScopeOpened
 from repertory.record.rows import NOT_KEPT, UNREADABLE
 
 _REQUESTS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(ScopeMessage)}

@@ -49,35 +49,48 @@ class ScopeMerged(Frozen, frozen=True, kw_only=True):
     open: Json = msgspec.field(default_factory=dict)
 
 
-class ItemWritten(Frozen, frozen=True, kw_only=True, gc=False):
-    """One version of a memory item; with ``deleted``, the item was deleted.
+class ItemInfo(Frozen, frozen=True, kw_only=True, gc=False):
+    """An item of memory without its content.
 
     There may be 100,000 of them in memory at once. They never form a cycle, so the garbage collector need not look at
     them, which halved the pauses of the event loop.
 
     Attributes:
-        position: The version's place in the log of all items of the journal, from 1. A snapshot of memory is
-            such a position.
-        content: Depending on ``format``: text, JSON text of a value, or bytes in base 64. "" in listings.
-        media_type: The type of bytes, such as ``image/png``.
-        size: Size of the content in bytes, of text as UTF-8. Computed from the content.
-        digest: BLAKE2b-128 of the content, by which versions are compared. Computed from the content.
+        scope_id: The scope that this version was written in; for an inherited item, the ancestor.
+        position: This version's place in the log of all items of the journal, from 1. A snapshot of memory is such a
+            position.
+        type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or the application's own word.
+        format: Whether the content is text, a value, or bytes.
+        media_type: The type of bytes, such as ``image/png``; "" if none was given.
+        size: Size of the content in bytes; of text, and of the JSON of a value, as UTF-8.
+        at: When this version was written, in seconds since 1970.
     """
 
-    scope_id: str
     item_id: str
+    scope_id: str
     position: int
     type: str
-    content: str
     at: float
+    size: int = 0
     format: ItemFormat = "text"
     media_type: str = ""
-    size: int = 0
-    digest: str = ""
     source: str = ""
     tags: tuple[str, ...] = ()
     related_to: tuple[str, ...] = ()
     metadata: Json = msgspec.field(default_factory=dict)
+
+
+class ItemWritten(ItemInfo, frozen=True, kw_only=True, gc=False):
+    """One version of a memory item; with ``deleted``, the item was deleted.
+
+    Attributes:
+        content: Depending on ``format``: text, JSON text of a value, or bytes in base 64. "" in listings.
+        size: Computed from the content.
+        digest: BLAKE2b-128 of the content, by which versions are compared. Computed from the content.
+    """
+
+    content: str
+    digest: str = ""
     deleted: bool = False
 
     def __post_init__(self) -> None:

@@ -8,12 +8,12 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from repertory.errors import ItemNotFound
-from repertory.memory.items import FULL, Item, ItemInfo, Transform, item_info, shape_item
+from repertory.memory.items import FULL, Item, Transform, item_info, shape_item
 from repertory.memory.merging import compare, parent_of, read_by_id
 from repertory.memory.scopes import Scope, read_scope
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
-from repertory.record.memory_records import ItemWritten, ScopeMode, ScopeOpened
+from repertory.record.memory_records import ItemInfo, ItemWritten, ScopeMode, ScopeOpened
 
 ChangeKind: TypeAlias = Literal["added", "changed", "ended", "conflict"]
 

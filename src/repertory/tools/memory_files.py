@@ -15,8 +15,9 @@ from urllib.parse import unquote
 import msgspec
 
 from repertory.errors import ItemChanged, ItemNotFound, MemoryStoreError, RecordRefused
-from repertory.memory.items import Item, ItemInfo
+from repertory.memory.items import Item
 from repertory.record.items import ItemQuery
+from repertory.record.memory_records import ItemInfo
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ErrorDetail, ToolOutput

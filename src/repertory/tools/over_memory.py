@@ -21,9 +21,10 @@ from repertory.errors import (
     ToolRetry,
 )
 from repertory.llm.messages import Text
-from repertory.memory.items import Item, ItemInfo, Transform, TransformKind
+from repertory.memory.items import Item, Transform, TransformKind
 from repertory.memory.merging import Conflict, MergeReport, Prefer
 from repertory.record.items import ItemQuery
+from repertory.record.memory_records import ItemInfo
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.media import media_block
