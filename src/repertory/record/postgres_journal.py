@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -47,24 +47,18 @@ def open_postgres(
     address: PostgresAddress, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
 ) -> PostgresJournal:
     """Connect, create or migrate the tables, and start the writer; blocks. See ``open_journal``."""
-    try:
-        connection = connect(address, durability=durability, readonly=readonly)
-    except driver().Error as error:
-        raise explain(error, address, "open") from None
-    try:
-        check_server(connection, address)
-        if readonly:
-            check_readable(connection, address)
-            connection.close()
-            return PostgresJournal(address, durability, None, close_timeout)
-        migrate(connection, address)
-        writer = PostgresWriter(address, connection, durability)
-    except driver().Error as error:
-        connection.close()
-        raise explain(error, address, "open") from None
-    except BaseException:
-        connection.close()
-        raise
+    with ExitStack() as failed:
+        try:
+            connection = failed.enter_context(closing(connect(address, durability=durability, readonly=readonly)))
+            check_server(connection, address)
+            if readonly:
+                check_readable(connection, address)
+                return PostgresJournal(address, durability, None, close_timeout)
+            migrate(connection, address)
+            writer = PostgresWriter(address, connection, durability)
+        except driver().Error as error:
+            raise explain(error, address, "open") from None
+        failed.pop_all()
     return PostgresJournal(address, durability, writer, close_timeout, redactor)
 
 

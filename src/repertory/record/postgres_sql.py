@@ -32,12 +32,21 @@ FENCED: Final = "RPF01"
 _OLDEST: Final = 150000  # the oldest major version that is tested
 NOTICE: Final = 10.0
 """Seconds of silence until a connection counts as lost: a third of a machine's usual lease."""
-# When the server considers a connection lost, so that a computer that is gone does not keep its connections.
-_SERVERS_NETWORK: Final = """SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
-    SET tcp_user_timeout = 10000"""
-
-
-_IDLE: Final = "20s"  # a process that was stopped in the middle of a transaction must not block others with its locks
+_SETTINGS: Final = "; ".join(
+    f"SET {setting}"
+    for setting in (
+        # A lock is waited for, a large table is moved, and a connection that is quiet for long is not a lost one.
+        *("statement_timeout = 0", "lock_timeout = 0", "idle_session_timeout = 0"),
+        # A process that was stopped in the middle of a transaction must not block others with its locks.
+        "idle_in_transaction_session_timeout = '20s'",
+        # When the server considers a connection lost, so that a computer that is gone does not keep its connections.
+        *("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"),
+        "tcp_user_timeout = 10000",
+        *("bytea_output = 'hex'", "extra_float_digits = 1", "standard_conforming_strings = on", "DateStyle = 'ISO'"),
+        "default_transaction_isolation = 'read committed'",
+    )
+)
+"""Whatever the defaults of the database, the user and the address are."""
 
 
 # --- SQL --------------------------------------------------------------------------------------------------
@@ -127,26 +136,15 @@ def connect(
 
 
 def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -> None:
-    settings = []
     if readonly:
-        settings.append("SET default_transaction_read_only = on")
+        lasting = "SET default_transaction_read_only = on"
     elif durability != "power":
-        settings.append("SET synchronous_commit = off")
+        lasting = "SET synchronous_commit = off"
     else:
         # A stronger setting (remote_apply) is kept.
-        settings.append(
-            """SELECT set_config('synchronous_commit', 'on', false)
-               WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"""
-        )
-    settings.append(_SERVERS_NETWORK)
-    # Whatever the defaults of the database, the user and the address are.
-    settings.append("SET bytea_output = 'hex'; SET extra_float_digits = 1; SET standard_conforming_strings = on")
-    settings.append("SET DateStyle = 'ISO'; SET default_transaction_isolation = 'read committed'")
-    # A lock is waited for, a large table is moved, and a connection that is quiet for long is not a lost one.
-    settings.append("SET lock_timeout = 0; SET statement_timeout = 0; SET idle_session_timeout = 0")
-    settings.append(f"SET idle_in_transaction_session_timeout = '{_IDLE}'")
-    for setting in settings:
-        connection.execute(setting)
+        lasting = """SELECT set_config('synchronous_commit', 'on', false)
+                     WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"""
+    connection.execute(f"{_SETTINGS}; {lasting}")
 
 
 _adapters: list[Any] = []

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, closing
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -53,18 +54,13 @@ def open_file(
         check_readable(path)
         return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
     make_folder(path)
-    lock = FileLock(path)
-    try:
-        connection = open_to_write(path, durability)
-        try:
-            with explained(path, "open"):
-                writer = SqliteWriter(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-    except BaseException:
-        lock.release()
-        raise
+    with ExitStack() as failed:
+        lock = FileLock(path)
+        failed.callback(lock.release)
+        connection = failed.enter_context(closing(open_to_write(path, durability)))
+        with explained(path, "open"):
+            writer = SqliteWriter(connection, path)
+        failed.pop_all()
     return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout, redactor=redactor)
 
 
