@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -50,6 +54,26 @@ def test_another_that_listens_is_left_alone(short: Path) -> None:
             pass
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(short / "f"))
+
+
+@pytest.mark.parametrize("where", ["unix_listener(Path(sys.argv[1]))", "tcp_listener(0)"])
+def test_a_forked_child_does_not_keep_the_address_of_a_killed_process(short: Path, where: str) -> None:
+    """A pool of processes that a tool has forked may outlive the service; the next one begins all the same."""
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from repertory.service.sockets import tcp_listener, unix_listener\n"
+        f"with {where} as listener:\n    print(listener.getsockname(), flush=True)\n"
+        "    if os.fork():\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    print('forked', flush=True)\n    sys.stdin.read()\n    os._exit(0)\n"
+    )
+    command = [sys.executable, "-c", code, str(short / "s")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        address, forked = killed.stdout.readline(), killed.stdout.readline()
+        assert forked == "forked\n"
+        assert killed.wait() == -signal.SIGKILL
+        with unix_listener(short / "s") if where.startswith("unix") else tcp_listener(literal_eval(address)[1]):
+            pass
 
 
 def test_a_successor_keeps_its_socket(short: Path) -> None:

@@ -12,14 +12,26 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from repertory.errors import AddressInUse, ConfigurationError
+from repertory.record.forks import abandon_in_forks
 
 BACKLOG: Final = 1024  # connections that wait to be accepted: after a restart a thousand clients may return at once
 _SOCKET_MASK: Final = 0o177  # leaves 0600
 _CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether any process answers at a socket
 _ANOTHER: Final = "choose another with --socket, or as socket in a company file"
+
+
+class _ClosedInForks:
+    """Closes a file in every child that is forked meanwhile: one that outlives this process must not keep its address.
+
+    It does so for as long as it exists itself.
+    """
+
+    def __init__(self, opened: socket.socket | IO[bytes]) -> None:
+        self.abandon = opened.close
+        abandon_in_forks(self)
 
 
 def default_socket() -> Path:
@@ -69,6 +81,7 @@ def unix_listener(path: Path) -> Generator[socket.socket]:
     with _lock(path):
         _remove_stale(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            _ours = _ClosedInForks(listener)
             before = os.umask(_SOCKET_MASK)
             try:
                 listener.bind(str(path))
@@ -95,6 +108,7 @@ def tcp_listener(port: int) -> Generator[socket.socket]:
         ConfigurationError: The port cannot be used.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        _ours = _ClosedInForks(listener)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))
@@ -122,17 +136,16 @@ def peer_is_allowed(connection: socket.socket) -> bool:
 def _lock(path: Path) -> Generator[None]:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        descriptor = os.open(f"{path}.lock", flags, 0o600)
+        lock = os.fdopen(os.open(f"{path}.lock", flags, 0o600), "rb")
     except OSError as error:
         raise ConfigurationError(f"cannot lock {path}: {error.strerror}") from error
-    try:
+    with lock:  # the file stays: unlinking it would let two processes lock two files of one name
+        _ours = _ClosedInForks(lock)  # before it is locked: a fork in between would keep the lock
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise AddressInUse(f"another service listens at {path}; {_ANOTHER}") from None
         yield
-    finally:
-        os.close(descriptor)  # the file stays: unlinking it would let two processes lock two files of one name
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
