@@ -237,6 +237,7 @@ MISTAKES: list[tuple[str, str, bytes, int, str]] = [
     ("POST", "/runs", b'{"agent": "research", "task": "x"}', 400, "clerk, scribe"),
     ("POST", "/runs", b'{"agent":' + b"[" * 100_000, 400, "more than 128 levels"),
     ("POST", "/runs/x/calls/c/result", b'{"result":%b%b}' % (b"[" * 128, b"]" * 128), 400, "more than 128 levels"),
+    ("POST", "/runs/x/calls/c/approve", b'{"arguments":{"amount":-1e999}}', 400, "-1e999 is out of range"),
     ("POST", "/runs/x/calls/c/result", b'{"result":%b%b}' % (b"[" * 127, b"]" * 127), 404, "no run"),
     ("POST", "/runs", b'{"agent": "clerk", "task": "' + b"x" * 2**20 + b'"}', 413, "1048576 bytes"),
     ("POST", "/runs/x/stop", b'{"now": true}', 400, "unknown field `now`"),

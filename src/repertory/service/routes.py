@@ -304,8 +304,10 @@ async def read_bytes(request: Request, *, max_body: int = MAX_BODY) -> bytes:
 
 
 def _read_float(text: str) -> int | float:
-    """Read a number with a point or an exponent: in JSON 7.0 is as whole as 7."""
+    """Read a number with a point or an exponent: in JSON 7.0 is as whole as 7. Raises ``ValueError`` for 1e999."""
     number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{clip(text, 40)} is out of range")
     return int(number) if abs(number) < _EXACT and number.is_integer() else number
 
 
