@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -229,5 +230,26 @@ def test_files_that_run_out_are_waited_for(short: Path, run_async: Any) -> None:
                     for descriptor in spare:
                         os.close(descriptor)
             assert (await client.get("/healthz"))["status"] == "ok"
+
+    run_async(main)
+
+
+def test_a_client_that_has_gone_before_it_is_accepted_ends_nothing(
+    short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On macOS ``accept`` fails for a connection that was reset in the queue; the next one is served."""
+    kind: Any = socket.socket
+    accept, gone = kind._accept, [ConnectionAbortedError(errno.ECONNABORTED, "Software caused it")]
+
+    def accept_next(listener: socket.socket) -> Any:
+        if gone:
+            raise gone.pop()
+        return accept(listener)
+
+    async def main() -> None:
+        monkeypatch.setattr(kind, "_accept", accept_next)
+        async with open_client(short, ScriptedModel([])) as client:
+            assert (await client.get("/healthz"))["status"] == "ok"
+            assert "Software caused it" in client.reports[0]
 
     run_async(main)

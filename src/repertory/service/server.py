@@ -8,7 +8,6 @@ connection has to make room.
 
 from __future__ import annotations
 
-import errno
 import logging
 import resource
 import socket
@@ -28,7 +27,6 @@ MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 30 KiB of memo
 MAX_UNAUTHENTICATED: Final = 64  # connections to a port that are not authenticated yet
 _SPARE: Final = 256  # file descriptors for everything else: the journal, models, files, what tools start
 GRACE: Final = 1.0  # seconds that answers under way have at shutdown
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 _log = Log("repertory.service")
 
@@ -129,11 +127,9 @@ async def _accept(
     while True:
         try:
             stream = await accepting.accept()
-        except (OSError, anyio.BrokenResourceError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__  # trio's error has it as its cause
-            if not isinstance(cause, OSError) or cause.errno not in _EXHAUSTED:
-                raise
-            report(f"cannot take a connection: {cause.strerror}; trying again")
+        except (OSError, anyio.BrokenResourceError) as error:  # trio's error has the system's as its cause
+            # No descriptor is left, or this client has gone already: neither may end the runs.
+            report(f"cannot take a connection: {error.__cause__ or error}; trying again")
             await anyio.sleep(0.1)
         else:
             serving.start_soon(answer, stream)
