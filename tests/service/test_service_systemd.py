@@ -186,6 +186,17 @@ def test_a_log_on_a_full_disk_ends_nothing(short: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_a_reload_raises_ends_nothing(short: Path) -> None:
+    """An application's own reload may fail in any way: that is reported, and the service serves on to its end."""
+    code = FULL_DISK.replace('return ["a line"]', 'raise KeyError("a line")').replace('log=Path("/dev/full"), ', "")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=short, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not reloaded, continuing as before: KeyError: 'a line'" in done.stderr
+    assert "ended" in done.stderr
+
+
 def test_sockets_for_another_process_are_not_taken() -> None:
     """A tool that is started by a service inherits the variables, but not what they mean."""
     environment = {"LISTEN_PID": "1", "LISTEN_FDS": "3", "LISTEN_FDNAMES": "a:b:c", "HOME": "/"}

@@ -329,8 +329,9 @@ async def _reload(
             for line in control.reload() if control.on_reload is not None else ():
                 report(line)
             report("reloaded")
-        except RepertoryError as error:
-            report(f"not reloaded, continuing as before: {error}")
+        except Exception as error:  # noqa: BLE001 - what an application's reload raises must not end the runs
+            words = error if isinstance(error, RepertoryError) else f"{type(error).__name__}: {error}"
+            report(f"not reloaded, continuing as before: {words}")
         systemd.ready(_status(control))
 
 
