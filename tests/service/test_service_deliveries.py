@@ -259,6 +259,22 @@ async def test_an_address_that_is_gone_is_not_asked_again(monkeypatch: pytest.Mo
             assert await outcomes(supervisor) == [("", "begun", 0), ("one", "disabled", 1)]
 
 
+@pytest.mark.parametrize("location", ["//:1/", "http://[::ffff:127.0.0.1]:1/", "x:"])
+async def test_a_redirect_is_a_failure_wherever_it_leads(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
+    """It is neither followed nor read, and a cookie beside it is not kept; the next attempt is the same."""
+    async with receiving(monkeypatch) as receiver:
+        receiver.answer = lambda body: 200 if len(receiver.got) else 302
+        receiver.headers = [("location", location), ("set-cookie", "a=b")]
+        async with telling(None, Webhook(url=receiver.url, secret_env="HOOK")) as supervisor:
+            await finish(supervisor, "one")
+            await receiver.wait(2)
+            while len(await outcomes(supervisor)) < 3:
+                await anyio.sleep(0.005)
+            assert await outcomes(supervisor) == [("", "begun", 0), ("one", "failed", 1), ("one", "delivered", 2)]
+            first, second = (set(headers) for headers, _ in receiver.got)
+            assert first == second
+
+
 async def test_a_disabled_address_is_tried_again_from_there_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

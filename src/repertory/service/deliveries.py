@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ import anyio
 import msgspec
 
 from repertory._json_text import json_bytes
+from repertory._version import __version__
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.llm.retry import asked_delay
 from repertory.record.journal import Journal
@@ -162,6 +164,13 @@ def _change(number: int, record: RunStateChanged) -> Change:
     return Change(number, record.run_id, record.state, record.at, record.iteration, record.error)
 
 
+def _open_http() -> httpx2.AsyncHTTPTransport:
+    """A bare transport: a client would read where an answer redirects to, which may fail, and keep its cookies."""
+    import httpx2
+
+    return httpx2.AsyncHTTPTransport(trust_env=False)
+
+
 class WebhookSender:
     """What was sent to one webhook, and what is still to be sent.
 
@@ -189,11 +198,8 @@ class WebhookSender:
 
     async def _serve(self) -> bool:
         """Send every change while this process has that duty; returns whether it ended because the duty was lost."""
-        import httpx2
-
         await self._open()
-        # Nothing in the configuration allows redirects or the environment's proxies.
-        async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
+        async with _open_http() as http:
             while self._all.duties.held("webhook", self.hook.url):
                 new_changes = self._all.new_changes  # before looking, so that nothing is missed
                 going = await self._round(http)
@@ -212,9 +218,7 @@ class WebhookSender:
 
     async def send_again(self, change: Change) -> WebhookTried:
         """Send one change now, out of its order, after the attempt that is under way."""
-        import httpx2
-
-        async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
+        async with _open_http() as http:
             return await self._try(http, change, 1)
 
     async def _open(self) -> None:
@@ -244,7 +248,7 @@ class WebhookSender:
         wait = time - self._all.clock()
         return wait if 0.0 < wait <= 2 * self._all.backoff.most else 0.0
 
-    async def _round(self, http: httpx2.AsyncClient) -> bool | None:
+    async def _round(self, http: httpx2.AsyncHTTPTransport) -> bool | None:
         """Try what is due; returns whether there may be more, or None if the address is disabled.
 
         New changes come first: otherwise one message that is always refused would make the address seem down forever
@@ -260,7 +264,7 @@ class WebhookSender:
                 more = None if self._is_disabled(run_id) else more
         return more
 
-    async def _try_new(self, http: httpx2.AsyncClient) -> bool | None:
+    async def _try_new(self, http: httpx2.AsyncHTTPTransport) -> bool | None:
         if len(self._failed) >= _MAX_FAILED:
             return False
         found = await self._all.journal.read_state_changes(after=self.cursor, limit=_PAGE)
@@ -283,7 +287,7 @@ class WebhookSender:
         tried = self._failed.get(run_id)
         return tried is not None and tried.outcome == "disabled"
 
-    async def _catch_up(self, http: httpx2.AsyncClient, run_id: str, failed: WebhookTried) -> bool:
+    async def _catch_up(self, http: httpx2.AsyncHTTPTransport, run_id: str, failed: WebhookTried) -> bool:
         """Send the waiting changes of a run, in order; returns whether all of them arrived."""
         for number, record in await self._all.journal.read_records(RunStateChanged, run_id):
             if failed.change <= number <= self.cursor and self._wants(record):
@@ -295,7 +299,7 @@ class WebhookSender:
         del self._failed[run_id]  # also if the run was removed meanwhile
         return True
 
-    async def _try(self, http: httpx2.AsyncClient, change: Change, attempt: int) -> WebhookTried:
+    async def _try(self, http: httpx2.AsyncHTTPTransport, change: Change, attempt: int) -> WebhookTried:
         """Send one change, and record the outcome."""
         async with self._turn:
             status, error, asked = await self._post(http, change)
@@ -321,20 +325,22 @@ class WebhookSender:
         self._down_until = now + backoff.after(self._failures) if self._failures >= _DOWN else 0.0
         return tried
 
-    async def _post(self, http: httpx2.AsyncClient, change: Change) -> tuple[int, str, float]:
+    async def _post(self, http: httpx2.AsyncHTTPTransport, change: Change) -> tuple[int, str, float]:
         """Returns the status of the answer, 0 for none; why there is none; and the seconds it asks us to wait."""
         import httpx2
 
         body, timestamp = change.body(), int(self._all.clock())
         headers = {
             "content-type": "application/json",
+            "user-agent": f"repertory/{__version__}",
             "webhook-id": change.message_id,
             "webhook-timestamp": str(timestamp),
             "webhook-signature": signature(self._secret, change.message_id, timestamp, body),
         }
         try:
-            with anyio.fail_after(TIMEOUT):  # httpx2's own timeout limits each read, and a slow answer has many
-                async with http.stream("POST", self.hook.url, content=body, headers=headers) as answer:
+            request = httpx2.Request("POST", self.hook.url, content=body, headers=headers)
+            with anyio.fail_after(TIMEOUT):
+                async with aclosing(await http.handle_async_request(request)) as answer:
                     wait = asked_delay(answer.headers, now=self._all.clock()) or 0.0
                     # Its body is not read: it may be long.
                     return answer.status_code, "", min(wait, self._all.backoff.most)
