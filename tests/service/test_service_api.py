@@ -241,9 +241,9 @@ MISTAKES: list[tuple[str, str, bytes, int, str]] = [
     ("POST", "/runs/x/calls/c/result", b'{"result":%b%b}' % (b"[" * 127, b"]" * 127), 404, "no run"),
     ("POST", "/runs", b'{"agent": "clerk", "task": "' + b"x" * 2**20 + b'"}', 413, "1048576 bytes"),
     ("POST", "/runs/x/stop", b'{"now": true}', 400, "unknown field `now`"),
-    ("GET", "/runs?limit=-1", b"", 400, "limit must be a number"),
-    ("GET", "/events?after=1e3", b"", 400, "after must be a number"),
-    ("GET", "/events?after=" + "9" * 19, b"", 400, "at most 18 digits"),
+    ("GET", "/runs?limit=-1", b"", 400, "limit is '-1'; expected `int` >= 0"),
+    ("GET", "/events?after=0x3", b"", 400, "after is '0x3'; expected `int`"),
+    ("GET", "/events?after=" + "9" * 19, b"", 400, "expected `int` <= 999999999999999999"),
 ]
 
 

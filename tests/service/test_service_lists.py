@@ -44,8 +44,8 @@ def test_a_list_has_what_fits(short: Path, run_async: Any) -> None:
                 ("state=done,", "state is ''; expected"),
                 ("state=done%0a", r"state is 'done\n'; expected"),
                 ("sort=best", "sort is 'best'; expected 'newest' or 'oldest'"),
-                ("since=x", "since must be a number"),
-                ("limit=9999", "limit is 9999; expected `int` <= 1000"),
+                ("since=x", "since is 'x'; expected `int`"),
+                ("limit=9999", "limit is '9999'; expected `int` <= 1000"),
                 ("colour=red", "unknown parameter 'colour'"),
                 ("agent=a&agent=b", "more than once"),
             ):

@@ -49,7 +49,6 @@ MAX_BODY: Final = 2**20  # bytes
 MAX_LEVELS: Final = 128  # of nesting in a body: what is in it may have 100, as arguments and payloads everywhere
 BODY_TIMEOUT: Final = 10.0  # seconds
 _EXACT: Final = 2**53  # beyond it floats cannot represent every whole number
-_DIGITS: Final = 18  # most digits of a number, so that it fits into 64 bits
 
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
 Handler: TypeAlias = Callable[..., Awaitable[object]]
@@ -59,8 +58,8 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that needs none: empty, or an empty object."""
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation of the HTTP interface.
+class Operation(msgspec.Struct, frozen=True):
+    """One operation of the HTTP interface; ``get``, ``post`` and ``delete`` make one of their method.
 
     Attributes:
         path: The path in Starlette's syntax.
@@ -94,19 +93,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return None if kind is Response else Accepted if kind is type(None) else kind
 
 
-def get(path: str, handle: Handler, **more: Any) -> Operation:
-    """An operation that changes nothing."""
-    return Operation(method="GET", path=path, handle=handle, **more)
-
-
-def post(path: str, handle: Handler, **more: Any) -> Operation:
-    """An operation that changes something."""
-    return Operation(method="POST", path=path, handle=handle, **more)
-
-
-def delete(path: str, handle: Handler, **more: Any) -> Operation:
-    """An operation that removes something."""
-    return Operation(method="DELETE", path=path, handle=handle, **more)
+get: Final = partial(Operation, "GET")
+post: Final = partial(Operation, "POST")
+delete: Final = partial(Operation, "DELETE")
 
 
 def make_routes(*groups: tuple[Sequence[Operation], object]) -> list[Route]:
@@ -204,18 +193,13 @@ class LongResponse(Response):
 # --- errors -----------------------------------------------------------------------------------------------
 
 # The first match counts.
-_STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
-    (RunNotFound, 404),
-    (ScopeNotFound, 404),
-    (ItemNotFound, 404),
-    (ContentNotFound, 404),
+_STATUS: Final = (
+    ((RunNotFound, ScopeNotFound, ItemNotFound, ContentNotFound), 404),
     (ConfigurationError, 400),
-    (RunExists, 422),
+    ((RunExists, PayloadInvalid), 422),
     (QueueFull, 429),
     (RunError, 409),
-    (PayloadInvalid, 422),
-    (ModelError, 503),
-    (JournalError, 503),
+    ((ModelError, JournalError), 503),
     (RepertoryError, 500),
 )
 
@@ -255,11 +239,10 @@ def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T
             raise HTTPException(400, f"unknown parameter {clip(name, 40)!r}; there are {', '.join(known)}")
         if name in values:
             raise HTTPException(400, f"{name} was given more than once")
-        value = _number(text, name) if _is_number(known[name]) else text
         try:
-            values[name] = msgspec.convert(value, known[name])
+            values[name] = msgspec.convert(text, known[name], strict=False)  # which also reads numbers
         except msgspec.ValidationError as error:
-            raise HTTPException(400, f"{name} is {show(value)}; {expected(known[name], error)}") from error
+            raise HTTPException(400, f"{name} is {show(text)}; {expected(known[name], error)}") from error
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -269,16 +252,6 @@ def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T
 def _message_of(error: Exception) -> str:
     """The error message, shortened, as it may quote the whole request."""
     return clip(str(error), 300)
-
-
-def _is_number(kind: Any) -> bool:
-    return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.IntType)
-
-
-def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        raise HTTPException(400, f"{name} must be a number of at most {_DIGITS} digits, got {clip(text, 40)!r}")
-    return int(text)
 
 
 async def read_bytes(request: Request, *, max_body: int = MAX_BODY) -> bytes:
