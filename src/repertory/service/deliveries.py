@@ -26,7 +26,7 @@ from repertory._version import __version__
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.llm.retry import asked_delay
 from repertory.record.journal import Journal
-from repertory.record.records import RunState, RunStateChanged, WebhookTried
+from repertory.record.records import RunStateChanged, WebhookTried
 from repertory.runs.log import log
 from repertory.service.duties import Duties
 from repertory.service.webhooks import Webhook, signature
@@ -63,26 +63,17 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         return pause * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
 
-class Change(msgspec.Struct, frozen=True):
-    """A change of state to be sent; ``number`` is the number of its record."""
+def _message_id(number: int, change: RunStateChanged) -> str:
+    """The id of the message about a change, the same each time it is sent."""
+    return f"msg_{blake2b(f'{change.run_id}:{number}'.encode(), digest_size=12).hexdigest()}"
 
-    number: int
-    run_id: str
-    state: RunState
-    at: float
-    iteration: int = 0
-    error: str | None = None
 
-    @property
-    def message_id(self) -> str:
-        """The id of the message, the same each time it is sent."""
-        return f"msg_{blake2b(f'{self.run_id}:{self.number}'.encode(), digest_size=12).hexdigest()}"
-
-    def body(self) -> bytes:
-        """The posted body: which run came into which state. The run's result is not in it; ask for it by the id."""
-        at = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        data = {"id": self.run_id, "state": self.state, "iteration": self.iteration, "error": (self.error or "")[:1000]}
-        return json_bytes({"type": f"run.{self.state}", "timestamp": at, "data": data})
+def _message(change: RunStateChanged) -> bytes:
+    """The posted body: which run came into which state. The run's result is not in it; ask for it by the id."""
+    at = datetime.fromtimestamp(change.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    error = (change.error or "")[:1000]
+    data = {"id": change.run_id, "state": change.state, "iteration": change.iteration, "error": error}
+    return json_bytes({"type": f"run.{change.state}", "timestamp": at, "data": data})
 
 
 class Deliveries:
@@ -157,11 +148,7 @@ class Deliveries:
         found = await self.journal.read_state_changes(after=number - 1, limit=1) if number else []
         if not found or found[0][0] != number or number > await senders[0].reached():
             raise RunNotFound(f"change {number} is not on record, or its turn has not come yet")
-        return await senders[0].send_again(_change(*found[0]))
-
-
-def _change(number: int, record: RunStateChanged) -> Change:
-    return Change(number, record.run_id, record.state, record.at, record.iteration, record.error)
+        return await senders[0].send_again(*found[0])
 
 
 def _open_http() -> httpx2.AsyncHTTPTransport:
@@ -186,6 +173,7 @@ class WebhookSender:
         self._failed: dict[str, WebhookTried] = {}  # the failure that each run waits behind
         self._failures = 0  # in a row, of any run
         self._down_until = 0.0
+        self._disabled = False
         self._turn = anyio.Lock()
 
     async def run(self) -> None:
@@ -202,10 +190,10 @@ class WebhookSender:
         async with _open_http() as http:
             while self._all.duties.held("webhook", self.hook.url):
                 new_changes = self._all.new_changes  # before looking, so that nothing is missed
-                going = await self._round(http)
-                if going is None:
+                more = await self._round(http)
+                if self._disabled:
                     return False
-                if not going:
+                if not more:
                     with anyio.move_on_after(self._pause()):
                         await new_changes.wait()
         return True
@@ -216,10 +204,10 @@ class WebhookSender:
             return self.cursor
         return await self._all.journal.read_webhook_position(self.hook.url) or 0
 
-    async def send_again(self, change: Change) -> WebhookTried:
+    async def send_again(self, number: int, change: RunStateChanged) -> WebhookTried:
         """Send one change now, out of its order, after the attempt that is under way."""
         async with _open_http() as http:
-            return await self._try(http, change, 1)
+            return await self._try(http, number, change, 1)
 
     async def _open(self) -> None:
         """Find out from the journal how far an earlier process came; a new webhook begins with the next change."""
@@ -229,7 +217,7 @@ class WebhookSender:
             found = await journal.last_state_change()
             begun = WebhookTried(url=url, run_id="", change=found, at=self._all.clock(), outcome="begun")
             await journal.write([begun])
-        self.cursor = found
+        self.cursor, self._disabled = found, False
         # Retry at once, not when it was due: whoever starts a service wants to see whether it works now. What had
         # disabled the address gets all its attempts again.
         self._failed = {
@@ -248,61 +236,63 @@ class WebhookSender:
         wait = time - self._all.clock()
         return wait if 0.0 < wait <= 2 * self._all.backoff.most else 0.0
 
-    async def _round(self, http: httpx2.AsyncHTTPTransport) -> bool | None:
-        """Try what is due; returns whether there may be more, or None if the address is disabled.
+    async def _round(self, http: httpx2.AsyncHTTPTransport) -> bool:
+        """Try what is due, until the address is disabled or seems down; returns whether there may be more.
 
         New changes come first: otherwise one message that is always refused would make the address seem down forever
         and block the changes of all other runs.
         """
-        if self._left_until(self._down_until):
-            return False
-        more = await self._try_new(http)
+        more = not self._rests() and await self._try_new(http)
         for run_id, tried in [*self._failed.items()]:
-            if more is None or self._left_until(self._down_until):
+            if self._rests():
                 break
-            if not self._left_until(tried.next_at) and not await self._catch_up(http, run_id, tried):
-                more = None if self._is_disabled(run_id) else more
+            if not self._left_until(tried.next_at):
+                await self._catch_up(http, run_id, tried)
         return more
 
-    async def _try_new(self, http: httpx2.AsyncHTTPTransport) -> bool | None:
+    def _rests(self) -> bool:
+        """Whether nothing may be sent now."""
+        return self._disabled or self._left_until(self._down_until) > 0
+
+    async def _try_new(self, http: httpx2.AsyncHTTPTransport) -> bool:
         if len(self._failed) >= _MAX_FAILED:
             return False
         found = await self._all.journal.read_state_changes(after=self.cursor, limit=_PAGE)
-        for number, record in found:
-            if record.run_id not in self._failed and self._wants(record):
-                tried = await self._try(http, _change(number, record), 1)
-                if tried.outcome != "delivered":
-                    self._failed[record.run_id] = tried
+        for number, change in found:
+            if change.run_id not in self._failed and self._wants(change):
+                await self._send(http, number, change, 1)
             self.cursor = number
-            if self._is_disabled(record.run_id):
-                return None
-            if self._left_until(self._down_until):
+            if self._rests():
                 return False
         return bool(found)
 
-    def _wants(self, record: RunStateChanged) -> bool:
-        return not self.hook.on or record.state in self.hook.on
+    def _wants(self, change: RunStateChanged) -> bool:
+        return not self.hook.on or change.state in self.hook.on
 
-    def _is_disabled(self, run_id: str) -> bool:
-        tried = self._failed.get(run_id)
-        return tried is not None and tried.outcome == "disabled"
-
-    async def _catch_up(self, http: httpx2.AsyncHTTPTransport, run_id: str, failed: WebhookTried) -> bool:
-        """Send the waiting changes of a run, in order; returns whether all of them arrived."""
-        for number, record in await self._all.journal.read_records(RunStateChanged, run_id):
-            if failed.change <= number <= self.cursor and self._wants(record):
+    async def _catch_up(self, http: httpx2.AsyncHTTPTransport, run_id: str, failed: WebhookTried) -> None:
+        """Send the waiting changes of a run, in order, as long as they arrive."""
+        for number, change in await self._all.journal.read_records(RunStateChanged, run_id):
+            if failed.change <= number <= self.cursor and self._wants(change):
                 attempt = failed.attempt + 1 if number == failed.change else 1
-                tried = await self._try(http, _change(number, record), attempt)
-                if tried.outcome != "delivered":
-                    self._failed[run_id] = tried
-                    return False
+                if not await self._send(http, number, change, attempt):
+                    return
         del self._failed[run_id]  # also if the run was removed meanwhile
-        return True
 
-    async def _try(self, http: httpx2.AsyncHTTPTransport, change: Change, attempt: int) -> WebhookTried:
+    async def _send(self, http: httpx2.AsyncHTTPTransport, number: int, change: RunStateChanged, attempt: int) -> bool:
+        """Send a change in its turn; returns whether it arrived. If not, later changes of its run wait behind it."""
+        tried = await self._try(http, number, change, attempt)
+        if tried.outcome == "delivered":
+            return True
+        self._failed[change.run_id] = tried
+        self._disabled = tried.outcome == "disabled"
+        return False
+
+    async def _try(
+        self, http: httpx2.AsyncHTTPTransport, number: int, change: RunStateChanged, attempt: int
+    ) -> WebhookTried:
         """Send one change, and record the outcome."""
         async with self._turn:
-            status, error, asked = await self._post(http, change)
+            status, error, asked = await self._post(http, number, change)
         arrived = 200 <= status < 300
         self._failures = 0 if arrived else self._failures + 1
         now, backoff = self._all.clock(), self._all.backoff
@@ -310,7 +300,7 @@ class WebhookSender:
         tried = WebhookTried(
             url=self.hook.url,
             run_id=change.run_id,
-            change=change.number,
+            change=number,
             at=now,
             outcome="delivered" if arrived else "disabled" if ends else "failed",
             attempt=attempt,
@@ -325,17 +315,19 @@ class WebhookSender:
         self._down_until = now + backoff.after(self._failures) if self._failures >= _DOWN else 0.0
         return tried
 
-    async def _post(self, http: httpx2.AsyncHTTPTransport, change: Change) -> tuple[int, str, float]:
+    async def _post(
+        self, http: httpx2.AsyncHTTPTransport, number: int, change: RunStateChanged
+    ) -> tuple[int, str, float]:
         """Returns the status of the answer, 0 for none; why there is none; and the seconds it asks us to wait."""
         import httpx2
 
-        body, timestamp = change.body(), int(self._all.clock())
+        message_id, body, timestamp = _message_id(number, change), _message(change), int(self._all.clock())
         headers = {
             "content-type": "application/json",
             "user-agent": f"repertory/{__version__}",
-            "webhook-id": change.message_id,
+            "webhook-id": message_id,
             "webhook-timestamp": str(timestamp),
-            "webhook-signature": signature(self._secret, change.message_id, timestamp, body),
+            "webhook-signature": signature(self._secret, message_id, timestamp, body),
         }
         try:
             request = httpx2.Request("POST", self.hook.url, content=body, headers=headers)
