@@ -29,6 +29,7 @@ MachineOf: TypeAlias = Callable[[str], str]
 
 _SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")  # shown as recorded, whoever runs the tree
 _GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
+_UNSETTLED: Final[tuple[RunState, ...]] = (*_GOING, "queued")
 _INTERRUPTED: Final = "interrupted"
 _DAY = 86400.0  # seconds for which a failure asks for somebody; the page's state.js has the same
 _MOST = 300  # characters of a task, a result or an error in a line of the overview; the run's own view has all
@@ -82,31 +83,24 @@ class RunReader:
 
     async def _on_record(self, query: RunsQuery) -> RootFilter:
         """The part of a query that the journal can answer, which does not know who runs what."""
-        wanted = [*_SETTLED, *_GOING, _INTERRUPTED] if query.machine else []
-        states = query.state.split(",") if query.state else wanted
-        for state in states:
+        wanted = query.state.split(",") if query.state else STATES
+        for state in wanted:
             if state not in STATES:
                 raise ConfigurationError(f"state is {show(state)}; expected one or more of {','.join(STATES)}")
-        settled: list[RunState] = [state for state in _SETTLED if state in states]
-        going: list[RunState] = [state for state in _GOING if state in states]
-        in_state = [InState(states=settled)] if settled else []
-        if going or _INTERRUPTED in states or (query.machine and "queued" in settled):
-            unsettled = RootFilter(in_state=[InState(states=(*_GOING, "queued"))])
-            there, _ = await self._journal.read_roots(unsettled, sys.maxsize)
-            at = query.machine
-            live = [run_id for run_id in there if self._is_live(run_id) and at in ("", self._machine_of(run_id))]
-            if at:
-                in_state = []
-                if "queued" in settled:
-                    going.append("queued")
-            if going:
-                in_state.append(InState(states=going, among=live))
-            if _INTERRUPTED in states and not at:
-                in_state.append(InState(states=_GOING, without=live))
-        elif query.machine:  # ended runs are on no machine
-            in_state = []
+
+        def those(states: Sequence[RunState]) -> list[RunState]:
+            return [state for state in states if state in wanted]
+
+        in_state: Sequence[InState] = ()
+        if query.machine:  # it runs none that has ended or was interrupted
+            in_state = [InState(states=those(_UNSETTLED), among=await self._live(query.machine))]
+        elif query.state:
+            interrupted = _GOING if _INTERRUPTED in wanted else ()
+            live = await self._live() if interrupted or those(_GOING) else []
+            either = (InState(states=those(_GOING), among=live), InState(states=interrupted, without=live))
+            in_state = [each for each in (InState(states=those(_SETTLED)), *either) if each.states]
         return RootFilter(
-            in_state=in_state or ([InState(states=())] if states else ()),
+            in_state=in_state,
             agent=query.agent,
             client=query.client,
             part=query.part,
@@ -118,6 +112,11 @@ class RunReader:
             oldest=query.sort == "oldest" or bool(query.after),
         )
 
+    async def _live(self, machine: str = "") -> list[str]:
+        """The roots that a process runs; only this machine's if one is named."""
+        there, _ = await self._journal.read_roots(RootFilter(in_state=[InState(states=_UNSETTLED)]), sys.maxsize)
+        return [run_id for run_id in there if self._is_live(run_id) and machine in ("", self._machine_of(run_id))]
+
     async def read_overview(
         self, query: OverviewQuery, *, read_only: bool, machines: Sequence[msgspec.Struct] = ()
     ) -> Overview:
@@ -128,7 +127,7 @@ class RunReader:
         since = query.since or _midnight(now)
         shown, count = await self._journal.read_roots(RootFilter(), query.limit)
         if shown and len(shown) < count:  # a schedule soon starts more trees than are shown
-            unfinished = RootFilter(in_state=[InState(states=(*_GOING, "queued"))], before=shown[0])
+            unfinished = RootFilter(in_state=[InState(states=_UNSETTLED)], before=shown[0])
             older, _ = await self._journal.read_roots(unfinished, query.limit)
             failed = await self._journal.read_roots_since(now - _DAY, "failed")
             shown = list({*older, *failed[-query.limit :], *shown})
