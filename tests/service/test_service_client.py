@@ -50,6 +50,21 @@ async def odd_service(folder: Path, said: bytes) -> AsyncIterator[ServiceClient]
         tasks.cancel_scope.cancel()
 
 
+def test_a_database_whose_path_is_no_utf8_is_known_again(short: Path, run_async: Any) -> None:
+    """Though its service can name it in JSON only with a mark for what is none."""
+
+    async def main() -> None:
+        folder = short / "caf\udce9"
+        folder.mkdir()
+        async with (
+            open_client(folder, ScriptedModel([]), database=str(folder / "r.db")) as service,
+            ask(Place(socket=str(service.address)), database=folder / "r.db") as client,
+        ):
+            assert (await client.list_runs()).runs == []
+
+    run_async(main)
+
+
 def test_what_ends_a_line_for_python_ends_none_of_a_stream(short: Path, run_async: Any) -> None:
     """Texts come whole whatever characters they hold: from the model, and as what somebody says."""
 

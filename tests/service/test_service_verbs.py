@@ -209,7 +209,7 @@ def test_a_verb_without_a_service(verb: str, alone: Path, tmp_path: Path) -> Non
 def test_who_serves_a_database_is_believed_only_while_its_lock_is_held(tmp_path: Path) -> None:
     """Not what a dead process left, whoever has its number now, nor what is cut off, nor what others could write."""
     path = tmp_path / "a.db"
-    place = Place(socket="/run/x")
+    place = Place(socket="/run/caf\udce9/x")  # a folder whose name is no UTF-8
     lock = FileLock(str(path))
     assert service_of(path) is None
     announce_service(path, place)

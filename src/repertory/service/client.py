@@ -329,13 +329,15 @@ async def open_client(place: Place, *, database: Path | PostgresAddress | None =
         client = ServiceClient(http, place)
         await client.greet()
         # Another service may listen there by now, if somebody has removed the socket of ours.
-        if database is not None and client.database != _whole(database):
+        if database is not None and client.database != _in_json(database):
             raise ServiceUnavailable(f"the service at {place} serves {client.database} and not {database}")
         yield client
 
 
-def _whole(path: Path | PostgresAddress) -> str:
-    return str(path.resolve()) if isinstance(path, Path) else str(path)
+def _in_json(database: Path | PostgresAddress) -> str:
+    """How a service names a database: a path need not be UTF-8, but JSON is."""
+    whole = database.resolve() if isinstance(database, Path) else database
+    return str(msgspec.json.decode(json_bytes(str(whole))))
 
 
 def _raise_refusal(status: int, body: bytes, headers: Mapping[str, str]) -> None:

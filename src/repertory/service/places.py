@@ -7,6 +7,7 @@ as is a process id that belongs to another process by now.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from repertory._json_text import decode_text
 from repertory._postgres_address import PostgresAddress
 from repertory.record.sqlite_file import FileLock, announce, owner_of
 from repertory.service.sockets import default_socket, is_listened_at, private_folder
@@ -78,7 +80,7 @@ def holding(anchor: Path) -> Generator[None]:
 
 def announce_service(anchor: str | os.PathLike[str], place: Place) -> None:
     """Write beside a database or an anchor, which this process owns, where its service listens."""
-    announce(anchor, msgspec.json.encode(place))
+    announce(anchor, json.dumps(msgspec.to_builtins(place)).encode())  # a path may be no UTF-8, which msgspec refuses
 
 
 def service_of(database: str | os.PathLike[str] | PostgresAddress) -> Place | None:
@@ -94,8 +96,8 @@ def service_of(database: str | os.PathLike[str] | PostgresAddress) -> Place | No
         return next((place for place in found if place is not None and place.server == str(database)), None)
     owner = owner_of(database)
     try:
-        return msgspec.json.decode(owner.words, type=Place) if owner is not None and owner.words else None
-    except msgspec.DecodeError:  # it is being written
+        return None if owner is None else msgspec.convert(decode_text(owner.words), Place)
+    except (ValueError, msgspec.ValidationError):  # it is not written yet, or not whole
         return None
 
 
