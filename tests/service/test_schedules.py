@@ -301,7 +301,9 @@ async def test_another_rule_and_a_schedule_that_comes_back_begin_anew(autojump_c
     assert [line.split()[0] for line in course] == ["began", "started", "began", "started", "ended", "began", "started"]
 
 
-async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_waited_for(autojump_clock: Any) -> None:
+async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_waited_for(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """An agent that is gone stops no other schedule; a due time that the queue has no room for stays due."""
     plant = Plant()
 
@@ -319,6 +321,7 @@ async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_
         (view,) = await scheduler.list()
     assert view.last is not None
     assert (view.last.outcome, view.last.reason) == ("skipped", "it could not be started: no agent 'clerk'")
+    assert "schedule.skipped schedule=s due=20261122T1205Z count=1" in caplog.text
     assert view.next == START + 10 * MINUTE
     plant = Plant()
     plant.max_runs, plant.quotas = 1, Quotas(clients={"schedule:s": Quota(queued=0)})

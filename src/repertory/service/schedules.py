@@ -143,7 +143,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     def run_id(self, due: float) -> str:
         """The id of the run for a due time."""
-        return f"schedule-{self.name}-{datetime.fromtimestamp(due, UTC):%Y%m%dT%H%MZ}"
+        return f"schedule-{self.name}-{_minute(due)}"
+
+
+def _minute(due: float) -> str:
+    return f"{datetime.fromtimestamp(due, UTC):%Y%m%dT%H%MZ}"
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,7 +319,7 @@ class Scheduler:
             try:
                 await self._start(schedule, due)
             except QueueFull as error:
-                log(logging.WARNING, "schedule.waits", schedule=schedule.name, due=due, reason=str(error))
+                log(logging.WARNING, "schedule.waits", schedule=schedule.name, due=_minute(due), reason=str(error))
                 return False
             except JournalError:
                 raise
@@ -352,5 +356,5 @@ class Scheduler:
         await self._journal.write([settled])
         self._latest[name] = settled
         if outcome == "skipped":
-            log(logging.WARNING, "schedule.skipped", schedule=name, due=due, count=count, reason=reason)
+            log(logging.WARNING, "schedule.skipped", schedule=name, due=_minute(due), count=count, reason=reason)
         return settled
