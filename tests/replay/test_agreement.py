@@ -11,13 +11,13 @@ from replay_stories import long_run
 
 from repertory.context import ContextPolicy
 from repertory.errors import ModelUnavailable
-from repertory.llm.messages import Message, RawBlock, Text, Thinking, ToolUse
-from repertory.llm.model import ModelRequest
+from repertory.llm.messages import Text, Thinking, ToolUse
+from repertory.llm.model import ModelRequest, encode_request
 from repertory.replay import Agreement, Sample, agree, price_at_most, profile_named, sample_requests
-from repertory.replay.agreement import without_signatures
 from repertory.replay.words import words_of
 from repertory.shortening import ResultPolicy
 from repertory.testing import FunctionModel, call
+from repertory.testing.rules import check_body
 
 RUN = long_run(40)
 FORGETS = ContextPolicy(
@@ -67,18 +67,16 @@ def test_a_full_record_that_does_not_fit_is_not_asked_for() -> None:
 
 
 def test_nothing_that_is_sent_carries_a_signature_of_the_replay() -> None:
-    """The provider would refuse it: a summary is sent as its words, a stand-in for reasoning not at all."""
-    request = ModelRequest(
-        model="r=0.05+binding",
-        messages=(
-            Message("user", (RawBlock({"type": "compaction", "content": "It went well.", "signature": "00|"}),)),
-            Message("assistant", (Thinking("[reasoning]", "0"), ToolUse("c", "look", {}))),
-        ),
-        options={"thinking": {"type": "enabled"}},
+    """A summary is sent as words of the user, a stand-in for reasoning not at all: the provider takes every request."""
+    binding = profile_named("claude-sonnet-5-5")
+    samples = sample_requests(
+        [long_run(60, size=12_000)], policy=ContextPolicy(), model=model("", binding), count=1_000
     )
-    sent = without_signatures(request, model(""), ())
-    assert [message.content for message in sent.messages] == [(Text("It went well."),), (ToolUse("c", "look", {}),)]
-    assert (sent.model, sent.options) == ("function", {})
+    assert any("[what came before" in words_of(sample.view.messages[0].content[0]) for sample in samples)
+    for request in (request for sample in samples for request in (sample.view, sample.record)):
+        assert not [block for each in request.messages for block in each.content if isinstance(block, Thinking)]
+        check_body(encode_request(request), profile=binding, betas=frozenset())
+        assert request.options == {}
 
 
 def test_tools_take_the_arguments_that_were_recorded() -> None:

@@ -132,16 +132,19 @@ def _differing(
 
 def without_signatures(request: ModelRequest, model: Model, tools: tuple[ToolSchema, ...]) -> ModelRequest:
     """Make a request sendable: without anything signed, since the signatures of a replay are not the provider's."""
-    messages = tuple(Message(each.role, tuple(_unsigned(each.content))) for each in request.messages)
+    messages = tuple(part for each in request.messages for part in _unsigned(each))
     return ModelRequest(model=model.name, messages=messages, system=request.system, tools=tools, max_tokens=_MAX_ANSWER)
 
 
-def _unsigned(content: Sequence[Block]) -> Iterator[Block]:
-    for block in content:
-        if is_compaction(block):
-            yield Text(words_of(block))
-        elif not isinstance(block, Thinking | RedactedThinking):
-            yield block
+def _unsigned(message: Message) -> Iterator[Message]:
+    """Yield a summary as words of the user, with whom a conversation has to begin, and then the rest of its message."""
+    if told := tuple(Text(words_of(block)) for block in message.content if is_compaction(block)):
+        yield Message("user", told)
+    yield Message(message.role, tuple(block for block in message.content if not _is_signed(block)))
+
+
+def _is_signed(block: Block) -> bool:
+    return is_compaction(block) or isinstance(block, Thinking | RedactedThinking)
 
 
 def _tools(run: RecordedRun) -> Iterator[ToolSchema]:
