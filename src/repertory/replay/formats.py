@@ -82,7 +82,8 @@ def read_message(raw: Mapping[str, Any], where: str, place: str) -> Message:
             return Message("user", tuple(_blocks(raw.get("content"), where, f"{place}.content")))
         case "assistant":
             calls = tuple(_calls(raw, where, place))
-            return Message("assistant", (*_blocks(raw.get("content"), where, f"{place}.content"), *calls))
+            said = raw.get("content") or raw.get("refusal")  # OpenAI's API puts a refusal beside an empty content
+            return Message("assistant", (*_blocks(said, where, f"{place}.content"), *calls))
         case "tool" | "function":
             call_id = raw.get("tool_call_id") or raw.get("name") or ""
             content = tuple(_blocks(raw.get("content"), where, f"{place}.content"))

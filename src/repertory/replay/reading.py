@@ -20,7 +20,7 @@ from repertory.replay.sessions import Session, is_session
 MAX_FILE = 2**30  # bytes, packed and unpacked: files are held in memory
 _GZIP = b"\x1f\x8b"
 _SQLITE = b"SQLite format 3\0"
-_NO_ANSWER = "expected at least one message of the assistant, got none"
+_NO_ANSWER = "expected a message of the assistant, in the format of the Messages API, OpenAI or Claude Code; got none"
 
 
 def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
