@@ -74,5 +74,10 @@ def test_scenarios_are_chosen_by_name() -> None:
     assert choose(both, ["b"]) == both[1:]
     with pytest.raises(ConfigurationError, match="there is no scenario 'c'; choose from a, b"):
         choose(both, ["c"])
-    with pytest.raises(ConfigurationError, match="at least one worker, got 0"):
-        run_torture(both, workers=0)
+
+
+@pytest.mark.parametrize(("workers", "words"), [(0, "at least one worker, got 0"), (10**9, "MB in /dev/shm or in /")])
+def test_what_cannot_be_played_here_is_refused(workers: int, words: str) -> None:
+    """A file system that the cases fill would look like a journal that loses something."""
+    with pytest.raises(ConfigurationError, match=words):
+        run_torture([scenario(torture_cases.fail)], workers=workers)

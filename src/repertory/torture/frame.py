@@ -27,6 +27,7 @@ Profile: TypeAlias = Literal["short", "full"]
 Backend: TypeAlias = Literal["trio", "asyncio"]
 
 _CASE_TIMEOUT: Final = 500.0  # seconds; the longest case takes ten, on a busy machine many times as long
+_ROOM: Final = 2**28  # bytes for each worker; the largest case takes 180 MB
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _MOST_SHOWN: Final = 20  # failures of one scenario whose text is kept
 
@@ -208,7 +209,7 @@ def run_torture(
         is_stopped: Called several times a second; once it returns True, the report has what was done so far.
 
     Raises:
-        ConfigurationError: Fewer than one worker.
+        ConfigurationError: Fewer than one worker, or no room for what so many write.
     """
     if workers < 1:
         raise ConfigurationError(f"there must be at least one worker, got {workers}")
@@ -300,10 +301,7 @@ class _Pool:
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> _Pool:
-        # In memory if possible: nothing here depends on a real disk, and a sync costs nothing there.
-        memory = Path("/dev/shm")  # noqa: S108 - a folder of a fresh name is made in it
-        place = memory if os.access(memory, os.W_OK) else None
-        self._folder = Path(tempfile.mkdtemp(prefix="repertory-torture-", dir=place))
+        self._folder = Path(tempfile.mkdtemp(prefix="repertory-torture-", dir=_place(self._size * _ROOM)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -338,6 +336,18 @@ class _Pool:
         self._workers.remove(worker)
         worker.end()
         return task, Outcome(failures=[why])
+
+
+def _place(room: int) -> str:
+    """A folder on a file system with so many free bytes: cases that fill it would look like broken promises."""
+    # In memory if possible: nothing here depends on a real disk, and a sync costs nothing there.
+    places = ("/dev/shm", tempfile.gettempdir())  # noqa: S108 - a folder of a fresh name is made in it
+    for place in places:
+        if os.access(place, os.W_OK) and shutil.disk_usage(place).free >= room:
+            return place
+    raise ConfigurationError(
+        f"so many workers need {room >> 20:,} MB in {' or in '.join(places)}; free some, set TMPDIR, or use fewer"
+    )
 
 
 def _leave(number: int, frame: object) -> None:
