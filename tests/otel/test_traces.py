@@ -274,8 +274,8 @@ def test_a_backend_that_fails_stops_no_run(
     assert 'otel.span.failed error="OSError: the disk is full"' in caplog.text
 
 
-def test_what_fails_is_an_error_in_its_span(run_async: RunAsync) -> None:
-    """A tool's, and the run's."""
+def test_what_fails_is_an_error_in_its_span_and_in_its_duration(run_async: RunAsync) -> None:
+    """A tool's, and the run's: neither raises where it is measured."""
     backend = Backend()
 
     @rp.tool(effect="pure")
@@ -293,6 +293,8 @@ def test_what_fails_is_an_error_in_its_span(run_async: RunAsync) -> None:
     run_async(main)
     tool, run = (dict(backend.spans[name].attributes or {}) for name in ("execute_tool fail", "invoke_agent clerk"))
     assert (tool["error.type"], run["error.type"]) == ("ValueError", "LimitExceeded")
+    for name, error in (("execute_tool", "ValueError"), ("invoke_agent", "LimitExceeded")):
+        assert [point.attributes["error.type"] for point in backend.points(f"gen_ai.{name}.duration")] == [error]
 
 
 def test_a_run_is_below_what_was_current_where_it_was_begun_or_asked_again(run_async: RunAsync) -> None:

@@ -99,7 +99,7 @@ class OpenTelemetry:
     def run(self, live: TracedRun) -> Generator[Callable[[str | None], None]]:
         """Open a span ``invoke_agent``."""
         name = live.agent.name
-        attributes = {
+        attributes: _Attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": name,
             "gen_ai.conversation.id": live.run_id,
@@ -115,7 +115,7 @@ class OpenTelemetry:
             def ended(error: str | None) -> None:
                 if error is not None:
                     kind, _, text = error.partition(": ")
-                    self._fail(live, span, kind, text)
+                    self._fail(live, span, attributes, kind, text)
 
             try:
                 yield ended
@@ -169,7 +169,7 @@ class OpenTelemetry:
     @contextmanager
     def tool_call(self, live: TracedRun, tool: Tool, use: ToolUse) -> Generator[Callable[[ToolOutput], None]]:
         """Open a span ``execute_tool``."""
-        attributes = {
+        attributes: _Attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool.name,
             "gen_ai.tool.type": "function",
@@ -181,7 +181,8 @@ class OpenTelemetry:
 
             def ended(output: ToolOutput) -> None:
                 if output.is_error:
-                    self._fail(live, span, output.error.type or output.error.cause if output.error else output.status)
+                    error = output.error.type or output.error.cause if output.error else output.status
+                    self._fail(live, span, attributes, error)
                 self._show(live, span, "gen_ai.tool.call.result", output.text)
 
             yield ended
@@ -199,7 +200,7 @@ class OpenTelemetry:
     ) -> Generator[Span]:
         """Open a span and make it current; record the error that ends it, and its duration as a metric."""
         trace, operation, begun = self._trace, attributes["gen_ai.operation.name"], perf_counter()
-        span, error = trace.INVALID_SPAN, ""
+        span = trace.INVALID_SPAN
         with _contained():
             span = self._tracer.start_span(
                 name, context=context, kind=kind or trace.SpanKind.INTERNAL, attributes=attributes, links=links
@@ -208,18 +209,17 @@ class OpenTelemetry:
             with trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
                 yield span
         except BaseException as raised:
-            error = type(raised).__name__
-            self._fail(live, span, error, safe_str(raised))
+            self._fail(live, span, attributes, type(raised).__name__, safe_str(raised))
             raise
         finally:
             with _contained():
                 span.end()
             common = {name: value for name, value in attributes.items() if name in _OF_METRICS}
-            if error:
-                common["error.type"] = error
             self._durations[operation].record(perf_counter() - begun, common)
 
-    def _fail(self, live: TracedRun, span: Span, error: str, text: str = "") -> None:
+    def _fail(self, live: TracedRun, span: Span, attributes: _Attributes, error: str, text: str = "") -> None:
+        """Mark a span, and the metric of its attributes, as failed."""
+        attributes["error.type"] = error
         span.set_attribute("error.type", error)
         shown = live.shared.journal.redact(text) if self._content else ""
         span.set_status(self._trace.StatusCode.ERROR, shown or error)
@@ -263,6 +263,7 @@ _OF_METRICS: Final = frozenset(
         "gen_ai.tool.name",
         "server.address",
         "server.port",
+        "error.type",
     }
 )
 
