@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
+from repertory.record.postgres_sql import connect
 from repertory.torture import Case, Outcome
+from repertory.torture.servers import make_database
 
 
 def count_seeds(case: Case) -> Outcome:
@@ -28,6 +30,12 @@ def fail(case: Case) -> Outcome:
 def crash(case: Case) -> Outcome:
     """Raise what nobody expects."""
     raise KeyError("lost")
+
+
+def die_on_a_server(case: Case) -> Outcome:
+    """End the worker while its database is there."""
+    with connect(make_database(case.server, case.database)):
+        return die(case)
 
 
 def die(case: Case) -> Outcome:

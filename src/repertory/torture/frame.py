@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -22,6 +23,7 @@ import msgspec
 
 from repertory.errors import ConfigurationError
 from repertory.torture.children import close_servers
+from repertory.torture.servers import databases_on
 
 Profile: TypeAlias = Literal["short", "full"]
 Backend: TypeAlias = Literal["trio", "asyncio"]
@@ -39,13 +41,15 @@ class Case(msgspec.Struct, frozen=True):
         seed: Determines every random choice in it.
         folder: An empty folder of its own, removed afterwards.
         traces: The evidence of an earlier failure of this case, to be examined again; None for a new play.
-        server: The PostgreSQL server on which it makes its database; "" for a file.
+        server: A database on the PostgreSQL server where it makes its own; "" for a file.
+        database: The name for its own; no other one may begin so.
     """
 
     seed: int
     folder: Path
     traces: Path | None = None
     server: str = ""
+    database: str = ""
 
     @property
     def backend(self) -> Backend:
@@ -157,6 +161,7 @@ class _Task(msgspec.Struct, frozen=True):
     number: int
     seed: int
     server: str
+    database: str
     traces: Path | None = None
     keep: Path | None = None  # the folder for the evidence of a failure
 
@@ -210,28 +215,37 @@ def run_torture(
 
     Raises:
         ConfigurationError: Fewer than one worker, or no room for what so many write.
+        JournalError: No database can be made on the server.
     """
     if workers < 1:
         raise ConfigurationError(f"there must be at least one worker, got {workers}")
 
-    def tasks_of(scenario: Scenario) -> Iterator[_Task]:
+    databases = itertools.count(1)
+
+    def tasks_of(scenario: Scenario, beginning: str) -> Iterator[_Task]:
         name = scenario.name
         for number in range(scenario.cases[profile]) if case is None else [case]:
             evidence = keep / f"{name}-{number}" if keep is not None else None
-            yield _Task(scenario.play, "", number, seed_of(seed, name, "", number), server, traces, evidence)
+            drawn, database = seed_of(seed, name, "", number), f"{beginning}{next(databases)}_"
+            yield _Task(scenario.play, "", number, drawn, server, database, traces, evidence)
         for control, play in scenario.controls.items() if case is None else ():
             for number in range(scenario.control_cases):
-                yield _Task(play, control, number, seed_of(seed, name, control, number), server)
+                drawn, database = seed_of(seed, name, control, number), f"{beginning}{next(databases)}_"
+                yield _Task(play, control, number, drawn, server, database)
 
     report = Report(seed=seed, profile=profile)
-    with _Pool(workers, is_stopped) as pool:
+    with (
+        databases_on(server) if server else contextlib.nullcontext("") as beginning,
+        _Pool(workers, is_stopped) as pool,
+    ):
         for scenario in scenarios:
             if report.interrupted:
                 break
             reason = scenario.missing()
             report.scenarios.append(ScenarioReport(name=scenario.name, left_out=reason or ""))
             if reason is None:
-                report.interrupted = not _play_scenario(report.scenarios[-1], pool, [*tasks_of(scenario)], on_progress)
+                tasks = [*tasks_of(scenario, beginning)]
+                report.interrupted = not _play_scenario(report.scenarios[-1], pool, tasks, on_progress)
     return report
 
 
@@ -378,7 +392,7 @@ def _play_case(task: _Task, parent: Path) -> Outcome:
     """Play one case in a folder of its own; an exception becomes a failure."""
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
         try:
-            outcome = task.play(Case(task.seed, Path(folder), task.traces, task.server))
+            outcome = task.play(Case(task.seed, Path(folder), task.traces, task.server, task.database))
             if outcome.failures and task.keep is not None and outcome.evidence:
                 task.keep.mkdir(parents=True, exist_ok=True)
                 for path in outcome.evidence:

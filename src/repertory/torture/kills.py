@@ -27,7 +27,7 @@ from repertory.torture.judging import (
     read_appends,
     run_problems,
 )
-from repertory.torture.servers import drop_database, make_database
+from repertory.torture.servers import drop_databases, make_database
 from repertory.torture.team import RUN_ID, expected_answer
 
 _TIMEOUT: Final = 150.0  # seconds; a life takes a third of one, on a busy machine a hundred times as long
@@ -74,7 +74,8 @@ class _Victim:
         **arguments: Any,
     ) -> None:
         self.file = case.folder / "journal.db"
-        self._address = make_database(case.server) if case.server else None
+        self._case = case
+        self._address = make_database(case.server, case.database) if case.server else None
         self.chance = random.Random(case.seed)
         self.outcome = Outcome()
         self._function = function
@@ -89,7 +90,7 @@ class _Victim:
     def close(self) -> None:
         """Drop the database on a server."""
         if self._address is not None:
-            drop_database(self._address)
+            drop_databases(self._case.server, self._case.database)
 
     def read(self) -> None:
         """Copy a database on a server to the file, every row compared, so that it can be examined."""
