@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -185,6 +186,31 @@ def test_a_reset_of_a_connection_that_the_client_has_closed_ends_it_alone(run_as
                 await stream.aclose()
                 with pytest.raises(Gone):
                     Reply(stream, h11.Connection(h11.SERVER)).reset()
+
+    run_async(main)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has it; some containers have not."""
+    try:
+        with socket.socket(socket.AF_INET6) as tried:
+            tried.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="needs IPv6"))]
+)
+def test_its_address_can_be_asked_whatever_it_listens_on(host: str, run_async: RunAsync) -> None:
+    """A name, and an address with colons in it, which stands in brackets before a port."""
+
+    async def main() -> None:
+        async with open_messages_server(OfflineModel(), host=host) as server:
+            assert urlsplit(server.url).hostname == host
+            status, *_ = await anyio.to_thread.run_sync(lambda: post(server.url, BODY))
+            assert status == 200
 
     run_async(main)
 

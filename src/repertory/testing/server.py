@@ -346,7 +346,7 @@ async def open_messages_server(
     server.inject(*faults)
     listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
     bound = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - not Django's
-    server.url = f"http://{host}:{bound}"
+    server.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
         """Serve one connection."""
