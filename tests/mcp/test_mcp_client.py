@@ -371,7 +371,9 @@ for line in sys.stdin:
             answer["result"]["structuredContent"] = {"a": "a" * 60 + "!"}
         if asked["params"]["name"] == "g.o":
             answer = {"error": {"code": -32000, "message": f"out of paper in call {calls}"}}
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+    whole = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer})
+    line = asked.get("params", {}).get("arguments", {}).get("line", "WHOLE").replace("ID", str(asked["id"]))
+    print(line.replace("WHOLE", whole).replace("HALF", whole[:-9]), flush=True)
 """
 
 
@@ -387,6 +389,24 @@ def test_an_odd_server_fills_nothing_and_has_the_tools_that_can_be_called(run_as
         assert {len(each) for each in said} <= {500}
 
     run_async(main)
+
+
+def test_an_answer_is_read_whatever_its_server_prints_beside_it(run_async: RunAsync) -> None:
+    """What it prints may end in no newline, or look like an answer. Of half an answer the call is told at once."""
+
+    async def main() -> None:
+        async with opened(McpServer("odd", [sys.executable, "-c", ODD], deadline=None)) as tools:
+            for line in ("at work… WHOLE", "{1} WHOLE}", 'WHOLE{"level": "info", "id": ID}', "\0WHOLEWHOLE", *LOGGED):
+                with anyio.fail_after(PATIENCE):
+                    assert (await call_tool(tools["go"], {"line": line})).content == "gone", line
+            with anyio.fail_after(PATIENCE):
+                halved = await call_tool(tools["go"], {"line": "at work… HALF"})
+            assert (halved.status, "cannot be read" in halved.text) == ("interrupted", True)
+
+    run_async(main)
+
+
+LOGGED = ('{"level": "info", "id": ID}\nWHOLE', '{"id": 1, "method": [\nWHOLE', '"jsonrpc": "2.0", "id": ID, \nWHOLE')
 
 
 def test_an_answer_is_not_checked_by_its_servers_schema(run_async: RunAsync) -> None:

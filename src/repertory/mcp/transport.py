@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -14,22 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from repertory._error_texts import leaves_of
-from repertory._json_text import decode_received, json_text
 from repertory._log import Log
 from repertory._version import __version__
 from repertory.errors import ConfigurationError
+from repertory.mcp.repairs import repaired
 from repertory.tools.output import one_line, redact
 
 if TYPE_CHECKING:
     from typing import TextIO
 
     import httpx2
-    from anyio.streams.memory import MemoryObjectSendStream
-    from mcp.client._transport import ReadStream, TransportStreams
     from mcp.client.session import ElicitationFnT, MessageHandlerFnT
     from mcp.shared.exceptions import MCPError
-    from mcp.shared.message import SessionMessage
-    from pydantic import ValidationError
 
     from mcp import Client
     from repertory.mcp.http import Fate
@@ -39,7 +34,6 @@ log = Log("repertory.mcp")
 MOST_SAID: Final = 500  # characters of one line of a server's log or progress
 _LAST_LINES = 20  # last lines of a server process's output that are reported if it does not start
 _READING_ON = 1.0  # seconds to read that output to its end: a process that the server has started may hold it open
-_USED: Final = ("name", "title", "description", "inputSchema", "annotations")  # of a tool; anything else is not used
 
 
 @asynccontextmanager
@@ -104,9 +98,9 @@ async def open_client(
             transport = partial(stdio_client, parameters, errlog=output[0])
 
         async def connect(mode: str) -> tuple[Client, anyio.Event]:
-            repaired = _repaired(transport(), name, ended := anyio.Event())
+            ended = anyio.Event()
             client = Client(
-                repaired,
+                repaired(transport(), name, ended),
                 mode=mode,
                 message_handler=on_message,
                 elicitation_callback=answer,
@@ -140,115 +134,6 @@ async def _accept(name: str, result: object) -> None:
     The SDK does so on the event loop, where a pattern may take for ever to match, and loses an answer that does not
     fit; the model can read that, too.
     """
-
-
-@asynccontextmanager
-async def _repaired(
-    transport: AbstractAsyncContextManager[TransportStreams], server: str, ended: anyio.Event
-) -> AsyncGenerator[TransportStreams]:
-    """A transport that does not lose unreadable answers, nor what stands beside something unreadable.
-
-    At the end of what the server says it sets ``ended``.
-    """
-    async with transport as (incoming, writing), anyio.create_task_group() as tasks:
-        passing, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
-        tasks.start_soon(_pass_on, incoming, passing, server, ended)
-        try:
-            yield heard, writing
-        finally:
-            heard.close()
-            tasks.cancel_scope.cancel()
-
-
-async def _pass_on(
-    incoming: ReadStream[SessionMessage | Exception],
-    passing: MemoryObjectSendStream[SessionMessage | Exception],
-    server: str,
-    ended: anyio.Event,
-) -> None:
-    from pydantic import ValidationError
-
-    async with passing:
-        async for message in incoming:
-            said = _repair_message(message) if isinstance(message, ValidationError) else message
-            result = None if isinstance(said, Exception) else getattr(said.message, "result", None)
-            if isinstance(result, dict):
-                _leave_out_unreadable(result, server)
-            await passing.send(said)
-    ended.set()
-
-
-def _leave_out_unreadable(result: dict[str, Any], server: str) -> None:
-    """Repair a list of tools, or the content of an answer, in place. For one member, the SDK refuses all of them."""
-    for name in [name for name, value in result.items() if value is None]:
-        del result[name]  # some write null for what is not there
-    if "structuredContent" in result:
-        result.setdefault("content", [])
-    tools, blocks = result.get("tools"), result.get("content")
-    if isinstance(tools, list):
-        tools = result["tools"] = [_plain_tool(tool) for tool in tools]
-        for index, why in sorted(_unreadable("tools/list", "tools", tools).items(), reverse=True):
-            tool = tools.pop(index)
-            title = tool.get("name") if isinstance(tool, dict) else None
-            log(logging.WARNING, "mcp.tool.dropped", server=server, tool=title, error=why)
-    if isinstance(blocks, list):
-        for index in _unreadable("tools/call", "content", blocks):
-            blocks[index] = {"type": "text", "text": json_text(blocks[index])}
-
-
-def _plain_tool(tool: Any) -> Any:
-    """A tool with the fields that are used; its arguments are an object, also if its server does not say so."""
-    if not isinstance(tool, dict):
-        return tool
-    plain: dict[str, Any] = {name: tool[name] for name in _USED if tool.get(name) is not None}
-    schema = plain.setdefault("inputSchema", {})
-    return {**plain, "inputSchema": {"type": "object", **schema}} if isinstance(schema, dict) else plain
-
-
-def _unreadable(method: str, name: str, members: list[Any]) -> dict[int, str]:
-    """The members of a list in a result that the SDK cannot read, by index, and why."""
-    if not _fault(method, name, members):
-        return {}
-    return {index: why for index, member in enumerate(members) if (why := _fault(method, name, [member]))}
-
-
-def _fault(method: str, name: str, members: list[Any]) -> str:
-    """Why the SDK cannot read a result with this list; "" if it can."""
-    from mcp_types.methods import validate_server_result
-    from mcp_types.version import LATEST_HANDSHAKE_VERSION
-    from pydantic import ValidationError
-
-    try:  # the newer protocol is laxer only in fields that are not used
-        validate_server_result(method, LATEST_HANDSHAKE_VERSION, {name: members})
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, fault['loc'][2:])) or 'it'}: {fault['msg']}"
-    except (ValueError, RecursionError) as error:  # it is nested too deep
-        return one_line(error)
-    return ""
-
-
-def _repair_message(error: ValidationError) -> SessionMessage | Exception:
-    """Read again what the SDK could not read. The SDK drops it, and its call would wait until the deadline.
-
-    Half a surrogate pair becomes U+FFFD. If the answer to a call still cannot be read, it becomes an error of that
-    call. Anything but JSON is the server's own output and stays as it is.
-    """
-    import mcp_types as types
-    from mcp.shared.message import SessionMessage
-
-    raw: Any = error.errors(include_url=False)[0]["input"]
-    try:
-        message: Any = decode_received(raw) if isinstance(raw, str) else raw
-    except ValueError:
-        return error
-    try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_python(message, by_name=False))
-    except ValueError:
-        if not isinstance(message, dict) or "method" in message or not isinstance(message.get("id"), int | str):
-            return error
-        told = types.ErrorData(code=types.PARSE_ERROR, message=one_line(error))
-        return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message["id"], error=told))
 
 
 @contextmanager
