@@ -499,8 +499,7 @@ def test_an_error_with_the_code_of_a_lost_connection_is_only_an_error(run_async:
         async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
             for call in (1, 2):
                 output = await call_tool(tools["g_o_2"])
-                assert output.status == "error"
-                assert f"out of paper in call {call}" in output.text
+                assert (output.status, output.text) == ("error", f"server odd: out of paper in call {call}")
 
     run_async(main)
 
@@ -884,8 +883,9 @@ class Troubled(Forgetful):
     """A server whose calls have trouble."""
 
     arrived = threading.Barrier(105)
-    names = ("plain", "wait", "together", "refuse", "busy", "gone", "cut", "taken", "page")
+    names = ("plain", "wait", "together", "refuse", "busy", "gone", "cut", "taken", "page", "full", "closed", "crowded")
     told = threading.Event()
+    crowd: ClassVar[list[int]] = []
 
     def answer_call(self, name: str, call_id: int) -> bool:
         """Answer in another way."""
@@ -900,6 +900,17 @@ class Troubled(Forgetful):
                 self.say(200, {"jsonrpc": "2.0", "id": call_id, "error": {"code": -32603, "message": "no paper"}})
             case "busy" | "plain":
                 self.send_error(504 if name == "busy" else 401)
+            case "full" | "closed":
+                self.send_response(429 if name == "full" else 503)
+                self.send_header("Retry-After", "3600")
+                self.end_headers()
+            case "crowded" if len(self.crowd) < 3:
+                self.crowd.append(call_id)
+                self.send_response(429)
+                self.send_header("Retry-After-Ms", "1")
+                self.end_headers()
+            case "crowded":
+                self.say(200, {"jsonrpc": "2.0", "id": call_id, "result": {"content": []}})
             case "taken" | "page":
                 self.send_response(202 if name == "taken" else 200)
                 self.send_header("Content-Type", "text/html")
@@ -913,7 +924,10 @@ class Troubled(Forgetful):
 
 
 def test_what_came_of_a_call_over_http_is_told_and_is_no_matter_of_the_others(run_async: RunAsync) -> None:
-    """A refusal is an error with its status; if the answer was lost, it may have had its effect."""
+    """A refusal is an error with its status; if the answer was lost, it may have had its effect.
+
+    Whoever is only too busy is asked again after the pause that it wants, unless that is long.
+    """
     others: list[ToolOutput] = []
 
     async def main(address: str) -> None:
@@ -926,6 +940,9 @@ def test_what_came_of_a_call_over_http_is_told_and_is_no_matter_of_the_others(ru
             for name, status, said in (
                 ("refuse", "error", "server troubled: no paper"),
                 ("plain", "error", "server troubled: HTTP 401 Unauthorized"),
+                ("crowded", "ok", "(no output)"),
+                ("full", "error", "server troubled: HTTP 429 Too Many Requests, again in 3,600 seconds"),
+                ("closed", "error", "server troubled: HTTP 503 Service Unavailable, again in 3,600 seconds"),
                 ("busy", "interrupted", "Server troubled gave no answer to this call: HTTP 504 Gateway Timeout. The c"),
                 (
                     "gone",
@@ -941,6 +958,7 @@ def test_what_came_of_a_call_over_http_is_told_and_is_no_matter_of_the_others(ru
             Troubled.told.set()
 
     Troubled.told.clear()
+    Troubled.crowd.clear()
     with served(Troubled) as address:
         run_async(main, address)
     assert [other.status for other in others] == ["ok"]

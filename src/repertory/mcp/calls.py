@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from repertory.errors import ToolFailed
 from repertory.llm.messages import Json
 from repertory.mcp.asking import responses, result_later
 from repertory.mcp.connection import Connection
@@ -84,7 +83,7 @@ class Calls:
                 if fate == "none" or says_lost(error):
                     self._connection.mark_lost(client)
                 if fate == "answered" or (fate == "none" and not first):
-                    raise ToolFailed(f"server {name}: {error.message}") from error
+                    return ToolOutput(f"server {name}: {error.message}", status="error", source_type="mcp")
                 why = error.message.rstrip(".")
                 if fate == "unknown" and not may_repeat:
                     break

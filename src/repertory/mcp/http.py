@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
+from math import ceil
+from random import random
+from time import time
 from typing import Any, Final, Literal, TypeAlias
 
+import anyio
 import httpx2
 import msgspec
 from mcp_types import INTERNAL_ERROR
 
 from repertory.llm.messages import Json
+from repertory.llm.retry import RetryPolicy, asked_delay
 from repertory.tools.output import one_line
 
 # Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
@@ -23,6 +28,8 @@ from repertory.tools.output import one_line
 LONGEST_ANSWER: Final = 32_000_000
 
 _PATIENCE: Final = 30.0  # seconds for each step of a request other than its answer, and for that while signing in
+# When a request is sent again that a busy server has not taken. Nobody else waits for it, unlike for a notification.
+_BUSY: Final = RetryPolicy(total_time=_PATIENCE)
 
 Fate: TypeAlias = Literal["answered", "none", "unknown"]
 
@@ -59,15 +66,7 @@ class HttpClient(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request, and read no more of its answer than a model could be shown."""
         sent = _read_sent(request)
-        try:
-            response = await super().send(request, **options)
-        except Exception as error:  # what signs in may raise anything, and the SDK would end the connection
-            if sent.method in _HANDSHAKE:  # no answer says nothing about the protocol that the server speaks
-                raise
-            fate: Fate = "none" if isinstance(error, _NOT_SENT) else "unknown"
-            if not isinstance(error, httpx2.RequestError):  # from ``auth``: the server did not take the request
-                fate = "answered"
-            return httpx2.Response(502, json=_failure(sent, one_line(error), fate), request=request)
+        response = await self._send_until_taken(request, sent, options)
         response.aread = partial(_read, response, sent)  # type: ignore[method-assign]
         kind = response.headers.get("Content-Type", "nothing")
         is_answer = response.status_code != 202 and kind.lower().startswith(_ANSWERS)
@@ -76,6 +75,30 @@ class HttpClient(httpx2.AsyncClient):
             told = f"HTTP {response.status_code} {response.reason_phrase} with {kind}"
             return httpx2.Response(502, json=_failure(sent, told, "unknown"), request=request)
         return await _explained(response, sent) if response.is_error and sent.method else response
+
+    async def _send_until_taken(self, request: httpx2.Request, sent: _Sent, options: dict[str, Any]) -> httpx2.Response:
+        """Send a request, and again after a pause if the server is too busy for it."""
+        begun, attempt = anyio.current_time(), 1
+        while True:
+            response = await self._send(request, sent, options)
+            attempt += 1
+            pause = _BUSY.delay(attempt, asked=_asked(response), chance=random())  # noqa: S311 - spreads requests
+            is_late = anyio.current_time() + pause > begun + _BUSY.total_time
+            if sent.id is None or not _is_busy(response) or attempt > _BUSY.attempts or is_late:
+                return response
+            await response.aclose()
+            await anyio.sleep(pause)
+
+    async def _send(self, request: httpx2.Request, sent: _Sent, options: dict[str, Any]) -> httpx2.Response:
+        try:
+            return await super().send(request, **options)
+        except Exception as error:  # what signs in may raise anything, and the SDK would end the connection
+            if sent.method in _HANDSHAKE:  # no answer says nothing about the protocol that the server speaks
+                raise
+            fate: Fate = "none" if isinstance(error, _NOT_SENT) else "unknown"
+            if not isinstance(error, httpx2.RequestError):  # from ``auth``: the server did not take the request
+                fate = "answered"
+            return httpx2.Response(502, json=_failure(sent, one_line(error), fate), request=request)
 
 
 class _BriefAuth(httpx2.Auth):
@@ -141,6 +164,16 @@ async def _bounded(read: Callable[[], AsyncGenerator[bytes]]) -> AsyncGenerator[
             yield piece
 
 
+def _asked(response: httpx2.Response) -> float | None:
+    """The seconds that a server asks to wait."""
+    return asked_delay(response.headers, now=time())
+
+
+def _is_busy(response: httpx2.Response) -> bool:
+    """Whether a server says that it has not taken a request, and will take it later."""
+    return response.status_code == 429 or (response.status_code == 503 and _asked(response) is not None)
+
+
 async def _explained(response: httpx2.Response, sent: _Sent) -> httpx2.Response:
     """A refusal with the server's own error, or one that names the status."""
     try:
@@ -151,12 +184,13 @@ async def _explained(response: httpx2.Response, sent: _Sent) -> httpx2.Response:
     finally:
         await response.aclose()
     status, request = response.status_code, response.request
-    fate: Fate = "unknown" if status >= 500 and not said else "answered"
+    fate: Fate = "unknown" if status >= 500 and not said and not _is_busy(response) else "answered"
     # Status 404 says by the protocol that the session is no more; many servers say it with 400.
     if "mcp-session-id" in request.headers and (status == 404 or (status == 400 and "session" in said.lower())):
         fate = "none"
     if fate != "answered" or not said:
-        told = f"HTTP {status} {response.reason_phrase}" + (f": {said}" if said else "")
+        wait = f", again in {ceil(asked):,} seconds" if (asked := _asked(response)) else ""
+        told = f"HTTP {status} {response.reason_phrase}{wait}" + (f": {said}" if said else "")
         body = msgspec.json.encode(_failure(sent, told, fate))
     return httpx2.Response(status, headers={"Content-Type": "application/json"}, content=body, request=request)
 
