@@ -406,7 +406,12 @@ def test_an_answer_is_read_whatever_its_server_prints_beside_it(run_async: RunAs
     run_async(main)
 
 
-LOGGED = ('{"level": "info", "id": ID}\nWHOLE', '{"id": 1, "method": [\nWHOLE', '"jsonrpc": "2.0", "id": ID, \nWHOLE')
+LOGGED = (
+    '{"level": "info", "id": ID}\nWHOLE',
+    '{"id": 1, "method": [\nWHOLE',
+    '"jsonrpc": "2.0", "id": ID, \nWHOLE',
+    '{"jsonrpc": "2.0", "id": true}\n{"jsonrpc": "2.0", "id": 1' + "0" * 5_000 + "\nWHOLE",
+)
 
 
 def test_an_answer_is_not_checked_by_its_servers_schema(run_async: RunAsync) -> None:
@@ -431,13 +436,14 @@ tools = [
     {"name": "words", "inputSchema": {"type": "string"}}, {"name": 5, "inputSchema": plain}, "no tool", {},
     {"name": "null", "inputSchema": {"type": "object", "properties": {"a": None}}},
     {"name": "about", "inputSchema": plain, "description": 5},
-    {"name": "old", "inputSchema": {"type": "object", "properties": {"a": {"items": [{}]}}}},
+    {"name": "old", "inputSchema": {"type": "object", "properties": {"a": {"items": [{}]}}}}, {"name": "list"},
     {"name": "rows", "inputSchema": plain, "outputSchema": {"type": "array"}, "icons": [{}], "execution": "maybe"},
 ]
 answers = {
     "empty": {"content": [{"type": "hologram", "n": 1}, text, {"type": "text"}]},
     "none": {"content": None, "structuredContent": {"n": 1}, "isError": None},
     "new": {"content": "done"},
+    "list": {"content": [], "structuredContent": [1, 2]},
     "rows": "done",
     "deep": {"content": [text], "structuredContent": deep},
 }
@@ -468,7 +474,7 @@ def test_a_sloppy_server_loses_only_the_tools_that_cannot_be_read(
 
     async def main() -> None:
         async with opened(McpServer("sloppy", [sys.executable, "-c", SLOPPY])) as tools:
-            assert {*tools} == {"deep", "empty", "none", "new", "rows"}
+            assert {*tools} == {"deep", "empty", "none", "new", "rows", "list"}
             assert tools["empty"].input_schema == {"type": "object", "properties": {}, "required": []}
 
     run_async(main)
@@ -484,6 +490,7 @@ def test_of_a_sloppy_answer_all_is_shown_that_can_be_read(run_async: RunAsync) -
             shown = await call_tool(tools["empty"])
             assert (shown.content, shown.status) == ('{"n":1,"type":"hologram"}\ndone\n{"type":"text"}', "ok")
             assert (await call_tool(tools["none"])).content == '{"n":1}'
+            assert (await call_tool(tools["list"])).content == '{"result":[1,2]}'
             for name, error in (("new", "ValidationError"), ("rows", "ValidationError"), ("deep", "ValueError")):
                 lost = await call_tool(tools[name])
                 assert lost.status == "interrupted"

@@ -26,7 +26,7 @@ log = Log("repertory.mcp")
 _USED: Final = ("name", "title", "description", "inputSchema", "annotations")  # of a tool; anything else is not used
 _BEGINNING = re.compile(r'\{\s*"(?:jsonrpc|id|method|result|error)"\s*:')  # of a message
 # The part of an answer that says whose it is. Every SDK writes it in one piece.
-_ANSWERED = re.compile(r'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d++|"[^"\\]*+")(?!\s*,\s*"method")')
+_ANSWERED = re.compile(r'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18}+|"[^"\\]*+")(?!\s*,\s*"method")')
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -72,6 +72,8 @@ def _leave_out_unreadable(result: dict[str, Any], server: str) -> None:
         del result[name]  # some write null for what is not there
     if "structuredContent" in result:
         result.setdefault("content", [])
+        if not isinstance(value := result["structuredContent"], dict):  # before 2026-07-28 the SDK reads nothing else
+            result["structuredContent"] = {"result": value}
     tools, blocks = result.get("tools"), result.get("content")
     if isinstance(tools, list):
         tools = result["tools"] = [_plain_tool(tool) for tool in tools]
@@ -135,7 +137,7 @@ def _read_again(error: ValidationError) -> Sequence[SessionMessage | Exception]:
             found += _messages_of(decode_received(line[beginning.start() : at]), error)
         except (ValueError, RecursionError):
             if answered := _ANSWERED.search(line, beginning.start()):
-                found.append(_unread(json.loads(answered[1]), error))
+                found += _unread(json.loads(answered[1]), error)
             break
     return found or [error]
 
@@ -148,13 +150,17 @@ def _messages_of(message: dict[str, Any], error: ValidationError) -> list[Sessio
     try:
         return [SessionMessage(types.jsonrpc_message_adapter.validate_python(message, by_name=False))]
     except ValueError:
-        is_answer = "jsonrpc" in message and "method" not in message and isinstance(message.get("id"), int | str)
-        return [_unread(message["id"], error)] if is_answer else []
+        is_answer = "jsonrpc" in message and "method" not in message
+        return _unread(message.get("id"), error) if is_answer else []
 
 
-def _unread(call_id: int | str, error: ValidationError) -> SessionMessage:
+def _unread(call_id: Any, error: ValidationError) -> list[SessionMessage]:
+    """The error of a call whose answer cannot be read; nothing if it cannot be the id of a call."""
     import mcp_types as types
     from mcp.shared.message import SessionMessage
 
     told = types.ErrorData(code=types.PARSE_ERROR, message=one_line(error))
-    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=call_id, error=told))
+    try:
+        return [SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=call_id, error=told))]
+    except ValueError:
+        return []
