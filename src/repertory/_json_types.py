@@ -173,9 +173,9 @@ def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = Fal
         ) from None
     except RecursionError:
         raise msgspec.ValidationError("Expected something that is nested less deep") from None
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, KeyboardInterrupt):
         raise
-    except Exception as error:  # the application's types may raise any error
+    except BaseException as error:  # the application's types may raise any error, also SystemExit or a panic in Rust
         raise msgspec.ValidationError(name_error(error)) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import re
+import sys
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -48,6 +49,8 @@ class Odd(msgspec.Struct):
     def __post_init__(self) -> None:
         if self.value > 10:
             raise LookupError(f"no such value: {self.value}")
+        if self.value < 0:
+            sys.exit(f"usage: {self.value}")
 
 
 async def test_whatever_error_a_type_raises_is_told_to_the_model() -> None:
@@ -59,9 +62,10 @@ async def test_whatever_error_a_type_raises_is_told_to_the_model() -> None:
         return f"paid {amount.value}"
 
     assert (await call_tool(pay, {"amount": {"value": 5}})).text == "paid 5"
-    refused = await call_tool(pay, {"amount": {"value": 20}})
-    assert refused.is_error
-    assert refused.text.startswith("invalid arguments: LookupError: no such value: 20")
+    for value, told in ((20, "LookupError: no such value: 20"), (-1, "SystemExit: usage: -1")):
+        refused = await call_tool(pay, {"amount": {"value": value}})
+        assert refused.is_error
+        assert refused.text.startswith(f"invalid arguments: {told}")
 
 
 @pytest.mark.parametrize(

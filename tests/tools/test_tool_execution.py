@@ -7,7 +7,7 @@ import asyncio
 from array import array
 from collections import ChainMap, deque
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import msgspec
@@ -291,9 +291,14 @@ async def test_a_result_that_contains_itself_or_cannot_be_written_is_told() -> N
         @pydantic.computed_field  # type: ignore[prop-decorator]
         @property
         def rows(self) -> int:
-            raise LookupError("no session to load them from")
+            raise self.error
 
-    for value in (endless, object(), {("a", 1): 2}, lambda: None, Lazy()):
+        error: ClassVar[BaseException] = LookupError("no session to load them from")
+
+    class Ending(Lazy):
+        error = SystemExit("usage: rows")
+
+    for value in (endless, object(), {("a", 1): 2}, lambda: None, Lazy(), Ending()):
         output = await call_tool(returning(value))
         assert output.text.startswith("give ran, but its result cannot be shown: ")
         assert output.error is not None

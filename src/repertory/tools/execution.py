@@ -159,7 +159,9 @@ def _size_of(value: object) -> int:
 def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
     try:
         output = to_output(value, name=tool.name, cap=tool.output_cap)
-    except Exception as error:  # noqa: BLE001 - the value's own code may raise anything, such as a computed field
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the value's own code may raise anything, such as a computed field
         # The tool has run; only its result cannot be shown. The records it staged are dropped, as after any error.
         text = f"{tool.name} ran, but its result cannot be shown: {one_line(error)}"
         return _failure(tool, text, "result", error)
