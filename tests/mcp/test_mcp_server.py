@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from backends import RunAsync
@@ -26,6 +27,18 @@ def search_menu(query: str, context: rp.ToolContext[list[str]]) -> str:
     return "\\n".join(dish for dish in context.context if query.lower() in dish.lower())
 
 clerk = rp.Agent("clerk", instructions="Answer questions about the canteen.", tools=[search_menu])
+'''
+
+BROKEN = '''
+import repertory as rp
+from repertory.testing import ScriptedModel, call
+
+@rp.tool
+def search_menu(query: str) -> str:
+    """Search this week's menu."""
+    raise ZeroDivisionError("the menu is burnt")
+
+clerk = rp.Agent("clerk", tools=[search_menu], model=ScriptedModel([call("search_menu", query="dal"), "Gone."]))
 '''
 
 
@@ -141,6 +154,22 @@ def test_any_tools_can_be_served(run_async: RunAsync, backend: str) -> None:
                 assert words in failed.text
 
     run_async(main)
+
+
+def test_what_goes_wrong_in_a_run_is_said_on_standard_error(tmp_path: Path) -> None:
+    """As by a service: the client's log is where its person looks."""
+    (tmp_path / "broken.py").write_text(BROKEN)
+    command = f"exec {sys.executable} -m repertory mcp --agent broken:clerk --db runs.db 2> said.txt"
+
+    async def main() -> None:
+        async with McpServer("broken", ["sh", "-c", command], cwd=tmp_path, trusted=True).open() as offered:
+            (clerk,) = (tool for tool in offered if tool.name == "clerk")
+            await call_tool(clerk, {"task": "Find the dal."})
+
+    anyio.run(main)
+    said = (tmp_path / "said.txt").read_text()
+    assert "WARNING" in said
+    assert "the menu is burnt" in said
 
 
 def test_nothing_to_serve_is_an_error_that_says_what_to_name(run_async: RunAsync) -> None:

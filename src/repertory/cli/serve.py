@@ -87,6 +87,7 @@ async def mcp(
     """
     from repertory.mcp.server import serve_over_stdio
     from repertory.service.control import Control
+    from repertory.service.logfile import showing_warnings
     from repertory.service.offers import Offers
     from repertory.service.run_tools import ABOUT, run_tools
     from repertory.supervisor import open_supervisor
@@ -97,7 +98,7 @@ async def mcp(
         )
     # Before the database is opened: a mistake in these leaves none behind.
     handed, offers = find_object(context, "context"), Offers(offered.agent, root=offered.root, limits=how.limits)
-    async with open_supervisor(
-        runs_database(db), model=how.model, summaries=how.summaries, redact=offered.redact
-    ) as supervisor:
-        await serve_over_stdio(run_tools(Control(supervisor, offers, context=handed)), instructions=ABOUT)
+    opened = open_supervisor(runs_database(db), model=how.model, summaries=how.summaries, redact=offered.redact)
+    with showing_warnings():
+        async with opened as supervisor:
+            await serve_over_stdio(run_tools(Control(supervisor, offers, context=handed)), instructions=ABOUT)
