@@ -12,9 +12,12 @@ import pytest
 from cli_support import in_a_process, invoke, settings
 
 from patience import PATIENCE
+from postgres_server import PostgresServer
+from repertory._postgres_address import PostgresAddress
 from repertory.cli.commands import write_answer
 from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
+from repertory.record.postgres_sql import connect
 from repertory.torture import Report, ScenarioReport
 from repertory.torture.frame import Failure
 
@@ -59,6 +62,25 @@ def test_a_failure_comes_with_the_command_that_plays_it_again(capsys: pytest.Cap
     assert shown.count("repertory torture --seed 7 --only kills --case 45 --traces /tmp/kept\n") == 1
     assert "lost w1\\x1b[2J" in shown
     assert "kills: 1 more failures" in shown
+
+
+def test_on_a_server_the_command_names_it_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    """A failure on a server is not found again in a file."""
+    address = PostgresAddress("postgresql://me:hunter22@db.example/agents")
+    with pytest.raises(RepertoryError):
+        failed = made(failed=1, failures=[Failure("kills", 45, "lost w1")])
+        write_answer(finish(failed, address=address), as_json=False)
+    assert "--case 45 --db postgresql://me@db.example/agents\n" in capsys.readouterr().out
+
+
+def test_who_may_not_make_databases_is_told_so(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Before the first case, which would otherwise fail as if a promise had been broken."""
+    with connect(PostgresAddress(postgres.new_database())) as connection:
+        connection.execute("CREATE ROLE nobody_special LOGIN")
+    address = postgres.new_database().replace("postgres@", "nobody_special@")
+    result = invoke("torture", "--only", "kills", "--db", address, home=tmp_path)
+    assert result.code == 78
+    assert "permission denied to create database; may this user do that there?" in result.err
 
 
 def test_a_control_that_was_not_caught_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from repertory._postgres_address import postgres_address
+from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli import output, signals
 from repertory.cli.commands import Answer, command
+from repertory.cli.databases import db_option
 from repertory.cli.options import option
 from repertory.cli.status import status_line
 from repertory.errors import ConfigurationError, RepertoryError
@@ -49,7 +50,8 @@ def torture(
     from repertory.torture import choose, run_torture
     from repertory.torture.scenarios import SCENARIOS
 
-    if db is not None and postgres_address(db) is None:
+    address = postgres_address(db)
+    if db is not None and address is None:
         raise ConfigurationError(f"--db takes postgresql://…, got {db}; without it all cases use files")
     if (case is not None or traces is not None) and len(only) != 1:
         raise ConfigurationError("a case belongs to one scenario: name it with --only")
@@ -70,19 +72,19 @@ def torture(
             ),
             is_stopped=lambda: bool(told),
         )
-    return finish(report, ended_by=told[:1])
+    return finish(report, ended_by=told[:1], address=address)
 
 
-def finish(report: Report, *, ended_by: Sequence[int] = ()) -> Answer:
+def finish(report: Report, *, ended_by: Sequence[int] = (), address: PostgresAddress | None = None) -> Answer:
     """The answer of a report; with an error if a promise was broken, or a negative control did not fail."""
     error: BaseException | None = typer.Exit(128 + ended_by[0]) if ended_by else None
     if not report.clean:
         error = RepertoryError("not every promise was kept; please report this with the lines above")
-    show = partial(_print_scenarios, report=report)
+    show = partial(_print_scenarios, report=report, address=address)
     return Answer({**msgspec.to_builtins(report), "clean": report.clean}, show, error)
 
 
-def _print_scenarios(screen: Console, report: Report) -> None:
+def _print_scenarios(screen: Console, report: Report, address: PostgresAddress | None) -> None:
     rows: list[tuple[str | Text, ...]] = []
     for each in report.scenarios:
         if each.left_out:
@@ -101,11 +103,11 @@ def _print_scenarios(screen: Console, report: Report) -> None:
     headers = ("scenario", ">cases", ">failures", "controls", ">time")
     output.print_table(screen, headers, rows, gap=False)
     early = ", ended early" if report.interrupted else ""
-    for line in (f"seed {report.seed}, profile {report.profile}{early}", *_details(report)):
+    for line in (f"seed {report.seed}, profile {report.profile}{early}", *_details(report, address)):
         screen.print(line, soft_wrap=True)
 
 
-def _details(report: Report) -> Iterator[str]:
+def _details(report: Report, address: PostgresAddress | None) -> Iterator[str]:
     """What was tried, then the failures, each with the command that repeats it."""
     yield from (f"{each.name}: {each.left_out or _tried(each)}" for each in report.scenarios)
     for each in report.scenarios:
@@ -117,7 +119,8 @@ def _details(report: Report) -> Iterator[str]:
             yield f"{each.name}, case {failure.case}: {output.one_line(failure.what)}"
             if failure.case not in shown:
                 shown.add(failure.case)
-                again = f"repertory torture --seed {report.seed} --only {each.name} --case {failure.case}"
+                which = f"--seed {report.seed} --only {each.name} --case {failure.case}"
+                again = f"repertory torture {which}{db_option(address)}"
                 yield f"    again:      {again}"
                 if failure.evidence:
                     yield f"    as it was:  {again} --traces {failure.evidence}"
