@@ -8,10 +8,14 @@ import re
 import subprocess
 import sys
 import sysconfig
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 from cli_support import Result, in_a_process, invoke, settings
+
+from repertory.record import open_journal
 
 SGR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -98,6 +102,23 @@ def test_in_a_pipe_the_demo_writes_plain_lines(tmp_path: Path) -> None:
     assert not any(line.endswith(" ") for line in result.out.split("\n"))
     advice = result.out[result.out.index("Look at what happened") :].splitlines()[1:]
     assert len({line.rindex("   ") for line in advice}) == 1  # what each command shows stands in one column
+
+
+def test_beside_a_service_the_demo_has_a_database_of_its_own(tmp_path: Path) -> None:
+    """Nobody who keeps a service running has to name one, and what it suggests names it."""
+    usual = tmp_path / "data" / "repertory" / "runs.db"
+    usual.parent.mkdir(parents=True)
+
+    async def main() -> Result:
+        async with open_journal(usual):
+            return await anyio.to_thread.run_sync(
+                partial(in_a_process, "demo", "What is here?", "--root", ".", home=tmp_path)
+            )
+
+    (tmp_path / "a.md").write_text("Here is a lamp.")
+    result = anyio.run(main)
+    assert result.code == 0, result.err
+    assert f"repertory ps -a --db {usual.with_name('demo.db')}" in result.out
 
 
 def _on_a_terminal(home: Path, *words: str, **env: str) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, db_option, named_database, runs_database
+from repertory.cli.databases import Database, db_option, made_data_dir, named_database, runs_database
 from repertory.cli.options import OWN_DATABASE, How, Shown, argument, option
 from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer, print_outcome
 from repertory.cli.runs import suggest
@@ -34,6 +34,7 @@ QUESTION = (
 _OTHER_QUESTION = "What is in this folder, which parts does it have, and what does each of them do?"
 OFFLINE_STEPS = 34  # turns of searching and reading; 10 are enough for an answer, but the record would be small
 _LOOK = ("stats", "inspect", "ledger")  # what shows a run
+DEMO = "demo.db"  # its database if another process uses the default one
 TEAM = "repertory.cli.demo:demo_team"
 # Folders in that of the standard library that hold no source of it, or none that explains it.
 NOT_SHOWN = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "__pycache__")
@@ -87,6 +88,7 @@ def demo(
     is real.
     """
     from repertory.agents.loading import with_limits
+    from repertory.record.opening import is_owned
 
     library = Path(sysconfig.get_paths()["stdlib"])
     if root is None and not (library / "threading.py").is_file():  # it is zipped, or compiled alone
@@ -97,7 +99,10 @@ def demo(
     options = options_with({"deny": list(deny)}, folder, how)
     agent = with_limits(demo_team(str(folder), deny=deny), how.limits)
     task = question or (QUESTION if root is None else _OTHER_QUESTION)
+    named = named_database(db)
     path = runs_database(db)
+    if named is None and is_owned(path):  # as by a service that keeps running
+        path = named = made_data_dir() / DEMO
 
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
@@ -105,7 +110,7 @@ def demo(
     if not (shown.as_json or shown.quiet):
         _print_opening(task, folder, chosen, path)
     fields, error = execute(start, path=path, options=options, how=how, shown=shown, model=chosen, is_shown=True)
-    show = print_outcome if shown.quiet else partial(_print_closing, where=db_option(named_database(db)))
+    show = print_outcome if shown.quiet else partial(_print_closing, where=db_option(named))
     return Answer(fields, partial(show, fields=fields), error)
 
 
