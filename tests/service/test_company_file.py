@@ -90,6 +90,8 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ("[agents]\nx = 1", 4, r"\[agents.x\]: expected a table, got 1"),
         ("[limits]\nseconds = -1", 4, r"\[limits\] seconds: limits.seconds must be a number of at least 0"),
         ("[alerts]\ntokens = -1", 3, r"\[alerts\]: alerts.tokens must be a whole number of at least 0 or None, got -1"),
+        ('[alerts]\nwindow = "none"', 4, r"\[alerts\] window: expected `int`, got `str`"),
+        ('[models]\nsummaries = "none"', 4, r"\[models\] summaries: expected `array \| null`, got `str`"),
         ("[alerts]\ncost = 1", 4, r"\[alerts\] cost: unknown key; there are tokens"),
         ("[service]\nmax_runs = 0", 4, r"\[service\] max_runs: max_runs must be a whole number of at least 1"),
         (f"[service]\nmax_runs = {2**63}", 4, r"\[service\] max_runs: max_runs must be a whole number"),
@@ -173,6 +175,22 @@ def test_a_company_has_traces_and_thresholds_of_its_own(folder: Path) -> None:
     assert options.alerts == AlertThresholds(tokens=5)
     options = read_company(write(folder, "")).options()
     assert (options.telemetry, options.alerts) == (None, AlertThresholds())
+
+
+@pytest.mark.parametrize("text", ['telemetry = "os:environ"', 'telemetry = "pathlib:Path"'])
+def test_a_telemetry_that_is_none_is_said_with_its_line(text: str, folder: Path) -> None:
+    """Before the service opens its database, so that ``doctor`` finds it, too."""
+    company = read_company(write(folder, f"[service]\n{text}"))
+    with pytest.raises(DefinitionError, match=r"line 4: \[service\] telemetry: .* must be a Telemetry such as"):
+        company.options()
+
+
+def test_none_turns_a_threshold_or_a_limit_off(folder: Path) -> None:
+    """TOML has no null; an agent may be without a limit that all others have."""
+    text = '[agents.clerk.limits]\ncost = "none"\n[limits]\ncost = 5\n[alerts]\ntokens = "none"\nlimit_share = "none"\n'
+    company = read_company(write(folder, text))
+    assert company.alerts == AlertThresholds(tokens=None, limit_share=None)
+    assert company.offers["clerk"].agent.limits.cost is None
 
 
 def test_a_company_without_agents_is_none(tmp_path: Path) -> None:

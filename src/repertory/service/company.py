@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from repertory._choices import check_labels, check_number
+from repertory._choices import check_labels, check_number, check_type
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.agents.loading import check_limits, load_object
 from repertory.machines.machine import check_lease
+from repertory.runs import Telemetry
 from repertory.runs.alerts import AlertThresholds
 from repertory.runs.models import check_keys, open_models
-from repertory.service.company_file import TomlFile
+from repertory.service.company_file import TomlFile, number_or_none
 from repertory.service.control import Control
 from repertory.service.offers import RESEARCH, Offer, look_into, make_offer
 from repertory.service.places import anchor_of
@@ -190,7 +191,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             port=service.port,
             log=None if service.log is None else at / service.log,
             context=self._object("context"),
-            telemetry=self._object("telemetry"),
+            telemetry=self._object("telemetry", Telemetry, "a Telemetry such as OpenTelemetry()"),
             alerts=self.alerts,
             root=None if service.root is None else at / service.root,
             redact=service.redact,
@@ -205,12 +206,15 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             on_start=self.start,
         )
 
-    def _object(self, key: str) -> Any:
+    def _object(self, key: str, kind: Any = None, words: str = "") -> Any:
         reference: str | None = getattr(self.service, key)
         if reference is None:
             return None
         with TomlFile(self.path).refusing("service", key):
-            return load_object(reference, key)
+            found = load_object(reference, key)
+            if kind is not None:
+                check_type(reference, found, kind, words)
+            return found
 
     def _reload(self, control: Control) -> Sequence[str]:
         new = read_company(self.path)
@@ -349,10 +353,11 @@ def _offer(file: TomlFile, name: str, table: AgentTable, general: dict[str, Any]
 def _checked_limits(file: TomlFile, table: str, given: object) -> dict[str, Any]:
     if not isinstance(given, dict):
         file.refuse(table, "", f"expected a table, got {given!r:.100}")
-    for key, value in given.items():
+    limits = {key: number_or_none(value) for key, value in given.items()}
+    for key, value in limits.items():
         with file.refusing(table, key):
             check_limits({key: value})
-    return given
+    return limits
 
 
 def _client_quotas(file: TomlFile) -> dict[str, Quota]:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, get_args
 
 import msgspec
 
@@ -78,7 +78,7 @@ class TomlFile:
             if isinstance(value, str) and "\0" in value:
                 self.refuse(table, key, f"must have no NUL, got {value!r:.100}", number=number)
             try:
-                values[key] = msgspec.convert(value, fields[key].type)
+                values[key] = msgspec.convert(number_or_none(value, fields[key].type), fields[key].type)
             except ConfigurationError as error:
                 self.refuse(table, key, f"{error}; got {value!r:.100}", number=number)
             except msgspec.ValidationError as error:
@@ -119,6 +119,11 @@ class TomlFile:
             if found is None and path and full[: len(path)] == path and (number == 0 or seen >= number):
                 found = line
         return found
+
+
+def number_or_none(value: object, kind: object = int | None) -> object:
+    """None for "none", since TOML has no null, if the type is a number or None; else the value itself."""
+    return None if value == "none" and {type(None)} < {*get_args(kind)} <= {int, float, type(None)} else value
 
 
 def _path(spelled: str) -> list[str]:
