@@ -89,6 +89,22 @@ def test_a_talk_at_a_terminal(home: Path) -> None:
         assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
 
 
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_after_a_question_that_was_left_open_the_keyboard_is_the_chats(backend: str, home: Path) -> None:
+    """Nothing still reads for an answer that nobody waits for any more, and takes what is typed next."""
+    words = ("chat", "--agent", "ag:payer", "--db", "a.db", "--backend", backend)
+    with at_a_terminal(*words, home=home) as terminal:
+        for asked, typed in (("change the arguments", "\x03"), ("change the arguments", "n\r"), ("why not?", "\x03")):
+            if asked == "change the arguments":
+                terminal.expect("> ")
+                terminal.type("pay\r")
+            terminal.expect(asked)
+            terminal.type(typed)
+        terminal.expect("> ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
 def test_no_colours_where_none_are_wanted(home: Path) -> None:
     """``NO_COLOR`` is heeded, and what a model says cannot steer the terminal."""
     with at_a_terminal("chat", "--agent", "ag:clerk", "--db", "a.db", home=home, NO_COLOR="1", TERM="dumb") as terminal:

@@ -135,19 +135,23 @@ def test_each_answer_is_shown_once_however_fast_a_run_is_asked_again(served: Ser
 
 
 def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served) -> None:
-    """Allowed and denied in one letter; what is decided elsewhere is said; anything else goes to the run."""
+    """As at ``repertory run``; what is decided elsewhere is said; anything else goes to the run and allows nothing."""
     run_id = begin(served, "payer")
     terminal = Terminal(served.folder, "attach", run_id, COLUMNS="100")
     asked = []
     for _ in range(3):
         terminal.expect("wants to call pay to=")
-        asked.append(int(terminal.expect("; y allows it").rpartition("=")[2]))
+        asked.append(int(terminal.expect("; y: allow").rpartition("=")[2]))
     assert sorted(asked) == [0, 1, 2]
     assert command(served, "approve", f"c{asked[2]}").returncode == 0
     terminal.expect("[pay was allowed by ")
-    terminal.type("y\r")
+    terminal.type("yes, but less\re\r")
+    terminal.expect("all arguments, as one JSON object")
+    terminal.type('{"to": "somebody", "amount": 50}\r')
     terminal.expect("[pay was allowed by ")
-    terminal.type("n not him\r")
+    terminal.type("n\r")
+    terminal.expect("why not?")
+    terminal.type("not him\r")
     terminal.expect("[pay was denied by ")
     terminal.expect("[done]")
     terminal.type("\x03")

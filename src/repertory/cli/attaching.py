@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -14,7 +14,7 @@ from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen
 from repertory.cli.databases import open_source_of
-from repertory.cli.deciding import who_decides
+from repertory.cli.deciding import KEYS, decide_by
 from repertory.cli.following import Scribe, check_there
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
@@ -30,7 +30,6 @@ from repertory.service.views import EventView, RunDetail, RunView, event_of
 if TYPE_CHECKING:
     from repertory.runs.waiting_calls import WaitingCall
 
-_HOW: Final = "y allows it, n REASON denies it"
 _RECENT: Final = 500  # events, of all runs, that are searched for calls when somebody attaches
 _CALLS: Final = 10  # how many of these calls are shown
 _LONGEST: Final = 2000  # characters of the task or a message that are shown
@@ -41,9 +40,9 @@ _BEHIND: Final = 5.0  # seconds by which events may come later than the answer o
 async def attach(run_id: str | None = RUN, *, at: At) -> None:
     """Follow a run of the service, and send it messages.
 
-    At a terminal, each line you type is sent to the run; if a call waits for approval, y allows it and n REASON denies
-    it. Ctrl-C or Ctrl-D leaves, and the run continues; several may be attached. Without a terminal the command ends
-    with the run.
+    At a terminal, each line you type is sent to the run; if a call waits for approval, y allows it, n REASON denies it,
+    and e changes its arguments. Ctrl-C or Ctrl-D leaves, and the run continues; several may be attached. Without a
+    terminal the command ends with the run.
     """
     async with open_source_of(run_id, at) as (source, found):
         detail = await source.read_run(found)
@@ -92,11 +91,11 @@ class _Attached:
         self._scribe = Scribe(client, detail.run.id)
         self._run_id = detail.run.id
         self.detail = detail
-        self._screen = Screen()
+        self._screen, self._lines = Screen(), Lines("")
         self._heard = Heard()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # typed here, and not yet seen among the events
-        self._asked: dict[tuple[str, str], WaitingCall | events.ApprovalRequested] = {}
+        self._asked: dict[tuple[str, str], None] = {}  # runs and ids of calls that wait for a person, oldest first
         self._news = anyio.Event()  # the state of the run may have changed
         self._moved = anyio.Event()  # an event was shown
 
@@ -215,45 +214,41 @@ class _Attached:
         self._news.set()
 
     async def _ask(self, call: WaitingCall | events.ApprovalRequested) -> None:
-        key = call.run_id, call.call_id
-        if key in self._asked:
+        if (call.run_id, call.call_id) in self._asked:
             return
-        self._asked[key] = call
-        how = _HOW if self._typed_at else f"repertory approve {one_line(call.call_id)}"
+        self._asked[call.run_id, call.call_id] = None
+        how = KEYS if self._typed_at else f"repertory approve {one_line(call.call_id)}"
         wanted = asked_line(call.tool, dict(call.arguments))
         await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
 
     async def _type(self, everything: anyio.CancelScope) -> None:
-        """Send each typed line."""
-        lines = Lines("")
-        while (line := await lines.read()) is not None:
+        """Send each typed line, or decide a waiting call with it."""
+        while (line := await self._lines.read()) is not None:
             if line.strip():
                 try:
-                    await self._say(line)
+                    if not await self._decide(line):
+                        self._said.append(line)
+                        await self._client.send(self._run_id, line)
+                        self._news.set()
                 except RepertoryError as error:
                     await self._screen.remark(one_line(f"[not sent: {error}]"))
         output.say(_left(self.detail))
         everything.cancel()
 
-    async def _say(self, line: str) -> None:
-        """Send a line, or decide a waiting call with it."""
-        if not await self._decide(line.strip()):
-            self._said.append(line)
-            await self._client.send(self._run_id, line)
-            self._news.set()
-
     async def _decide(self, line: str) -> bool:
-        """Decide a waiting call if the line is an answer to one; whether it was."""
-        word, _, reason = line.partition(" ")
-        if not self._asked or word.lower() not in ("y", "yes", "n", "no"):
+        """Decide the oldest call that waits if the line is an answer to it; whether it was."""
+        if not self._asked:
             return False
-        call = next(iter(self._asked.values()))
-        allowed = word.lower().startswith("y")
-        body = {} if allowed else {"reason": reason.strip() or "denied at the terminal"}
-        await self._client.decide(
-            call.run_id, call.call_id, "approve" if allowed else "deny", {"by": who_decides(), **body}
-        )
-        return True
+        oldest = next(iter(self._asked))  # also if others decide it while a reason is asked for
+
+        async def decide(verb: str, **said: Any) -> None:
+            await self._client.decide(*oldest, verb, said)
+
+        return await decide_by(line, decide, self._ask_for)
+
+    async def _ask_for(self, prompt: str) -> str | None:
+        await self._screen.remark(prompt)
+        return await self._lines.read()
 
 
 class Heard:

@@ -77,10 +77,11 @@ class Screen:
 
 
 class Lines:
-    """Reads lines in a thread of its own, which the process does not wait for when it ends.
+    """Reads lines from standard input.
 
     Args:
-        prompt: The prompt before a typed line, which can then be edited; "" for lines from a pipe.
+        prompt: The prompt before a typed line, which can then be edited, and for which nothing else may be read until
+            it has come; "" for lines as they are. Then a cancelled read takes nothing.
     """
 
     def __init__(self, prompt: str) -> None:
@@ -92,26 +93,13 @@ class Lines:
 
     async def read(self) -> str | None:
         """The next line; None at the end of the input."""
-        waiter, lines = Waiter(), list[str | None]()
-
-        def read() -> None:
-            lines.append(self._read_line())
-            wake_all([waiter])
-
-        # A daemon thread, so that the process can end while it waits for a line.
-        threading.Thread(target=read, name="repertory-chat", daemon=True).start()
-        await waiter.wait()
-        return lines[0]
-
-    def _read_line(self) -> str | None:
         if self._prompt:
-            try:
-                return input(self._prompt)
-            except (EOFError, OSError, UnicodeDecodeError):
-                return None
-        # Not through sys.stdin: a thread that waits there keeps the interpreter from exiting.
+            return await self._ask()
+        # Not through sys.stdin: it would wait for a whole line, in a thread that nobody can cancel.
         while b"\n" not in self._rest:
             try:
+                with suppress(PermissionError):  # a file, or the null device, never lets wait
+                    await anyio.wait_readable(sys.stdin)
                 piece = os.read(sys.stdin.fileno(), 65_536)
             except OSError:
                 piece = b""
@@ -121,6 +109,21 @@ class Lines:
             self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode(errors="replace")
+
+    async def _ask(self) -> str | None:
+        waiter, lines = Waiter(), list[str | None]()
+
+        def ask() -> None:
+            try:
+                lines.append(input(self._prompt))
+            except (EOFError, OSError, UnicodeDecodeError):
+                lines.append(None)
+            wake_all([waiter])
+
+        # A daemon thread, so that the process can end while it waits for a line.
+        threading.Thread(target=ask, name="repertory-chat", daemon=True).start()
+        await waiter.wait()
+        return lines[0]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from repertory.runs.events import ApprovalRequested
 if TYPE_CHECKING:
     from repertory.supervisor import Run
 
-_KEYS = "y: allow, n REASON: deny, e: change the arguments"
+KEYS = "y: allow, n REASON: deny, e: change the arguments"
 
 
 def who_decides() -> str:
@@ -68,32 +68,50 @@ async def decide_at_terminal(
             )
 
 
+async def decide_by(
+    line: str, decide: Callable[..., Awaitable[None]], ask: Callable[[str], Awaitable[str | None]]
+) -> bool:
+    """Decide a waiting call as a typed line says; whether the line is an answer.
+
+    Args:
+        line: ``y``, ``n REASON`` or ``e``, as ``KEYS`` says; nothing that says more than that allows anything.
+        decide: Is called with ``approve`` or ``deny`` and the arguments of that method of ``Run``.
+        ask: Asks for another line; None at the end of the input.
+
+    Raises:
+        RepertoryError: The call was not decided.
+    """
+    word, _, reason = line.strip().partition(" ")
+    match word.lower():
+        case "y" | "yes" if not reason:
+            await decide("approve", by=who_decides())
+        case "n" | "no":
+            reason = (reason or await ask("why not? ") or "").strip()
+            await decide("deny", reason=reason or "denied at the terminal", by=who_decides())
+        case "e" | "edit" if not reason:
+            arguments = arguments_in(await ask("all arguments, as one JSON object: ") or "")
+            await decide("approve", arguments=arguments, by=who_decides())
+        case _:
+            return False
+    return True
+
+
 async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
     """Ask until a call is decided; False if nobody answers any more."""
-    by = who_decides()
+
+    async def decide(verb: str, **said: Any) -> None:
+        await getattr(run, verb)(event.call_id, **said)
+
     output.remark(f"{one_line(event.agent)} wants to call {asked_line(event.tool, event.arguments)}")
-    while True:
-        answer = await _typed(f"{_KEYS} ")
-        if answer is None:
-            return False
-        word, _, reason = answer.strip().partition(" ")
+    while (line := await _typed(f"{KEYS} ")) is not None:
         try:
-            match word.lower():
-                case "y" | "yes" if not reason:
-                    await run.approve(event.call_id, by=by)
-                case "n" | "no":
-                    reason = reason or await _typed("why not? ") or ""
-                    await run.deny(event.call_id, reason.strip() or "denied at the terminal", by=by)
-                case "e" | "edit" if not reason:
-                    written = await _typed("all arguments, as one JSON object: ") or ""
-                    await run.approve(event.call_id, arguments=arguments_in(written), by=by)
-                case _:
-                    continue
+            if await decide_by(line, decide, _typed):
+                return True
         except (ConfigurationError, RunError) as error:
             output.say(str(error))
-            if any(each.call_id == event.call_id for each in run.waiting(tree=True)):
-                continue
-        return True  # or it was decided elsewhere, or has expired
+            if all(each.call_id != event.call_id for each in run.waiting(tree=True)):
+                return True  # it was decided elsewhere, or has expired
+    return False
 
 
 async def _typed(prompt: str) -> str | None:
