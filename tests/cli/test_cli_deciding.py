@@ -77,6 +77,16 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
     assert "\nclerk wants to call" in shown
 
 
+def test_a_question_is_taken_back_once_its_call_has_expired(home: Path) -> None:
+    """The next call is asked about, and nobody has to answer for one that is over."""
+    (home / "ag.py").write_text(AGENT.replace("context=None", "approvals=rp.Approvals(approval_timeout=1)"))
+    with at_a_terminal("run", "Pay all.", *CLERK, home=home, columns=100) as terminal:
+        for payee in ("ann", "bob", "cyn"):
+            terminal.expect(f'wants to call pay to="{payee}"')
+        terminal.expect("change the arguments \r\n")
+        assert terminal.end() == 0
+
+
 def test_a_call_that_waits_is_listed_whole(tmp_path: Path) -> None:
     """However long it is and however narrow the terminal: nobody should allow what he cannot see."""
     path, payee = tmp_path / "a.db", "x" * 5000 + "end"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import msgspec
 
 from repertory.cli import output
@@ -59,13 +60,22 @@ async def decide_at_terminal(
         if there and all(each.call_id != event.call_id for each in run.waiting(tree=True)):
             continue  # it was decided before the person could be asked
         if there:
-            async with aside():
+            async with aside(), anyio.create_task_group() as asking:
+                asking.start_soon(_cancel_once_decided, run, event.call_id, asking.cancel_scope)
                 there = await _ask(run, event)
+                asking.cancel_scope.cancel()
         if not there:
             say(
                 f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run "
                 f"repertory resume {run.id} at a terminal, or repertory serve --resume and repertory approve"
             )
+
+
+async def _cancel_once_decided(run: Run[Any], call_id: str, asking: anyio.CancelScope) -> None:
+    """Take a question back if its call was decided otherwise: it has expired, or the run is stopped."""
+    async for _ in run.events(tree=True):
+        if all(call.call_id != call_id for call in run.waiting(tree=True)):
+            asking.cancel()
 
 
 async def decide_by(
@@ -109,8 +119,6 @@ async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
                 return True
         except (ConfigurationError, RunError) as error:
             output.say(str(error))
-            if all(each.call_id != event.call_id for each in run.waiting(tree=True)):
-                return True  # it was decided elsewhere, or has expired
     return False
 
 
@@ -118,4 +126,8 @@ async def _typed(prompt: str) -> str | None:
     """A typed line; None at the end of the input."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
-    return await Lines("").read()
+    try:
+        return await Lines("").read()
+    except anyio.get_cancelled_exc_class():
+        output.remark("")  # what comes next does not stand behind the question
+        raise
