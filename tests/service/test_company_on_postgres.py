@@ -129,6 +129,9 @@ def test_a_company_on_postgresql_goes_up_reloads_and_goes_down(
         assert found["service"] == f"the service at unix:{company.folder}/s is healthy"
         assert found["company"].endswith(f"its database is {uri}")
         assert "postgresql" in found
+        (machine,) = json.loads(company.run("machines", "--json").stdout)["machines"]
+        assert machine["pid"] == machines(postgres, uri)[0]
+        assert company.command("drain", machine["machine_id"])[0] == 0
         company.write((company.folder / "company.toml").read_text().replace("max_runs = 20", "max_runs = 10"))
         file = str(company.folder / "company.toml")
         assert invoke("reload", file).endswith("reloaded\n")

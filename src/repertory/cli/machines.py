@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from repertory._postgres_address import PostgresAddress
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import VARIABLE, named_database
+from repertory.cli.databases import VARIABLE, locate
 from repertory.cli.options import DATABASE, argument
 from repertory.errors import ConfigurationError
 
@@ -50,13 +50,13 @@ def drain(
 
 
 def _shared(db: str | None) -> PostgresAddress:
-    named = named_database(db)
-    if not isinstance(named, PostgresAddress):
+    found, _ = locate(db)
+    if not isinstance(found, PostgresAddress):
         raise ConfigurationError(
-            "only a database on PostgreSQL is shared by several machines; name it with --db postgresql://… or "
-            f"${VARIABLE}"
+            f"only a database on PostgreSQL is shared by several machines, and {found} is a file; name one with --db "
+            f"postgresql://… or ${VARIABLE}"
         )
-    return named
+    return found
 
 
 def _row(machine: Machine) -> list[str]:
