@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from service_parts import open_client
 
-from repertory.cli.databases import find_in_service
+from repertory.cli.databases import find_id
 from repertory.errors import ModelUnavailable, QueueFull, RunNotFound, ServiceUnavailable
 from repertory.runs.streaming import TextStreamed
 from repertory.service import client as client_module
@@ -133,28 +133,28 @@ def test_runs_are_found_however_many_came_after_them(
             open_client(short, FunctionModel(fail_once)) as service,
             ask(Place(socket=str(service.address))) as client,
         ):
-            assert await find_in_service(client, None) is None
+            assert await find_id(client, None) is None
             for run_id, task in (("first-1", "fail"), *((f"later-{number}", "x") for number in range(5))):
                 await service.post("/runs", {"agent": "clerk", "task": task, "run_id": run_id}, 201)
                 await service.get(f"/runs/{run_id}/result?wait=20")
             assert await client.newest_resumable() == "first-1"
-            assert await find_in_service(client, "rst-") == "first-1"
+            assert await find_id(client, "rst-") == "first-1"
             made = await client.start("clerk", "x")
-            assert await find_in_service(client, made) == await find_in_service(client, made[:-1]) == made
+            assert await find_id(client, made) == await find_id(client, made[:-1]) == made
             asked: list[str] = []
 
             async def note(request: httpx2.Request) -> None:
                 asked.append(request.url.raw_path.decode())
 
             client._http.event_hooks["request"].append(note)
-            assert await find_in_service(client, "first-1") == "first-1"
+            assert await find_id(client, "first-1") == "first-1"
             assert asked == ["/runs/first-1/result"]  # a whole id needs no list of thousands
-            assert await find_in_service(client, "irst-") == "first-1"
+            assert await find_id(client, "irst-") == "first-1"
             assert asked[2:] == ["/runs?limit=2&part=irst-"]  # nor does a part of one
-            assert await find_in_service(client, None) == made
-            assert await find_in_service(client, "none") is await find_in_service(client, "\udcff") is None
+            assert await find_id(client, None) == made
+            assert await find_id(client, "none") is await find_id(client, "\udcff") is None
             with pytest.raises(RunNotFound, match="fits more than one run"):
-                await find_in_service(client, "-1")
+                await find_id(client, "-1")
 
     run_async(main)
 

@@ -31,10 +31,10 @@ async def ls(run_id: str | None = RUN, *, db: str | None = DATABASE) -> Answer:
     """
     from repertory.service.reports import read_contents
 
-    async with open_run(run_id, db) as (path, journal, row):
+    async with open_run(run_id, db) as (source, row):
         found = row.started.run_id
-        contents = await read_contents(journal, found)
-    fields = {"database": str(path), "run_id": found, "contents": contents}
+        contents = await read_contents(source.journal, found)
+    fields = {"database": source.database, "run_id": found, "contents": contents}
     return Answer(fields, partial(_print, contents=contents, root=found))
 
 
@@ -70,15 +70,15 @@ async def show(
     db: str | None = DATABASE,
 ) -> Answer:
     """Show one stored content whole."""
-    async with open_database(db) as (path, journal):
-        found = await journal.read_content(citation)
+    async with open_database(db) as source:
+        found = await source.journal.read_content(citation)
     if found is None:
         raise output.NothingThere(
-            f"there is no content {citation!r} in {path}; repertory content ls RUN lists those of a run"
+            f"there is no content {citation!r} in {source.database}; repertory content ls RUN lists those of a run"
         )
     if not found.body and found.length:
         raise output.NothingThere(
             f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone; "
             f"repertory ledger {found.run_id} has what was shown of it"
         )
-    return Answer({"database": str(path), **msgspec.to_builtins(found)}, lambda _: output.write(found.body))
+    return Answer({"database": source.database, **msgspec.to_builtins(found)}, lambda _: output.write(found.body))

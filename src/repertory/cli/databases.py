@@ -7,7 +7,7 @@ import shlex
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.options import At
@@ -15,16 +15,14 @@ from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, JournalLocked, RunError, RunNotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from repertory.record import Journal, RunRow
-    from repertory.record.records import RunState
+    from repertory.record import RunRow
     from repertory.service.client import ServiceClient
     from repertory.service.places import Place
-    from repertory.service.sources import RunSource
+    from repertory.service.sources import RecordSource, RunSource
 
 VARIABLE = "REPERTORY_DB"
 RUNS = "runs.db"  # the database in the data folder, unless another is named
 COMPANY = "company.toml"  # the file of a company, unless another is named
-_UNFINISHED: Final[tuple[RunState, ...]] = ("queued", "running", "waiting", "paused", "failed", "stopped")
 
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
@@ -109,71 +107,67 @@ def database_to_read(db: str | None) -> Database:
 
 
 @asynccontextmanager
-async def open_database(db: str | None) -> AsyncGenerator[tuple[Database, Journal]]:
+async def open_database(db: str | None) -> AsyncGenerator[RecordSource]:
     """Read a database until the end of the block. Raises ``NothingThere`` if it does not exist."""
-    from repertory.record import open_journal
+    from repertory.service.sources import open_record
 
-    path = database_to_read(db)
-    async with open_journal(path, readonly=True) as journal:
-        yield path, journal
+    async with open_record(database_to_read(db)) as source:
+        yield source
 
 
 @asynccontextmanager
 async def open_run(
     run_id: str | None, db: str | None, *, unfinished: bool = False
-) -> AsyncGenerator[tuple[Database, Journal, RunRow]]:
-    """Find a run in a database, and read that database until the end of the block.
+) -> AsyncGenerator[tuple[RecordSource, RunRow]]:
+    """Find a run in a database, and read that database until the end of the block; see ``need_run``."""
+    async with open_database(db) as source:
+        yield source, await source.journal.read_run(await need_run(source, run_id, db, unfinished=unfinished))
+
+
+def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) -> tuple[Database, RunRow]:
+    """A run and its database; see ``need_run``."""
+    import anyio
+
+    async def read() -> tuple[Database, RunRow]:
+        async with open_run(run_id, db, unfinished=unfinished) as (source, row):
+            return source.path, row
+
+    return anyio.run(read)
+
+
+async def need_run(source: RunSource, run_id: str | None, db: str | None, *, unfinished: bool = False) -> str:
+    """The whole id of a run.
 
     Args:
+        source: Where to look for it.
         run_id: Its id, or a part of it; None for the newest.
         db: The named database, if any.
         unfinished: Without an id, find the newest run that did not finish.
 
     Raises:
-        NothingThere: There is no database, or no such run.
+        NothingThere: There is no such run.
         RunNotFound: Several runs fit.
     """
-    async with open_database(db) as (path, journal):
-        if run_id is None and unfinished:
-            left = await journal.read_runs(states=_UNFINISHED)
-            row = next((row for row in reversed(left) if row.started.parent_id is None), None)
-            if row is None:
-                raise nothing_left(path, db)
-        else:
-            row = await find_run(journal, run_id)
-        if row is None:
-            raise no_run(run_id, str(path), db)
-        yield path, journal, row
+    found = await find_id(source, run_id, unfinished=unfinished)
+    if found is not None:
+        return found
+    if run_id is not None:
+        raise no_run(run_id, source.database, db)
+    if unfinished:
+        listed = f"repertory ps -a{db_option(db)} lists them"
+        raise NothingThere(f"every run in {source.database} has finished or is in progress; {listed}")
+    raise NothingThere(f"there is no run in {source.database} yet")
 
 
-def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) -> tuple[Database, RunRow]:
-    """A run and its database; see ``open_run``."""
-    import anyio
-
-    async def read() -> tuple[Database, RunRow]:
-        async with open_run(run_id, db, unfinished=unfinished) as (path, _, row):
-            return path, row
-
-    return anyio.run(read)
-
-
-async def find_run(journal: Journal, run_id: str | None) -> RunRow | None:
-    """The run with an id, or with a part of it; without one the newest root. None if there is none.
-
-    Raises:
-        RunNotFound: Several runs fit that are not in one tree.
-    """
-    from repertory.record.run_lists import RootFilter
-
-    if run_id is None:
-        roots, _ = await journal.read_roots(RootFilter(), 1)
-        return await journal.read_run(roots[0]) if roots else None
-    found = _find_id(await journal.read_ids(run_id), run_id)
-    return None if found is None else await journal.read_run(found)
+async def find_id(source: RunSource, run_id: str | None, *, unfinished: bool = False) -> str | None:
+    """As ``need_run``; None if there is no such run."""
+    if run_id is not None:
+        return _find_id(await source.ids_with(run_id), run_id)
+    return await (source.newest_resumable() if unfinished else source.newest_root())
 
 
 def _find_id(ids: Iterable[str], part: str) -> str | None:
-    """The whole id for a part of one; None if there is none. Raises as ``find_run``."""
+    """The whole id for a part of one; None if there is none."""
     # The ids of sub-agents start with the root's, so a part of that fits the whole tree. "" fits nothing.
     fitting = sorted((run_id for run_id in ids if part and part in run_id), key=len)
     others = [other for other in fitting if not other.startswith(fitting[0])]
@@ -256,17 +250,8 @@ async def open_source_of(run_id: str | None, at: At, *, record: bool = False) ->
         NothingThere: There is no database, or no such run.
         RunNotFound: Several runs fit.
     """
-    from repertory.service.sources import RecordSource
-
     async with open_source(at, record=record) as source:
-        if isinstance(source, RecordSource):
-            row = await find_run(source.journal, run_id)
-            found = None if row is None else row.started.run_id
-        else:
-            found = await find_in_service(source, run_id)
-        if found is None:
-            raise no_run(run_id, source.database, at.db)
-        yield source, found
+        yield source, await need_run(source, run_id, at.db)
 
 
 @asynccontextmanager
@@ -300,32 +285,12 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
 async def ask_service_of(run_id: str, at: At) -> AsyncGenerator[tuple[ServiceClient, str]]:
     """The same, with the whole id of a run. Raises ``NothingThere`` also if there is no such run."""
     async with ask_service(at) as client:
-        found = await find_in_service(client, run_id)
-        if found is None:
-            raise no_run(run_id, client.database, None)
-        yield client, found
+        yield client, await need_run(client, run_id, at.db)
 
 
-async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:
-    """The whole id of a run of a service; None if there is none. Raises ``RunNotFound`` if several fit."""
-    if run_id is None:
-        return await client.newest_root()
-    if await client.find_id(run_id) == run_id:  # otherwise it is a part, which may fit others, too
-        return run_id
-    return _find_id(await client.list_ids(run_id), run_id)
-
-
-def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:
+def no_run(run_id: str, where: str, db: str | None) -> NothingThere:
     """The error for a run that does not exist; ``db`` is the named database, if any."""
-    if run_id is None:
-        return NothingThere(f"there is no run in {where} yet")
     return NothingThere(f"there is no run {run_id!r} in {where}; repertory ps -a{db_option(db)} lists the runs there")
-
-
-def nothing_left(where: Database | str, db: str | None) -> NothingThere:
-    """The error if there is no run to continue; ``db`` is the named database, if any."""
-    listed = f"repertory ps -a{db_option(db)} lists them"
-    return NothingThere(f"every run in {where} has finished or is in progress; {listed}")
 
 
 def db_option(database: Database | str | None) -> str:

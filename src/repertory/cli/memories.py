@@ -7,8 +7,6 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -19,7 +17,7 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, find_run, open_database
+from repertory.cli.databases import Database, find_id, open_database
 from repertory.cli.options import AS_JSON, DATABASE, argument, option
 from repertory.cli.output import clean, one_line
 from repertory.cli.runs import in_tree
@@ -28,8 +26,8 @@ from repertory.errors import ConfigurationError, ItemNotFound, RepertoryError, R
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.memory import Conflict, Item, ItemInfo, MergeReport
-    from repertory.record import Journal
     from repertory.service.memories import ItemChange, MemoryView
+    from repertory.service.sources import RecordSource
 
 Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
 
@@ -50,24 +48,24 @@ _TAKEN = {"child": "took the child's", "parent": "kept the parent's", "both": "k
 # --- finding a scope ---------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _open_scope(name: str | None, db: str | None) -> AsyncGenerator[tuple[Database, Journal, str]]:
-    """Find a scope by its id, that of its run, or a part of either, None for the newest run; and read its database."""
-    async with open_database(db) as (path, journal):
-        found = await _find_scope(journal, name)
-        if found is None:
-            what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
-            raise output.NothingThere(f"there is {what} in {path}; repertory memory ls -a lists all scopes")
-        yield path, journal, found
+async def _need_scope(source: RecordSource, name: str | None) -> str:
+    """The id of a scope, by that or that of its run, or a part of either; None for the newest run's."""
+    found = await _find_scope(source, name)
+    if found is None:
+        what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
+        raise output.NothingThere(f"there is {what} in {source.database}; repertory memory ls -a lists all scopes")
+    return found
 
 
-async def _find_scope(journal: Journal, name: str | None) -> str | None:
+async def _find_scope(source: RecordSource, name: str | None) -> str | None:
+    journal = source.journal
     fitting = await journal.read_scope_ids(name) if name else []
     if name in fitting:
         return name
-    row = await find_run(journal, name)
-    if row is not None and await journal.read_scope(row.started.scope_id):
-        return row.started.scope_id
+    run_id = await find_id(source, name)
+    scope_id = "" if run_id is None else (await journal.read_run(run_id)).started.scope_id
+    if scope_id and await journal.read_scope(scope_id):
+        return scope_id
     if len(fitting) > 1:
         raise RunNotFound(f"{name!r} fits more than one scope; give more of the id: {', '.join(fitting[:4])}")
     return next(iter(fitting), None)
@@ -95,9 +93,10 @@ async def ls(
     if everything and run_id is not None:
         raise ConfigurationError("--all lists the scopes of all runs; leave RUN or --all out")
     view: MemoryView | None = None
-    async with open_database(db) if everything else _open_scope(run_id, db) as (path, journal, *found):
-        for scope_id in found:
-            view = await read_memory(journal, scope_id, limit=limit)
+    async with open_database(db) as source:
+        journal = source.journal
+        if not everything:
+            view = await read_memory(journal, await _need_scope(source, run_id), limit=limit)
         owner = None if view is None else view.scope.owner
         agents = {row.started.run_id: row.started.agent for row in await journal.read_runs(below=owner)}
         scopes = await read_scopes(journal, owner)
@@ -122,7 +121,7 @@ async def ls(
             output.show(screen, f"{output.count(len(scopes), 'scope')}, {items}")
 
     seen: Json = {"scope_id": "", "items": [], "more": False} if view is None else _seen(view)
-    return Answer({"database": str(path), "scopes": scopes, **seen}, show)
+    return Answer({"database": source.database, "scopes": scopes, **seen}, show)
 
 
 def _seen(view: MemoryView) -> Json:
@@ -174,9 +173,10 @@ async def show(
 
     if raw and as_json:
         raise ConfigurationError("--raw writes the content alone and --json all that is known about it; leave one out")
-    async with _open_scope(run_id, db) as (path, journal, scope_id):
+    async with open_database(db) as source:
+        scope_id = await _need_scope(source, run_id)
         try:
-            item = await read_item(journal, scope_id, item_id)
+            item = await read_item(source.journal, scope_id, item_id)
         except ItemNotFound as error:
             raise ItemNotFound(f"{error}; repertory memory ls {scope_id} lists the items that it sees") from None
 
@@ -187,7 +187,7 @@ async def show(
             where = "" if run_id is None else f" {shlex.quote(run_id)}"
             output.say(f"repertory memory show --raw {shlex.quote(item_id)}{where} > FILE writes the bytes to a file")
 
-    fields = {"database": str(path), **msgspec.to_builtins(item)}
+    fields = {"database": source.database, **msgspec.to_builtins(item)}
     return Answer(fields, (lambda _: _write_raw(item)) if raw else show)
 
 
@@ -224,8 +224,9 @@ async def search(
     from repertory.service.memories import read_memory
 
     check_text("WORDS", words)
-    async with _open_scope(run_id, db) as (path, journal, scope_id):
-        view = await read_memory(journal, scope_id, text=words, limit=limit)
+    async with open_database(db) as source:
+        scope_id = await _need_scope(source, run_id)
+        view = await read_memory(source.journal, scope_id, text=words, limit=limit)
 
     def show(screen: Console) -> None:
         for item in view.items:
@@ -236,7 +237,7 @@ async def search(
         elif view.more:
             output.say(f"there are more than these {limit}; --limit N lists more")
 
-    return Answer({"database": str(path), **_seen(view)}, show)
+    return Answer({"database": source.database, **_seen(view)}, show)
 
 
 # --- a snapshot and its parent ------------------------------------------------------------------------
@@ -251,8 +252,9 @@ async def diff(run_id: str = CHILD, *, db: str | None = DATABASE) -> Answer:
     """
     from repertory.service.memories import read_changes
 
-    async with _open_scope(run_id, db) as (path, journal, scope_id):
-        found = await read_changes(journal, scope_id)
+    async with open_database(db) as source:
+        scope_id = await _need_scope(source, run_id)
+        found = await read_changes(source.journal, scope_id)
 
     def show(screen: Console) -> None:
         for change in found.changes:
@@ -261,7 +263,7 @@ async def diff(run_id: str = CHILD, *, db: str | None = DATABASE) -> Answer:
         outcome = _outcome(kinds["added"] + kinds["changed"], kinds["ended"], kinds["conflict"], found.unchanged)
         output.show(screen, one_line(f"{found.scope.scope_id} would be merged into {found.parent.scope_id}: {outcome}"))
 
-    return Answer({"database": str(path), **msgspec.to_builtins(found)}, show)
+    return Answer({"database": source.database, **msgspec.to_builtins(found)}, show)
 
 
 def _print_change(screen: Console, what: str, change: ItemChange | Conflict) -> None:
@@ -302,9 +304,9 @@ async def merge(
     Quotas that a program sets do not apply. What one merge has settled, a later one leaves alone. If a conflict stays
     open, the exit code is 1.
     """
-    async with _open_scope(run_id, db) as (path, _, scope_id):
-        pass
-    parent_id, report = await _merge(path, scope_id, prefer)
+    async with open_database(db) as source:
+        scope_id = await _need_scope(source, run_id)
+    parent_id, report = await _merge(source.path, scope_id, prefer)
     left_open = sum(conflict.taken == "neither" for conflict in report.conflicts)
 
     def show(screen: Console) -> None:
@@ -317,7 +319,7 @@ async def merge(
         counts = len(report.written), len(report.deleted), len(report.conflicts), report.unchanged
         output.show(screen, one_line(f"merged {scope_id} into {parent_id}: {_outcome(*counts)}"))
 
-    said: Json = {"database": str(path), "scope_id": scope_id, "parent_id": parent_id, "prefer": prefer}
+    said: Json = {"database": source.database, "scope_id": scope_id, "parent_id": parent_id, "prefer": prefer}
     advice = "merge again with --prefer child, parent or both, or change what the parent has"
     error = RepertoryError(f"{output.count(left_open, 'conflict')} left open: {advice}") if left_open else None
     return Answer({**said, **msgspec.to_builtins(report)}, show, error)

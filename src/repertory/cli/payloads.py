@@ -32,10 +32,10 @@ async def show(
     """Show the payload of a run as JSON."""
     from repertory.service.reports import read_payload
 
-    async with open_run(run_id, db) as (path, journal, row):
-        shown = await read_payload(journal, row, version)
+    async with open_run(run_id, db) as (source, row):
+        shown = await read_payload(source.journal, row, version)
     text = json.dumps(shown["payload"], indent=2, ensure_ascii=False)
-    return Answer({"database": str(path), **shown}, lambda _: output.write(text))
+    return Answer({"database": source.database, **shown}, lambda _: output.write(text))
 
 
 @payload.command()
@@ -44,9 +44,9 @@ async def history(run_id: str | None = RUN, *, db: str | None = DATABASE) -> Ans
     """Show who changed what in a run's payload, version by version."""
     from repertory.service.reports import read_payload_history
 
-    async with open_run(run_id, db) as (path, journal, row):
-        shown = await read_payload_history(journal, row)
-    return Answer({"database": str(path), **shown}, lambda screen: _print_history(screen, shown["versions"]))
+    async with open_run(run_id, db) as (source, row):
+        shown = await read_payload_history(source.journal, row)
+    return Answer({"database": source.database, **shown}, lambda screen: _print_history(screen, shown["versions"]))
 
 
 def _print_history(screen: Console, versions: list[Any]) -> None:

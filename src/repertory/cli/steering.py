@@ -16,10 +16,9 @@ from repertory.cli.databases import (
     ask_service,
     ask_service_of,
     db_option,
-    find_in_service,
     named_database,
+    need_run,
     no_run,
-    nothing_left,
     open_service,
     open_source,
     open_source_of,
@@ -126,11 +125,7 @@ async def resume_in_service(run_id: str | None, at: At, *, changed: bool) -> Ans
     async with open_service(at) as client:
         if client is None:
             return None
-        found = await (client.newest_resumable() if run_id is None else find_in_service(client, run_id))
-        if found is None and run_id is None:
-            raise nothing_left(client.database, at.db)
-        if found is None:
-            raise no_run(run_id, client.database, at.db)
+        found = await need_run(client, run_id, at.db, unfinished=True)
         if changed:
             raise ConfigurationError(
                 "a service continues a run with the settings it was started with: leave out --agent, --context, "

@@ -28,9 +28,9 @@ async def list_attempts(
     """List the newest deliveries of changes of state to webhooks."""
     from repertory.service.views import attempt_view
 
-    async with open_database(db) as (path, journal):
-        attempts = [attempt_view(*found) for found in await journal.read_webhooks(limit=limit)]
-    return Answer({"database": str(path), "attempts": attempts}, partial(_print, attempts=attempts))
+    async with open_database(db) as source:
+        attempts = [attempt_view(*found) for found in await source.journal.read_webhooks(limit=limit)]
+    return Answer({"database": source.database, "attempts": attempts}, partial(_print, attempts=attempts))
 
 
 def _print(screen: Console, attempts: list[WebhookAttempt]) -> None:

@@ -92,17 +92,13 @@ class ServiceClient:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    async def find_id(self, run_id: str) -> str | None:
-        """The whole id for an unambiguous beginning of it; None if there is none. However many runs there are, it
-        costs one lookup.
+    async def ids_with(self, part: str) -> list[str]:
+        """The ids of all runs in trees with a run whose id has this part; only itself if it is a whole id, which costs
+        one lookup however many runs there are.
         """
-        try:
-            return (await self._ask("GET", f"/runs/{_part(run_id)}/result", RunEnded)).id
-        except RunNotFound:
-            return None
-
-    async def list_ids(self, part: str) -> list[str]:
-        """The ids of all runs in trees with a run whose id has this part."""
+        with suppress(RunNotFound):
+            if (await self._ask("GET", f"/runs/{_part(part)}/result", RunEnded)).id == part:
+                return [part]
         async with aclosing(self._pages(f"&part={_part(part)}")) as pages:
             return [run.id async for page in pages for run in page]
 

@@ -17,6 +17,7 @@ from repertory.record import open_journal
 from repertory.record.journal import Journal
 from repertory.record.opening import is_owned
 from repertory.record.records import RunState
+from repertory.record.run_lists import RootFilter
 from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
@@ -52,6 +53,20 @@ class RecordSource:
         self.path = path
         self.database = str(path)
         self.owned = owned
+
+    async def ids_with(self, part: str) -> list[str]:
+        """The ids of all runs that have this part."""
+        return await self.journal.read_ids(part)
+
+    async def newest_root(self) -> str | None:
+        """The id of the newest root; None if there are no runs."""
+        roots, _ = await self.journal.read_roots(RootFilter(), 1)
+        return roots[0] if roots else None
+
+    async def newest_resumable(self) -> str | None:
+        """The id of the newest root that did not finish; None if there is none."""
+        left = await self.journal.read_runs(states=("queued", *_UNFINISHED, "failed", "stopped"))
+        return next((row.started.run_id for row in reversed(left) if row.started.parent_id is None), None)
 
     async def list_runs(self, limit: int = MAX_TREES) -> RunList:
         """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures."""
