@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from repertory.cli.app import app
+from repertory.cli.app import app, load
+from repertory.cli.sections import COMMANDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 MARK = "<!-- from here on written by tests/cli/cli_reference.py -->\n\n"
@@ -19,19 +20,18 @@ def reference() -> str:
     """Write every command with its arguments and options as Markdown."""
     group: Any = typer.main.get_command(app)
     parts = ["## Options of every command\n", *_options(group)]
-    for name, command in _commands(group):
+    for name, command in _commands({name: load(name) for name in COMMANDS}):
         parts.append(f"## repertory {name}\n")
         parts.append(f"{_prose(command.help)}\n")
         parts.extend(_options(command))
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+def _commands(commands: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Every command with its name, those of groups with the group's before it."""
-    for name in group.list_commands(None):
-        command = group.commands[name]
+    for name, command in commands.items():
         if hasattr(command, "commands"):
-            yield from _commands(command, f"{above}{name} ")
+            yield from _commands(command.commands, f"{above}{name} ")
         else:
             yield f"{above}{name}", command
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import anyio
 import pytest
-import typer
 from service_parts import Client, open_client
 from typer.testing import CliRunner
 
-from repertory.cli.app import app
+from repertory.cli.app import app, load
+from repertory.cli.sections import COMMANDS
 from repertory.record import FINAL_STATES, ModelCallRow, RunRow, RunStarted, ToolCallRow, open_journal
 from repertory.service.app import OPERATIONS
 from repertory.testing import ScriptedModel
@@ -87,9 +87,8 @@ def kill_one(path: Path, fires: int, after: float) -> bool:
 
 def commands(left: Left) -> Iterator[tuple[str, ...]]:
     """Every reading command with each of its switches, about every run, iteration and content."""
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
-        options = {option: parameter for parameter in command.params for option in parameter.opts}
+    for name in COMMANDS:
+        options = {option: parameter for parameter in load(name).params for option in parameter.opts}
         if name in WRITING or "--db" not in options:
             continue
         flags = [spelled for spelled, parameter in options.items() if spelled.startswith("--") and parameter.is_flag]

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-import typer
 from test_service_process import HERE, Served, until
 from typer.testing import CliRunner
 
 from patience import PATIENCE
-from repertory.cli.app import app
+from repertory.cli.app import app, load
+from repertory.cli.sections import COMMANDS
 from repertory.record import open_journal
 from repertory.record.records import EventLogged, Record, RunStarted, RunStateChanged
 from repertory.record.sqlite_file import FileLock
@@ -89,11 +89,7 @@ ON_ENDED = {"attach", "fork", "fork --json", "rewind", "rewind --json", "rm"}
 
 def test_the_table_has_every_command_that_may_ask_a_service() -> None:
     """Those with ``--socket``, and ``--json`` wherever there is one; only ``serve`` listens itself."""
-    group: Any = typer.main.get_command(app)
-    asking = {
-        name: {option for parameter in command.params for option in parameter.opts}
-        for name, command in group.commands.items()
-    }
+    asking = {name: {option for parameter in load(name).params for option in parameter.opts} for name in COMMANDS}
     expected = {name for name, options in asking.items() if "--socket" in options and name != "serve"}
     assert {verb.line.split()[0] for verb in VERBS.values()} == expected
     lists = {name for name in expected if "--json" in asking[name]} - {"resume"}

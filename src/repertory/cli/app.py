@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -21,7 +21,8 @@ _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer rai
 
 
 @cache
-def _load(name: str) -> Any:
+def load(name: str) -> Any:
+    """Import a command, for typer."""
     found = getattr(import_module(f"repertory.cli.{COMMANDS[name][0]}"), name)
     roof = typer.Typer(rich_markup_mode=None)
     if isinstance(found, typer.Typer):
@@ -31,38 +32,18 @@ def _load(name: str) -> Any:
     return typer.main.get_group(roof).commands[name]
 
 
-class _Commands(Mapping[str, Any]):
-    """Every command by its name, the most used first; a command is imported when it is looked up."""
-
-    def __getitem__(self, name: str) -> Any:
-        return _load(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
 class _Group(TyperGroup):
     """Turns every error into one line on standard error and an exit code."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands()  # type: ignore[assignment]  # nobody adds to it
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, the most used first."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A stand-in for a command in lists, such as those for shell completion; nothing is imported for it."""
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1]) if cmd_name in COMMANDS else None
+        # Stand-ins for lists, such as those for shell completion; nothing is imported for them.
+        self.commands = {name: TyperCommand(name, help=sentence) for name, (_, sentence) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is called, and import it."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, None if found is None or name is None else _load(name), rest
+        return name, None if found is None or name is None else load(name), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by purpose, each with the first sentence of its help in full."""
