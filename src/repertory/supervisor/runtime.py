@@ -243,8 +243,8 @@ class Runtime:
         if self.claims is not None and parent is None and row.state not in ended and not claimed:
             if not await self.claims.claim(row.started.run_id):
                 raise RunError(
-                    f"run {row.started.run_id} is under way on another machine; if that one is dead, try again when "
-                    "its lease has run out"
+                    f"run {row.started.run_id} is under way on another machine: await supervisor.remote(run_id) gives "
+                    "it; if that machine is dead, try again when its lease has run out"
                 )
             try:
                 row = await self._journal.read_run(row.started.run_id)  # it may have continued meanwhile

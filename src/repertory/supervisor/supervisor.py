@@ -118,7 +118,8 @@ class Supervisor:
             RunExists: There is a run with this id and another task, agent or ``request``.
             ContextMissing: The existing run with this id would continue, and was started with a context.
             QueueFull: The run would have to wait, and its client has as many runs in the queue as it may.
-            RunError: The supervisor is closed.
+            RunError: The run with this id is under way on another machine (``remote`` gives it); or the supervisor is
+                closed.
             ModelAuthenticationError: The run is new, and there is no key for its model or for one of its team.
         """
         check_agent(agent)
