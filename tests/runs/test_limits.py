@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -24,7 +25,8 @@ from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, Amount, amount_at_most, profile_for
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.events import SummaryRefused
-from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
+from repertory.testing.faults import Raw
 from repertory.torture.storms import _Tree, limit_storm
 
 # A dollar for a thousand tokens written, which is as many as an answer of these agents may have.
@@ -184,6 +186,31 @@ async def test_a_tree_uses_at_most_its_tokens_and_one_call(workers: int) -> None
             await run.wait_result()
         assert paid.taken in (40, 41)
         assert run.statistics(tree=True).tokens_billed == 1_100 * paid.taken
+
+
+def test_a_limit_holds_also_at_a_server_that_says_nothing_of_tokens(run_async: RunAsync) -> None:
+    """Its answers count by an estimate; by its own words the run would never have used anything."""
+    again = {"content": [{"type": "tool_use", "id": "c", "name": "look", "input": {}}], "stop_reason": "tool_use"}
+    raw = Raw(200, {"content-type": "application/json"}, msgspec.json.encode(again))
+
+    @rp.tool(effect="pure", repeatable=False)
+    def look() -> str:
+        """Look."""
+        return "nothing " * 100
+
+    async def main() -> None:
+        async with (
+            open_messages_server(ScriptedModel([]), faults=[raw] * 20) as server,
+            aclosing(rp.AnthropicModel("qwen3", base_url=server.url)) as model,
+            rp.open_supervisor(model=model) as supervisor,
+        ):
+            run = await supervisor.spawn(rp.Agent("a", tools=[look], limits=rp.Limits(tokens=4_000)), "Go.")
+            with pytest.raises(RunFailed) as failed:
+                await run.wait_result()
+            assert isinstance(failed.value.__cause__, LimitExceeded)
+            assert len(server.exchanges) < 10
+
+    run_async(main)
 
 
 @pytest.mark.parametrize("workers", [1, 8])

@@ -25,10 +25,11 @@ from repertory.llm import _failures
 from repertory.llm._bounds import DOCUMENT_BYTES, ERROR_BYTES
 from repertory.llm._failures import Failure, Place
 from repertory.llm._stream import Assembler, EventReader, count_of, excerpt, reading, response_of
+from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import needed_betas
 from repertory.llm.messages import Json
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
-from repertory.llm.profiles import ModelProfile, profile_for
+from repertory.llm.profiles import ModelProfile, Usage, profile_for
 from repertory.llm.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class AnthropicModel:
         attempt = 1
         while True:
             try:
-                return await self._attempt(call, on_event)
+                answer = await self._attempt(call, on_event)
+                return msgspec.structs.replace(answer, usage=_known_usage(answer, request))
             except Failure as caught:
                 failure = caught
             if failure.begun and on_event is not None:
@@ -443,6 +445,16 @@ async def _read_events(
     if not answer.grown:
         raise ModelResponseInvalid(f"the answer holds no event of the Messages API, got {excerpt(beginning)}")
     return answer.finish()
+
+
+def _known_usage(answer: ModelResponse, request: ModelRequest) -> Usage:
+    """What was billed, estimated where the server does not say: limits, quotas and costs would count nothing."""
+    usage = answer.usage
+    return msgspec.structs.replace(
+        usage,
+        input_tokens=usage.input_tokens if usage.prompt_tokens else estimate_tokens(request),
+        output_tokens=usage.output_tokens or estimate_tokens(answer.content),
+    )
 
 
 @contextmanager

@@ -269,7 +269,7 @@ def canonical_name(name: str) -> str:
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one call, as the provider billed them. The four input figures do not overlap.
+    """Tokens of one call, as the provider billed them; estimated if it does not say. The input figures do not overlap.
 
     Attributes:
         input_tokens: Input that neither came from the cache nor was written to it.
