@@ -122,6 +122,22 @@ async def test_a_journal_that_was_moved_to_a_file(tmp_path: Path, postgres: Post
     assert len(work.shown) == 2
 
 
+async def test_a_journal_that_was_moved_to_a_server(tmp_path: Path, postgres: PostgresServer) -> None:
+    """Its machines take what had not ended: what was at work, and what waited for its turn."""
+    uri, file, work = postgres.emptied_journal(), tmp_path / "runs.db", Work()
+    async with rp.open_supervisor(file, max_runs=1, drain_timeout=0) as supervisor:
+        runs = [await supervisor.spawn(make(), "What is it?", agent_ref=REF) for _ in range(2)]
+        with anyio.fail_after(PATIENCE):
+            await work.asked.wait()
+        assert runs[1].state == "queued"
+    work.ready = True
+    await anyio.to_thread.run_sync(move_journal, file, uri)
+    async with opened(uri, "gpu") as supervisor:
+        with anyio.fail_after(PATIENCE):
+            while {row.state for row in await supervisor.runs()} != {"done"}:
+                await anyio.sleep(0.01)
+
+
 async def test_a_placed_run_goes_on_as_its_lead_does_with_another_definition(postgres: PostgresServer) -> None:
     """Nobody has the one that it was begun with, and its lead would wait for ever."""
     uri, work = postgres.emptied_journal(), Work()

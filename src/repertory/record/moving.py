@@ -19,6 +19,8 @@ import msgspec
 from repertory._postgres_address import Place, PostgresAddress, postgres_address
 from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked
 from repertory.record import sqlite_file
+from repertory.record.queue import AGEING
+from repertory.record.records import FINAL_STATES
 from repertory.record.rows import NEWEST, TABLES, UNREADABLE, Row, Table
 from repertory.record.tables import Tables
 
@@ -27,6 +29,16 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 _PATIENCE: Final = "5s"  # for tables that somebody else has locked; PostgreSQL's autovacuum releases them within one
 _PIECE: Final = 2_000  # rows that are read or written at a time
+# What has not ended waits for a machine of the server: each root, and each placed run, whose last part begins with "@".
+_LEAVE: Final = f"""INSERT INTO ownership
+    SELECT r.run_id, NULL, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events e
+               WHERE e.run_id = r.run_id AND type = 'RunClaimed'), 0),
+        CASE s.state WHEN 'queued' THEN 'queued' ELSE 'moved' END, r.agent, r.client, r.agent_ref, r.agent_digest,
+        ARRAY(SELECT value FROM json_each(r.labels)), coalesce(s.at, r.at) - {AGEING} * r.priority,
+        '00000000-0000-0000-0000-000000000000', r.agent_ref <> '' AND r.has_context = 0
+    FROM runs r LEFT JOIN LATERAL (
+        SELECT state, at FROM run_states WHERE run_id = r.run_id ORDER BY seq DESC LIMIT 1) s ON true
+    WHERE r.run_id ~ '^[^.]+$|[.]@[^.]*$' AND NOT coalesce(s.state, 'running') = ANY($1)"""
 
 
 class _Part(NamedTuple):
@@ -190,6 +202,8 @@ def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[Tables]
             connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
             connection.execute(f"LOCK TABLE {', '.join(part.name for part in _PARTS)} IN SHARE ROW EXCLUSIVE MODE")
             yield PostgresTables(connection)
+            if to_write:
+                connection.execute(_LEAVE, [sorted(FINAL_STATES)])
             connection.execute("COMMIT")
             if to_write:
                 connection.execute("ANALYZE")
