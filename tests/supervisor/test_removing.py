@@ -46,7 +46,7 @@ def tables(path: Path) -> dict[str, int]:
 
 
 async def test_a_removed_run_leaves_nothing_and_others_all_of_theirs(tmp_path: Path) -> None:
-    """Rows, words in the index, memory: what is left is what a journal has that never had the run."""
+    """Rows, words in the index, memory, bytes: what is left is what a journal has that never had the run."""
     path, agent = tmp_path / "a.db", counter()
 
     async def look_for(supervisor: rp.Supervisor, run_id: str) -> list[Any]:
@@ -71,6 +71,7 @@ async def test_a_removed_run_leaves_nothing_and_others_all_of_theirs(tmp_path: P
         assert await look_for(supervisor, "kept") == found
         assert await look_for(supervisor, "gone") == []
         assert await supervisor.journal.check(deep=True) == []  # type: ignore[attr-defined]
+    assert b"Count other shelves" not in path.read_bytes()  # nor is it left in free pages
     with closing(sqlite3.connect(path)) as connection:
         for index in ("entry_search", "item_search"):
             connection.execute(f"INSERT INTO {index} ({index}) VALUES ('integrity-check')")

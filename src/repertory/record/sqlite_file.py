@@ -143,6 +143,8 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         if mode != "wal":
             raise JournalUnreadable(f"{path} is on a file system without write-ahead logs; choose a local disk")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
+        # What was removed is overwritten, not left in free pages: SQLite leaves this to how it was built.
+        connection.execute("PRAGMA secure_delete = ON")
         if version == 0:
             _sync_names(path, upwards=True)  # with "memory" too: a later opening does not sync the folders again
         if durability == "memory":
