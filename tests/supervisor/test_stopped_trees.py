@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -14,7 +16,7 @@ import repertory as rp
 from backends import RunAsync
 from failing_journals import LateJournal
 from patience import PATIENCE
-from repertory.errors import RunStopped
+from repertory.errors import ModelUnavailable, RunStopped, ToolSetUnavailable
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import MemoryJournal
@@ -248,6 +250,63 @@ async def test_a_sub_agent_without_which_a_lead_answers_while_the_supervisor_clo
             nursery.start_soon(let_go)  # once the block is being left
         assert [(row.state, row.cancelled) for row in await journal.read_runs()] == [("done", False), ("stopped", True)]
         assert await open_ends(journal) == []
+
+
+@pytest.mark.parametrize("when", ["beside it", "before it was taken up"])
+async def test_a_call_that_waited_below_a_lead_that_failed_waits_again_once_that_is_tried_again(when: str) -> None:
+    """Its sub-agent continued, and was told that the call had ended: nobody could allow it any more."""
+    failing = when == "beside it"
+
+    @rp.tool(approval="always")
+    async def ask() -> str:
+        """Ask first."""
+        return "allowed"
+
+    class Server:
+        """A tool set that is not always there."""
+
+        name = "server"
+        lifetime = "run"
+
+        @asynccontextmanager
+        async def open(self) -> AsyncGenerator[Sequence[rp.Tool]]:
+            if failing:
+                raise ToolSetUnavailable("the server is away")
+            yield [look]
+
+    async def answer(request: ModelRequest) -> object:
+        reports = reports_in(request)
+        if text_of(request.system) == "worker":
+            return reports[0] if reports else call("ask")
+        if failing:
+            await trio.testing.wait_all_tasks_blocked()
+            raise ModelUnavailable("the model is away")
+        return reports[-1] if len(reports) > 1 else call("delegate_collect")
+
+    async def begin(request: ModelRequest) -> object:
+        is_new = text_of(request.system) == "lead" and not reports_in(request)
+        return call("delegate_start", agent="worker", task="x") if is_new else await answer(request)
+
+    worker = rp.Agent("worker", instructions="worker", tools=[ask])
+    options = rp.Delegation(background=True)
+    agent = rp.Agent("lead", instructions="lead", team=[worker], delegation=options)
+    model = FunctionModel(begin)
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+            run = await supervisor.spawn(agent, "Go.")
+            await trio.testing.wait_all_tasks_blocked()
+        async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+            if not failing:
+                failing, agent = True, msgspec.structs.replace(agent, tools=[Server()])
+                assert await (await supervisor.resume(run.id, agent=agent)).wait_ended() == "failed"
+            assert [row.state for row in await supervisor.runs()] == ["failed", "stopped"]
+            failing = False
+            run = await supervisor.retry(run.id, agent=agent)
+            await trio.testing.wait_all_tasks_blocked()
+            (waiting,) = run.waiting(tree=True)
+            await run.approve(waiting.call_id)
+            assert "allowed" in await run.wait_result()
+            assert await open_ends(journal) == []
 
 
 @pytest.mark.parametrize("how", ["abort", "crash"])

@@ -344,7 +344,7 @@ class AgentActor:
         try:
             end = await self._run_loop(ctx)
             if end is not None:
-                await self._team.end(answered=end.state == "done")
+                await self._team.end(end)
                 await self._ends.end_run(self._live, end)
         except JournalError as error:
             try:

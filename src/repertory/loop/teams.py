@@ -24,7 +24,7 @@ from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, 
 from repertory.llm.messages import Json, tool_uses
 from repertory.record import Snapshot
 from repertory.runs.inbox import Said
-from repertory.runs.live import LiveRun
+from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.payloads import bring_back
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
 from repertory.tools.execution import Unfinished
@@ -189,20 +189,19 @@ class Team:
             "still at work are stopped."
         )
 
-    async def end(self, *, answered: bool) -> None:
-        """End the sub-agents that are under way, before the lead's own end is recorded.
+    async def end(self, end: RunEnd) -> None:
+        """End the sub-agents that are under way, before the lead's own ``end`` is recorded.
 
-        If the lead is stopped, they stop at their own next boundary; otherwise they are ended at once.
-
-        Args:
-            answered: Whether the lead has given its answer without them. If so they have ended for good; otherwise they
-                continue with the lead if it is resumed.
+        If the lead is stopped, they stop at their own next boundary; otherwise they are ended at once. They have ended
+        for good if the lead has given its answer without them, or has failed below another run; otherwise they continue
+        with the lead if it is resumed.
         """
+        for_good = end.state == "done" or (end.state == "failed" and self._live.started.parent_id is not None)
         self._ending = True
         async with self._beginning:  # what is about to begin is among the children afterwards
             pass
         for child in self._live.children:
-            if answered and not child.ended.is_set():
+            if for_good and not child.ended.is_set():
                 child.stop_asked = True
             if self._live.desired_state != "stop" and not child.ended.is_set():
                 child.kill(alone=False)

@@ -106,8 +106,8 @@ class Ends:
                     self._runs.remove_tree(live)
             elif live.parent is not None and any(run.killed for run in live.parent.lineage()):
                 pass  # it ends together with the killed run above it
-            elif live.started.parent_id is None or (live.parent is None and not (live.stop_asked or live.overdue)):
-                await self.end_run(live, live.end_of_killed())  # it may be resumed, or its lead on another machine
+            elif live.started.parent_id is None or not (live.stop_asked or live.overdue):
+                await self.end_run(live, live.end_of_killed())  # it may be resumed, or its lead
             else:  # for good, with those below it: the run above it is told, and continues
                 await self._close_calls(live)
                 await self.end_run(live, live.end_of_killed())
@@ -126,11 +126,13 @@ class Ends:
                 await close_calls(run.ledger, iteration=run.iteration, at=self._shared.clock())
 
     async def _end_orphans(self, root: LiveRun) -> None:
-        """End recorded runs below a root that were not continued with it: its team has changed, or each ended alone."""
-        here = {run.run_id for run in root.tree()}
+        """End recorded runs below a root that were not continued with it: its team has changed, each ended alone, or it
+        came to none of them. Unless it has failed or was stopped, and may yet be resumed, they have ended for good.
+        """
+        here, answered = {run.run_id for run in root.tree()}, root.end is not None and root.end.state == "done"
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
         for row in await self._journal.read_runs(states=states, below=root.run_id):
             run_id = row.started.run_id
             alone = row.cancelled and run_id != root.run_id  # the root's calls are made when it is resumed
             if (alone or run_id not in here) and (self._shared.machines is None or unit_of(run_id) == root.run_id):
-                await end_orphan(self._shared, row)
+                await end_orphan(self._shared, row, cancelled=alone or answered)

@@ -302,7 +302,7 @@ class Placement:
                 self._journal.submit([self._claimed(rows[0].started, claim)])
                 own = [row for row in rows[1:] if unit_of(row.started.run_id) == run_id]  # its sub-agents beside it
                 for row in reversed([row for row in own if row.state not in FINAL_STATES]):
-                    await end_orphan(self._shared, row)
+                    await end_orphan(self._shared, row, cancelled=cancelled)
                 await end_orphan(self._shared, rows[0], cancelled=cancelled)
 
     def _claimed(self, started: RunStarted, claim: Claim) -> Record:

@@ -86,12 +86,13 @@ async def read_back(
     return live
 
 
-async def end_orphan(shared: Shared, row: RunRow, *, cancelled: bool = False) -> None:
-    """End a recorded run that nobody runs any more; ``cancelled`` as in ``RunStateChanged``."""
+async def end_orphan(shared: Shared, row: RunRow, *, cancelled: bool) -> None:
+    """End a recorded run that nobody runs any more; ``cancelled`` as in ``RunStateChanged``, and then for good."""
     run_id, now = row.started.run_id, shared.clock()
     try:
-        ledger = await Ledger.open(shared.journal, run_id, clock=shared.clock)
-        await close_calls(ledger, iteration=row.iteration, at=now)
+        if cancelled:
+            ledger = await Ledger.open(shared.journal, run_id, clock=shared.clock)
+            await close_calls(ledger, iteration=row.iteration, at=now)
     except JournalUnreadable as error:  # damaged long ago; that must not keep the run above it from ending
         log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
     if row.state not in FINAL_STATES:
