@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
+from patience import PATIENCE
 from repertory.runs.event_hub import EventHub
 from repertory.runs.events import Event, EventsMissed, RunResumed, ToolStarted
 
@@ -33,6 +34,27 @@ async def test_each_reader_sees_every_event_from_the_oldest_in_memory() -> None:
         await trio.testing.wait_all_tasks_blocked()
         hub.close()
     assert early == late == [0, 1, 2]
+
+
+async def test_tasks_that_share_a_reader_share_its_events_and_all_end() -> None:
+    """Only the last of those that waited was woken; the others waited for ever."""
+    hub = EventHub()
+    reader, seen = hub.reader(), list[int]()
+
+    async def read() -> None:
+        async for each in reader:
+            seen.append(each.iteration)
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(5):
+                hub.publish(event(number))
+            await trio.testing.wait_all_tasks_blocked()
+            hub.close()
+    assert seen == [0, 1, 2, 3, 4]
 
 
 async def test_a_slow_reader_is_told_what_it_missed() -> None:

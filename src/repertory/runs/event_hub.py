@@ -181,6 +181,7 @@ class EventReader:
         """Wake the waiting task."""
         if self._news is not None:
             self._news.set()
+            self._news = None
 
     def __aiter__(self) -> Self:
         return self
@@ -189,7 +190,7 @@ class EventReader:
         while self._missed is None and not self._unread.events:
             if self._hub.closed or self._until() is not None:
                 raise StopAsyncIteration
-            self._news = anyio.Event()
+            self._news = self._news or anyio.Event()
             await self._news.wait()
         missed, self._missed = self._missed, None
         return missed if missed is not None else self._unread.take()
