@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from functools import partial
 from pathlib import Path
@@ -348,21 +349,28 @@ def test_a_call_from_another_event_loop_is_refused_and_harms_nobody(run_async: R
             calls += [lambda _: held.wait_result(), lambda _: held.wait_ended(), lambda _: held.change_payload({})]
             calls += [supervisor.clean]
 
+            def refuse_plain() -> None:
+                bound = partial(supervisor.change_bounds, max_runs=1, quotas=None)
+                steer = (held.stop, held.pause, held.resume, held.kill, bound)
+                for each in (*steer, held.events, held.stream, supervisor.events, lambda: run.memory):
+                    with pytest.raises(RunError, match="another event loop"):
+                        each()
+
             async def elsewhere() -> list[str]:
                 refused = list[str]()
                 for each in calls:
                     with pytest.raises(RunError) as caught:
                         await each("run-1")
                     refused.append(str(caught.value))
-                for look in (held.stop, held.events, held.stream, supervisor.events, lambda: run.memory):
-                    with pytest.raises(RunError, match="another event loop"):
-                        look()
+                refuse_plain()
                 assert await run.wait_result() == "One."
                 return refused
 
             for backend in ("trio", "asyncio"):
                 refused = await anyio.to_thread.run_sync(partial(rp.run, elsewhere, backend=backend))
                 assert all("was opened in another event loop" in each for each in refused)
+            await anyio.to_thread.run_sync(refuse_plain)  # from a thread without a loop
+            assert not held.is_ending
             assert await run.ask("And now?") == "Two."
             held.kill()
 
@@ -371,6 +379,39 @@ def test_a_call_from_another_event_loop_is_refused_and_harms_nobody(run_async: R
         return ""
 
     run_async(main)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "pause"])
+def test_a_signal_handler_of_asyncio_steers_a_run(how: str) -> None:
+    """A callback is in no task, so that anyio knows no event loop there: the run heard nothing of it."""
+
+    async def main() -> str:
+        asked, go = anyio.Event(), anyio.Event()
+
+        @rp.tool(effect="pure")
+        async def look() -> str:
+            """Look."""
+            return "looked"
+
+        async def answer(_: ModelRequest) -> object:
+            asked.set()
+            await go.wait()
+            return call("look")
+
+        agent = rp.Agent("clerk", tools=[look])
+        async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(agent, "Go.")
+            await asked.wait()
+            asyncio.get_running_loop().call_soon(getattr(run, how))
+            await anyio.lowlevel.checkpoint()
+            go.set()
+            async for event in run.events():
+                if isinstance(event, events.StateChanged):
+                    run.kill()
+                    return event.state
+        return ""
+
+    assert asyncio.run(main()) == ("paused" if how == "pause" else "stopped")
 
 
 class Markup(str):

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from repertory._ids import is_below, is_in_tree, root_of, unit_of
+from repertory.actors.scheduler import current_scheduler
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
 from repertory.llm.model import Reservation, Usage
@@ -62,6 +63,7 @@ class TreeClock:
     def __init__(self, elapsed: float) -> None:
         self._elapsed = elapsed
         self._since: float | None = None
+        self._now = current_scheduler().now  # anyio's does not work in a callback of asyncio, such as a signal's
 
     @property
     def going(self) -> bool:
@@ -71,11 +73,11 @@ class TreeClock:
     @property
     def elapsed(self) -> float:
         """Seconds."""
-        return self._elapsed + (anyio.current_time() - self._since if self._since is not None else 0.0)
+        return self._elapsed + (self._now() - self._since if self._since is not None else 0.0)
 
     def run(self, *, on: bool) -> None:
         """Start or stop the clock."""
-        self._elapsed, self._since = self.elapsed, anyio.current_time() if on else None
+        self._elapsed, self._since = self.elapsed, self._now() if on else None
 
 
 class Tally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -25,17 +26,19 @@ if TYPE_CHECKING:
 
 
 class Home:
-    """The event loop in which a supervisor was opened. A call from another one would end all its actors."""
+    """The event loop in which a supervisor was opened. A call from elsewhere would end all its actors."""
 
     def __init__(self) -> None:
         self._token = _loop_here()
+        self._thread = get_ident()
 
     def check(self) -> None:
-        """Raise ``RunError`` in another event loop; callbacks and threads without one are let through."""
-        if _loop_here() not in (None, self._token):
+        """Raise ``RunError`` in another event loop or thread; callbacks of this loop, such as signals', may call."""
+        if _loop_here() not in (None, self._token) or get_ident() != self._thread:
             raise RunError(
                 "the supervisor was opened in another event loop, that of another thread perhaps; make this call "
-                "there: asyncio.run_coroutine_threadsafe(…, loop), or anyio.from_thread.run(…, token=…)"
+                "there: asyncio.run_coroutine_threadsafe(…, loop), loop.call_soon_threadsafe(…), or "
+                "anyio.from_thread.run(…, token=…)"
             )
 
 

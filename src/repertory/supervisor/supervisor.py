@@ -375,6 +375,7 @@ class Supervisor:
             ConfigurationError: ``max_runs`` is not a whole number above 0, or ``quotas`` is not a ``Quotas``.
         """
         check_bounds(max_runs, quotas)
+        self._runtime.shared.home.check()
         self._runtime.queue.bound(max_runs, quotas or Quotas())
 
     async def share_content(self, content_id: str, run_id: str) -> None:
@@ -461,6 +462,7 @@ class Supervisor:
         """
         if self._machines is None:
             raise ConfigurationError("only a supervisor that shares its journal with others, on PostgreSQL, can drain")
+        self._runtime.shared.home.check()
         await self._runtime.drain(self._machines)
 
     def going(self) -> int:
