@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from patience import PATIENCE
 from repertory.actors import open_system
-from repertory.errors import ActorStopped, ItemNotFound, ScopeNotFound, ScopeReadOnly
+from repertory.errors import ActorStopped, ItemChanged, ItemNotFound, ScopeNotFound, ScopeReadOnly
 from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryMode, MemoryRef
 from repertory.record import open_journal
 
@@ -181,6 +181,18 @@ class Fleet(RuleBasedStateMachine):
         else:
             with pytest.raises(ItemNotFound):
                 self.do(lambda: self.handle(scope).delete(item))
+
+    @rule(agent=agents, item=st.sampled_from(ITEMS), place=st.sampled_from(ITEMS) | st.none())
+    def move(self, agent: int, item: str, place: str | None) -> None:
+        """One gives an item another id, or ends it."""
+        scope = self.pick(agent)
+        move = lambda: self.handle(scope).move({item: place})  # noqa: E731
+        if place in scope.values and not scope.read_only:
+            with pytest.raises(ItemChanged):
+                self.do(move)
+            return
+        changes = {item: None} | ({} if place is None else {place: scope.values.get(item)})
+        self.changed(scope, move, changes if item in scope.values else {})
 
     @rule(agent=agents)
     def clear(self, agent: int) -> None:
