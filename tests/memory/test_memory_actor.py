@@ -36,11 +36,9 @@ from repertory.memory.messages import (
     ForgetTree,
     MergeScope,
     OpenScope,
-    QueryItems,
     RestoreScope,
-    SnapshotScope,
 )
-from repertory.record import Journal, MemoryJournal, Record, open_journal
+from repertory.record import Journal, Record, open_journal
 from repertory.record.waiting import Ticket
 from repertory.testing import ScriptedModel, call
 
@@ -354,25 +352,6 @@ async def test_a_failed_write_reaches_the_caller_and_so_does_every_later_one() -
         for words in ("lost", "refused"):
             with pytest.raises(JournalWriteFailed):
                 await memory.store(words)
-
-
-async def test_a_plain_handler_runs_inline() -> None:
-    """Asking the idle actor costs no task switch: nothing else runs between the ask and its answer."""
-    async with open_system() as system:
-        ref = spawn(system, MemoryJournal())
-        memory = await Memory.open(ref, "run-1")
-        await anyio.sleep(0)
-        ran: list[str] = []
-
-        async def other() -> None:
-            ran.append("other")
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(other)
-            await ref.ask(SnapshotScope(scope_id=memory.scope_id))
-            await ref.ask(OpenScope(owner="sub", mode="snapshot", parent_id=memory.scope_id))
-            await ref.ask(QueryItems(scope_id=memory.scope_id))
-            assert ran == []
 
 
 MISTAKES: list[Callable[[Any], Awaitable[object]]] = [

@@ -1,21 +1,19 @@
 """The memory actor: it decides on all requests about the scopes and items of a journal, and holds no items itself.
 
 The file is the truth. The actor keeps in memory only the scopes in use, their sizes, and the last position of the log.
-If that is enough to decide, a plain handler decides, so asking the idle actor runs inline in the asker. The answer is a
-``Pending``, with which the asker, not the actor, waits for the file: many writers wait together for one group commit,
-and readers read in parallel. A reader gets layers with positions, so it reads exactly what memory was when it asked,
-whatever is written meanwhile.
-
-Requests that must read before they write (delete, clear, restore, merge) read within the actor, so that no other
-request comes in between.
+What else it needs to decide it reads, and no other request comes in between. The answer is a ``Pending``, with which
+the asker, not the actor, waits for the file: many writers wait together for one group commit, and readers read in
+parallel. A reader gets layers with positions, so it reads exactly what memory was when it asked, whatever is written
+meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -44,16 +42,14 @@ from repertory.memory.messages import (
     ForgetTree,
     ListSnapshots,
     MemoryMessage,
-    MemoryRef,
     MergeScope,
     MoveItems,
     OpenScope,
     Pending,
     QueryItems,
-    ReadFirst,
     RestoreScope,
     RetrieveItem,
-    SimpleMessage,
+    SnapshotScope,
     StoreItem,
 )
 from repertory.memory.quota import MemoryQuota, check_room
@@ -69,10 +65,6 @@ T = TypeVar("T")
 
 _EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
 _MOST_SCOPES: Final = 1_000  # kept in memory, some 500 bytes each; others are read again when they are used
-
-
-class _ReadFirst(Exception):
-    """What is in memory is not enough to decide."""
 
 
 class MemoryActor:
@@ -109,56 +101,16 @@ class MemoryActor:
                 del self._scopes[scope_id]
                 self._sizes.pop(scope_id, None)
 
-    @handler(expected=_EXPECTED)
-    def at_once(self, message: SimpleMessage, ctx: ActorContext) -> Pending[Any]:
-        """Decide from what is in memory. If that is not enough, the asker sends ``ReadFirst`` to have the file read."""
-        try:
-            if isinstance(message, OpenScope) and message.scope_id and message.scope_id not in self._scopes:
-                raise _ReadFirst
-            return self._store(message) if isinstance(message, StoreItem) else self._decide(message)
-        except (_ReadFirst, ScopeNotFound, QuotaExceeded):
-            return Pending(partial(_ask_again, cast("MemoryRef", ctx.ref), ReadFirst(message)))
-
-    @handler(expected=_EXPECTED)
-    async def read_first(self, message: ReadFirst) -> Pending[Any]:
-        """Read what is needed to decide, then decide."""
-        request = message.request
-        if not isinstance(request, OpenScope):
-            await self._load(request.scope_id)
-        else:
-            for scope_id in filter(None, (request.scope_id, request.parent_id)):
-                await self._load(scope_id)
-        if not isinstance(request, StoreItem):
-            return self._decide(request)
-        scope = self._scope(request.scope_id, request.by)
-        seen = await read_by_id(self._journal, scope.view(self._position), [request.item_id])
-        if request.if_position is not None:
-            current = seen.get(request.item_id)
-            _check_unchanged(request.item_id, 0 if current is None else current.position, request.if_position)
-        self._sizes[scope.target] = await self._journal.scope_size(scope.target)
-        return self._store(request, seen)
-
-    def _decide(self, message: Any) -> Pending[Any]:
-        """Answer a request; a scope that is not in memory does not exist."""
-        if isinstance(message, OpenScope):
-            return self._open(message)
-        scope = self._scope(message.scope_id, message.by)
-        match message:
-            case RetrieveItem():
-                return Pending(partial(self._read_item, message, scope.view(self._position)))
-            case QueryItems():
-                return Pending(partial(self._read_list, scope.view(self._position), message.query))
-            case _:
-                return Pending(partial(_ready, self._position))
-
     # --- scopes -------------------------------------------------------------------------------------------
 
-    async def _load(self, scope_id: str) -> None:
-        """Read a scope and its ancestors into memory, if it exists."""
-        if scope_id in self._scopes:
-            return
-        for scope in await read_lineage(self._journal, scope_id):
-            self._remember(scope)
+    async def _scope(self, scope_id: str, by: str) -> Scope:
+        if scope_id not in self._scopes:
+            for scope in await read_lineage(self._journal, scope_id):
+                self._remember(scope)
+        found = self._scopes.get(scope_id)
+        if found is None or (by and root_of(by) != root_of(found.opened.owner)):
+            raise ScopeNotFound(f"there is no memory scope {scope_id!r}; open it first")
+        return found
 
     def _remember(self, scope: Scope) -> None:
         while len(self._scopes) >= _MOST_SCOPES:
@@ -167,20 +119,24 @@ class MemoryActor:
             self._sizes.clear()
         self._scopes[scope.opened.scope_id] = scope
 
-    def _scope(self, scope_id: str, by: str) -> Scope:
-        scope = self._scopes.get(scope_id)
-        if scope is None or (by and root_of(by) != root_of(scope.opened.owner)):
-            raise ScopeNotFound(f"there is no memory scope {scope_id!r}; open it first")
+    async def _writable(self, scope_id: str, by: str) -> Scope:
+        scope = await self._scope(scope_id, by)
+        if scope.read_only:
+            raise ScopeReadOnly(
+                f"scope {scope_id!r} is {scope.opened.mode}, so nothing can be written there; write in a scope of "
+                "another mode"
+            )
         return scope
 
-    async def _load_writable(self, scope_id: str, by: str) -> Scope:
-        await self._load(scope_id)
-        return _writable(self._scope(scope_id, by))
-
-    def _open(self, message: OpenScope) -> Pending[ScopeOpened]:
+    @handler(expected=_EXPECTED)
+    async def open_scope(self, message: OpenScope) -> Pending[ScopeOpened]:
+        """Open a scope, or find it."""
         _check_id("scope_id", message.scope_id)
         _check_id("owner", message.owner)
-        known = self._scopes.get(message.scope_id)
+        known = None
+        if message.scope_id:
+            with suppress(ScopeNotFound):
+                known = await self._scope(message.scope_id, "")
         if known is not None:
             if root_of(known.opened.owner) != root_of(message.owner):
                 raise ScopeNotFound(f"scope {message.scope_id!r} is not for {message.owner!r}; choose another id")
@@ -195,7 +151,7 @@ class MemoryActor:
         if message.mode not in ("root", "isolated"):
             if message.parent_id is None:
                 raise ConfigurationError(f"a {message.mode} scope needs parent_id, got None")
-            parent = self._scope(message.parent_id, message.by)
+            parent = await self._scope(message.parent_id, message.by)
             if message.mode.startswith("snapshot"):
                 position = self._check_position(message.position)
         elif message.parent_id is not None:
@@ -223,6 +179,24 @@ class MemoryActor:
 
     # --- items --------------------------------------------------------------------------------------------
 
+    @handler(expected=_EXPECTED)
+    async def retrieve_item(self, message: RetrieveItem) -> Pending[Item]:
+        """Find an item."""
+        scope = await self._scope(message.scope_id, message.by)
+        return Pending(partial(self._read_item, message, scope.view(self._position)))
+
+    @handler(expected=_EXPECTED)
+    async def query_items(self, message: QueryItems) -> Pending[list[ItemInfo]]:
+        """Find items."""
+        scope = await self._scope(message.scope_id, message.by)
+        return Pending(partial(self._read_list, scope.view(self._position), message.query))
+
+    @handler(expected=_EXPECTED)
+    async def snapshot_scope(self, message: SnapshotScope) -> Pending[int]:
+        """Say where the log ends."""
+        await self._scope(message.scope_id, message.by)
+        return Pending(partial(_ready, self._position))
+
     async def _read_item(self, message: RetrieveItem, layers: Sequence[Layer]) -> Item:
         found = await self._journal.find_items(layers, ids=[message.item_id], bodies=True)
         version = _require_item(found, message.scope_id, message.item_id)
@@ -232,13 +206,17 @@ class MemoryActor:
         found = await self._journal.find_items(layers, query)
         return await off_loop(lambda: [*map(item_info, found)], items=len(found))
 
-    def _store(self, message: StoreItem, seen: Mapping[str, ItemWritten] | None = None) -> Pending[ItemInfo]:
-        """Write an item; ``seen`` holds the item that it hides, by id, or is None if the file was not read."""
-        scope = _writable(self._scope(message.scope_id, message.by))
+    @handler(expected=_EXPECTED)
+    async def store_item(self, message: StoreItem) -> Pending[ItemInfo]:
+        """Write an item."""
+        scope = await self._writable(message.scope_id, message.by)
         _check_id("item_id", message.item_id)
-        held = self._sizes.get(scope.target)
-        if held is None or (seen is None and message.if_position is not None):
-            raise _ReadFirst
+        held, seen = self._sizes.get(scope.target), dict[str, ItemWritten]()
+        if held is None or message.if_position is not None:
+            held, seen = await self._look(scope, message.item_id)
+        if message.if_position is not None:
+            current = seen.get(message.item_id)
+            _check_unchanged(message.item_id, 0 if current is None else current.position, message.if_position)
         shape, content = encode_content(self._journal.redact(message.content))
         item = self._journal.redact(
             ItemWritten(
@@ -256,25 +234,31 @@ class MemoryActor:
                 metadata=message.metadata,
             )
         )
-        # Without the file it may seem too large: it may replace an item, and others may have been replaced.
-        size = check_room(self._quota, scope.target, held, [item], seen or {})
+        try:
+            size = check_room(self._quota, scope.target, held, [item], seen)
+        except QuotaExceeded:  # it may replace an item, and others may have been replaced
+            held, seen = await self._look(scope, item.item_id)
+            size = check_room(self._quota, scope.target, held, [item], seen)
         info = item_info(item)
         ticket = self._submit(message, info, [item])  # may raise, so no position is assigned before
         self._position += 1
         self._sizes[scope.target] = size
         return Pending(partial(_when_durable, ticket, info))
 
+    async def _look(self, scope: Scope, item_id: str) -> tuple[tuple[int, int], dict[str, ItemWritten]]:
+        """The number and the bytes of what a scope holds of its own, and the item with an id, if it shows one."""
+        seen = await read_by_id(self._journal, scope.view(self._position), [item_id])
+        return await self._journal.scope_size(scope.target), seen
+
     def _submit(self, message: Change[Any], answer: object, records: Sequence[Record]) -> Ticket:
         """Submit records, by the message's ``write`` if it has one."""
         ticket: Ticket = self._journal.submit(records) if message.write is None else message.write(answer, records)
         return ticket
 
-    # --- requests that read before they write -------------------------------------------------------------
-
     @handler(expected=_EXPECTED)
     async def delete_item(self, message: DeleteItem) -> Pending[int]:
         """Delete one item."""
-        scope = await self._load_writable(message.scope_id, message.by)
+        scope = await self._writable(message.scope_id, message.by)
         seen = await read_by_id(self._journal, scope.view(self._position), [message.item_id])
         version = _require_item([*seen.values()], message.scope_id, message.item_id)
         if message.if_position is not None:
@@ -284,7 +268,7 @@ class MemoryActor:
     @handler(expected=_EXPECTED)
     async def clear_scope(self, message: ClearScope) -> Pending[int]:
         """Delete every item."""
-        scope = await self._load_writable(message.scope_id, message.by)
+        scope = await self._writable(message.scope_id, message.by)
         seen = await read_by_id(self._journal, scope.view(self._position))
         ended = await off_loop(lambda: [*map(_ended, seen.values())], items=len(seen))
         return await self._change(message, scope, ended, seen)
@@ -292,7 +276,7 @@ class MemoryActor:
     @handler(expected=_EXPECTED)
     async def move_items(self, message: MoveItems) -> Pending[int]:
         """Give items other ids."""
-        scope, moves = await self._load_writable(message.scope_id, message.by), message.moves
+        scope, moves = await self._writable(message.scope_id, message.by), message.moves
         kept = {item_id: place for item_id, place in moves.items() if place is not None}
         if len({*kept.values()}) < len(kept):
             raise ConfigurationError(f"moves must give each item an id of its own, got {show(moves)}")
@@ -314,7 +298,7 @@ class MemoryActor:
     @handler(expected=_EXPECTED)
     async def restore_scope(self, message: RestoreScope) -> Pending[int]:
         """Go back to a position."""
-        scope = await self._load_writable(message.scope_id, message.by)
+        scope = await self._writable(message.scope_id, message.by)
         before = scope.view(self._check_position(message.position))
         now = await read_by_id(self._journal, scope.view(self._position))
         then = await read_by_id(self._journal, before)
@@ -330,8 +314,7 @@ class MemoryActor:
     @handler(expected=_EXPECTED)
     async def list_snapshots(self, message: ListSnapshots) -> Pending[list[ScopeOpened]]:
         """Find the snapshots that may be merged into a scope."""
-        await self._load(message.scope_id)
-        target = self._scope(message.scope_id, message.by).target
+        target = (await self._scope(message.scope_id, message.by)).target
         return Pending(partial(self._read_snapshots, target, message.by))
 
     async def _read_snapshots(self, target: str, by: str) -> list[ScopeOpened]:
@@ -382,12 +365,9 @@ class MemoryActor:
     @handler(expected=_EXPECTED)
     async def merge_scope(self, message: MergeScope) -> Pending[MergeReport]:
         """Merge a snapshot scope's changes into its parent, and record what is settled."""
-        await self._load(message.scope_id)
-        scope = self._scope(message.scope_id, message.by)
+        scope = await self._scope(message.scope_id, message.by)
         opened, journal, now = scope.opened, self._journal, self._position
-        parent_id = parent_of(scope)
-        await self._load(parent_id)
-        parent = _writable(self._scope(parent_id, ""))
+        parent = await self._writable(parent_of(scope), "")
         plan = await compare(journal, scope, parent, now, message.prefer)
         wanted = [*plan.take, *plan.copy]
         whole = await journal.find_items([(opened.scope_id, now)], ids=wanted, bodies=True, ended=True)
@@ -423,25 +403,12 @@ async def _when_durable(ticket: Ticket, value: T) -> T:
     return value
 
 
-async def _ask_again(ref: MemoryRef, message: ReadFirst) -> Any:
-    return await (await ref.ask(message)).result()
-
-
 # --- small helpers --------------------------------------------------------------------------------------------
 
 
 def _check_id(name: str, value: str) -> None:
     if len(value) > LONGEST_ID:
         raise RecordRefused(f"{name} must be at most {LONGEST_ID:,} characters, got {show(value)}; nothing was written")
-
-
-def _writable(scope: Scope) -> Scope:
-    if scope.read_only:
-        raise ScopeReadOnly(
-            f"scope {scope.opened.scope_id!r} is {scope.opened.mode}, so nothing can be written there; write in a "
-            "scope of another mode"
-        )
-    return scope
 
 
 def _require_item(found: Sequence[ItemWritten], scope_id: str, item_id: str) -> ItemWritten:

@@ -178,21 +178,21 @@ class ForgetTree(msgspec.Struct, frozen=True):
     root: str
 
 
-SimpleMessage: TypeAlias = OpenScope | StoreItem | RetrieveItem | QueryItems | SnapshotScope
-"""Requests that the actor can usually decide from what it has in memory."""
-
-
-class ReadFirst(Request[Pending[Any]], frozen=True):
-    """A request that the actor could not answer from memory. The asker resends it in this message by itself."""
-
-    request: SimpleMessage
-
-
 ScopeMessage: TypeAlias = (
-    SimpleMessage | DeleteItem | ClearScope | MoveItems | RestoreScope | MergeScope | ListSnapshots
+    OpenScope
+    | StoreItem
+    | RetrieveItem
+    | QueryItems
+    | SnapshotScope
+    | DeleteItem
+    | ClearScope
+    | MoveItems
+    | RestoreScope
+    | MergeScope
+    | ListSnapshots
 )
 """The requests of a scope's users."""
-MemoryMessage: TypeAlias = ScopeMessage | ReadFirst | ForgetOthers | ForgetTree
+MemoryMessage: TypeAlias = ScopeMessage | ForgetOthers | ForgetTree
 MemoryRef: TypeAlias = ActorRef[MemoryMessage]
 
 
