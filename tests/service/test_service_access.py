@@ -110,6 +110,13 @@ FORMS = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data
          "application/jsonx")  # fmt: skip
 
 
+@pytest.mark.parametrize("token", [None, "", "t" * 42, "t" * 42 + "\n"])
+def test_a_port_without_a_real_token_is_refused(token: str | None) -> None:
+    """Otherwise an empty variable would let everybody in: who shows no token shows just that one."""
+    with pytest.raises(ConfigurationError, match="token"):
+        Access(port=8137, token=token)
+
+
 def test_evil_requests_fail_on_the_wire_and_change_nothing(short: Path, run_async: Any) -> None:
     """The same through a real port: refused with a reason in JSON, the safety headers, and never a CORS header."""
 
@@ -242,7 +249,7 @@ def test_a_token_that_others_may_know_is_refused(tmp_path: Path) -> None:
         read_or_make_token(tmp_path / "fifo")
     for text in ("short", "t" * 64 + "\n" + "t" * 64, "é" * 64):  # the last two could not be sent
         path.write_text(text)
-        with pytest.raises(ConfigurationError, match="no token of 256 bits"):
+        with pytest.raises(ConfigurationError, match="43 or more printable ASCII"):
             read_or_make_token(path)
     with pytest.raises(ConfigurationError, match="cannot keep"):
         read_or_make_token(tmp_path / ("x" * 300))

@@ -17,6 +17,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from repertory.errors import ConfigurationError
+from repertory.service.tokens import check_token
+
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _USUAL: Final = 80  # the port that clients leave out of the host
 OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
@@ -43,11 +46,19 @@ class Access:
 
     Args:
         port: The TCP port; None for a unix socket.
-        token: The secret that a request over TCP must show; None if the mode of the socket's file decides.
+        token: The secret that a request over TCP must show, of at least 43 characters; None if the mode of the socket's
+            file decides.
         read_only: Refuse every request that changes something.
+
+    Raises:
+        ConfigurationError: There is a port but no token, or the token could be guessed.
     """
 
     def __init__(self, *, port: int | None = None, token: str | None = None, read_only: bool = False) -> None:
+        if port is not None and token is None:
+            raise ConfigurationError(f"port {port} needs a token: without one, every user of this machine could ask")
+        if token is not None:
+            check_token(token)
         self.read_only = read_only
         self._port = port
         self._token = token

@@ -64,6 +64,16 @@ def read_token(path: Path) -> str:
             token = file.read(1000).decode("latin-1").strip()
     except OSError as error:
         raise ConfigurationError(f"cannot read the token in {path}: {error.strerror}") from error
+    try:
+        return check_token(token)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}; delete it, and the next start makes a new one") from None
+
+
+def check_token(token: str) -> str:
+    """Return a token that nobody can guess. Raises ``ConfigurationError`` for any other, without showing it."""
     if not _TOKEN.fullmatch(token):
-        raise ConfigurationError(f"{path} holds no token of 256 bits; delete it, and the next start makes a new one")
+        raise ConfigurationError(
+            "a token must have 43 or more printable ASCII characters and no space; secrets.token_urlsafe(32) makes one"
+        )
     return token
