@@ -21,7 +21,7 @@ from repertory.agents import load_agent
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound, ScopeNotFound
 from repertory.llm.messages import Json
 from repertory.loop.outside import was_decided
-from repertory.record.records import FINAL_STATES, RunRow, RunState
+from repertory.record.records import FINAL_STATES, RunRow
 from repertory.record.run_lists import RootFilter
 from repertory.runs.events import StateChanged
 from repertory.runs.log import log
@@ -31,14 +31,13 @@ from repertory.service.duties import Duties
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
 from repertory.service.offers import Offers
-from repertory.service.run_reader import RunReader, find_row
+from repertory.service.run_reader import UNSETTLED, RunReader, find_row
 from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
 
 _POLL: Final = 1.0  # seconds between two looks at what other machines do
-_UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused", "queued")
 
 
 class Control:
@@ -185,7 +184,7 @@ class Control:
 
     async def unfinished(self) -> list[RunRow]:
         """The root runs that have not ended according to the journal but that no process runs."""
-        rows = await self.journal.read_runs(states=_UNFINISHED)
+        rows = await self.journal.read_runs(states=UNSETTLED)
         self._remote_runs = await self.supervisor.elsewhere()
         rows.sort(key=lambda row: row.state == "queued")  # last, since they had not begun
         return [row for row in rows if row.started.parent_id is None and not self.is_live(row.started.run_id)]

@@ -59,11 +59,6 @@ class Feed:
         self.ending = anyio.Event()
 
     @property
-    def closed(self) -> bool:
-        """Whether no more events will come."""
-        return self.ending.is_set()
-
-    @property
     def followers(self) -> int:
         """How many there are."""
         return sum(map(len, self._followers.values()))
@@ -133,13 +128,11 @@ class Feed:
 
     async def _wake(self, run_ids: Iterable[str | None]) -> None:
         """Wake the followers of these runs, a few at a time, so that other tasks can run in between."""
-        for number, follower in enumerate(self._followers_of(run_ids), start=1):
+        woken = [follower for run_id in run_ids for follower in self._followers.get(run_id, ())]
+        for number, follower in enumerate(woken, start=1):
             follower.wake()
             if number % _SLICE == 0:
                 await anyio.lowlevel.checkpoint()
-
-    def _followers_of(self, run_ids: Iterable[str | None]) -> list[Follower]:
-        return [follower for run_id in run_ids for follower in self._followers.get(run_id, ())]
 
     def after(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int] | None:
         """The next page of the tail after an event.
@@ -239,7 +232,7 @@ class Follower(_Stream):
                     self._ended = self._run_id is not None
                     view = removed_view(self.removed.pop(0), seq=self._after)
                     return b"event: removed\ndata: %b\n\n" % json_bytes(view)
-                if self._feed.closed:
+                if self._feed.ending.is_set():
                     self._ended = True
                     return b'event: bye\ndata: {"reason":"the service ends"}\n\n'
                 await self._news.wait()
@@ -276,7 +269,7 @@ class ModelStream(_Stream):
                 tasks.cancel_scope.cancel()
         if pieces and pieces[0] is not None:
             return b"data: %b\n\n" % json_bytes(pieces[0])
-        if pieces or self._feed.closed:
+        if pieces or self._feed.ending.is_set():
             self._ended = True
             return b"event: end\ndata: {}\n\n"
         return _ALIVE

@@ -28,8 +28,8 @@ MachineOf: TypeAlias = Callable[[str], str]
 """The name of the machine that runs a run, by its id; "" if there is none."""
 
 _SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")  # shown as recorded, whoever runs the tree
-_GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
-_UNSETTLED: Final[tuple[RunState, ...]] = (*_GOING, "queued")
+GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
+UNSETTLED: Final[tuple[RunState, ...]] = (*GOING, "queued")
 _INTERRUPTED: Final = "interrupted"
 _DAY = 86400.0  # seconds for which a failure asks for somebody; the page's state.js has the same
 _MOST = 300  # characters of a task, a result or an error in a line of the overview; the run's own view has all
@@ -93,11 +93,11 @@ class RunReader:
 
         in_state: Sequence[InState] = ()
         if query.machine:  # it runs none that has ended or was interrupted
-            in_state = [InState(states=those(_UNSETTLED), among=await self._live(query.machine))]
+            in_state = [InState(states=those(UNSETTLED), among=await self._live(query.machine))]
         elif query.state:
-            interrupted = _GOING if _INTERRUPTED in wanted else ()
-            live = await self._live() if interrupted or those(_GOING) else []
-            either = (InState(states=those(_GOING), among=live), InState(states=interrupted, without=live))
+            interrupted = GOING if _INTERRUPTED in wanted else ()
+            live = await self._live() if interrupted or those(GOING) else []
+            either = (InState(states=those(GOING), among=live), InState(states=interrupted, without=live))
             in_state = [each for each in (InState(states=those(_SETTLED)), *either) if each.states]
         return RootFilter(
             in_state=in_state,
@@ -114,7 +114,7 @@ class RunReader:
 
     async def _live(self, machine: str = "") -> list[str]:
         """The roots that a process runs; only this machine's if one is named."""
-        there, _ = await self._journal.read_roots(RootFilter(in_state=[InState(states=_UNSETTLED)]), sys.maxsize)
+        there, _ = await self._journal.read_roots(RootFilter(in_state=[InState(states=UNSETTLED)]), sys.maxsize)
         return [run_id for run_id in there if self._is_live(run_id) and machine in ("", self._machine_of(run_id))]
 
     async def read_overview(
@@ -127,7 +127,7 @@ class RunReader:
         since = query.since or _midnight(now)
         shown, count = await self._journal.read_roots(RootFilter(), query.limit)
         if shown and len(shown) < count:  # a schedule soon starts more trees than are shown
-            unfinished = RootFilter(in_state=[InState(states=_UNSETTLED)], before=shown[0])
+            unfinished = RootFilter(in_state=[InState(states=UNSETTLED)], before=shown[0])
             older, _ = await self._journal.read_roots(unfinished, query.limit)
             failed = await self._journal.read_roots_since(now - _DAY, "failed")
             shown = list({*older, *failed[-query.limit :], *shown})

@@ -16,13 +16,12 @@ from repertory.llm.messages import Json
 from repertory.record import open_journal
 from repertory.record.journal import Journal
 from repertory.record.opening import is_owned
-from repertory.record.records import RunState
 from repertory.record.run_lists import RootFilter
 from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
 from repertory.service.requests import MAX_TREES, UNFINISHED, RunsQuery
-from repertory.service.run_reader import RunReader
+from repertory.service.run_reader import GOING, RunReader
 from repertory.service.views import EventView, RunDetail, RunList, event_view
 
 if TYPE_CHECKING:  # otherwise every command would load it
@@ -30,7 +29,6 @@ if TYPE_CHECKING:  # otherwise every command would load it
 
 _POLL: Final = 0.5  # seconds between two looks at a journal that another process writes
 _PAGE: Final = 500  # events that are read at once
-_UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
 
 
 RunSource: TypeAlias = "RecordSource | ServiceClient"
@@ -99,7 +97,7 @@ class RecordSource:
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait according to the journal, of unfinished runs, also of those to be resumed."""
         found: list[WaitingCall] = []
-        for row in await self.journal.read_runs(states=_UNFINISHED):
+        for row in await self.journal.read_runs(states=GOING):
             run_id = row.started.run_id
             records = [each for _, each in await self.journal.read_events(run_id, types=WAITING_EVENTS)]
             if records:
