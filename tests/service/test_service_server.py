@@ -61,12 +61,6 @@ class SlowLink:
         self._sent = [sent]
         self.received = bytearray()
 
-    async def __aenter__(self) -> SlowLink:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        pass
-
     async def receive(self, _most: int) -> bytes:
         """The request, and then the end."""
         return self._sent.pop() if self._sent else b""
@@ -253,3 +247,32 @@ def test_a_client_that_has_gone_before_it_is_accepted_ends_nothing(
             assert "Software caused it" in client.reports[0]
 
     run_async(main)
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_the_end_of_a_connection_is_seen_while_a_forked_child_has_it_too(
+    short: Path, run_async: Any, tcp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a pool of processes that a tool has forked; a browser would send its next request into the void."""
+    accept_one: Any = socket.socket
+    accept, copies = accept_one._accept, list[int]()
+
+    def accept_and_copy(listener: socket.socket) -> Any:
+        descriptor, address = accept(listener)
+        copies.append(os.dup(descriptor))
+        return descriptor, address
+
+    async def main() -> None:
+        monkeypatch.setattr(accept_one, "_accept", accept_and_copy)
+        async with (
+            open_client(short, ScriptedModel([]), tcp=tcp, header_timeout=0.05) as client,
+            await client.connect() as idle,
+        ):
+            with pytest.raises(anyio.EndOfStream):
+                await idle.receive()
+
+    try:
+        run_async(main)
+    finally:
+        for copy in copies:
+            os.close(copy)

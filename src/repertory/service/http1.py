@@ -35,7 +35,7 @@ class Connection:
     """Answers the requests of one client, one after the other, until either side ends it.
 
     Args:
-        stream: The client.
+        stream: The client; whoever calls ``run`` closes it.
         app: The ASGI app that answers. For an authorized request it calls
             ``scope["extensions"]["repertory.authenticated"]``.
         report: Called with one line when the client is dropped, or the app fails.
@@ -78,16 +78,15 @@ class Connection:
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Answer requests until the connection ends."""
-        async with self._stream:
-            with self._scope:
-                try:
-                    while not self.closing and await self._answer_one():
-                        self._http.start_next_cycle()
-                        self._ahead, self._bodiless = 0, False
-                except h11.RemoteProtocolError as error:
-                    await self._refuse(error.error_status_hint, str(error))
-                await self._linger()
+        """Answer requests until the connection is to be closed."""
+        with self._scope:
+            try:
+                while not self.closing and await self._answer_one():
+                    self._http.start_next_cycle()
+                    self._ahead, self._bodiless = 0, False
+            except h11.RemoteProtocolError as error:
+                await self._refuse(error.error_status_hint, str(error))
+            await self._linger()
 
     async def _answer_one(self) -> bool:
         """Answer the next request; returns whether another may follow."""

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from repertory._log import Log
 from repertory.service.http1 import HEADER_TIMEOUT, SEND_TIMEOUT, Connection
-from repertory.service.sockets import peer_is_allowed
+from repertory.service.sockets import hang_up, peer_is_allowed
 
 MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 30 KiB of memory, see docs/operations.md
 MAX_UNAUTHENTICATED: Final = 64  # connections to a port that are not authenticated yet
@@ -73,20 +73,21 @@ async def serve_http(
 
     async def answer(stream: anyio.abc.SocketStream) -> None:
         peer = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-        if not peer_is_allowed(peer) or not _make_room(connections, max_connections, max_unauthenticated):
-            await stream.aclose()
-            return
-        connection = make(stream)
-        connections.append(connection)
-        counted(+1)
-        try:
-            await connection.run()
-        except Exception as error:  # noqa: BLE001 - supervises: one connection's error must not end the runs
-            _log(logging.ERROR, "connection.failed", exc_info=error)
-        finally:
-            counted(-1)
-            if connection in connections:
-                connections.remove(connection)
+        async with stream:
+            if not peer_is_allowed(peer) or not _make_room(connections, max_connections, max_unauthenticated):
+                return
+            connection = make(stream)
+            connections.append(connection)
+            counted(+1)
+            try:
+                await connection.run()
+            except Exception as error:  # noqa: BLE001 - supervises: one connection's error must not end the runs
+                _log(logging.ERROR, "connection.failed", exc_info=error)
+            finally:
+                hang_up(peer)
+                counted(-1)
+                if connection in connections:
+                    connections.remove(connection)
 
     accepting = await anyio.abc.SocketListener.from_socket(listener)
     async with accepting, anyio.create_task_group() as serving:

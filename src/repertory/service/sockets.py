@@ -10,7 +10,7 @@ import stat
 import struct
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -130,6 +130,14 @@ def peer_is_allowed(connection: socket.socket) -> bool:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     return uid in (0, os.geteuid())
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End a connection for both sides. Closing does not if a tool has forked a child, which has the socket, too."""
+    number, family = connection.fileno(), connection.family
+    # It may have ended already. A copy, because the sockets that uvloop shows have no shutdown.
+    with suppress(OSError), socket.fromfd(number, family, socket.SOCK_STREAM) as copy:
+        copy.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
