@@ -125,6 +125,8 @@ def test_ctrl_c_shows_what_was_done_so_far(tmp_path: Path) -> None:
     [
         (["--only", "floods"], "there is no scenario 'floods'; choose from power-cuts"),
         (["--case", "3"], "a case belongs to one scenario: name it with --only"),
+        (["--only", "kills", "--traces", "."], "expected a case and the folder with its traces, got case None and '.'"),
+        (["--only", "kills", "--case", "3", "--traces", "x"], "its traces, got case 3 and 'x'"),
     ],
 )
 def test_a_wrong_word_is_refused(words: list[str], said: str, tmp_path: Path) -> None:

@@ -214,11 +214,13 @@ def run_torture(
         is_stopped: Called several times a second; once it returns True, the report has what was done so far.
 
     Raises:
-        ConfigurationError: Fewer than one worker, or no room for what so many write.
+        ConfigurationError: Fewer than one worker, no room for what so many write, or no traces of one case.
         JournalError: No database can be made on the server.
     """
     if workers < 1:
         raise ConfigurationError(f"there must be at least one worker, got {workers}")
+    if traces is not None and (case is None or not any(traces.glob("trace-*"))):
+        raise ConfigurationError(f"expected a case and the folder with its traces, got case {case} and {str(traces)!r}")
 
     databases = itertools.count(1)
 
