@@ -59,6 +59,14 @@ def swap(
     return Planner(policy=policy or ContextPolicy(), profile=PROFILE).swap_in(snapshot, plan, stored, iteration=9)
 
 
+def test_what_was_paid_beside_the_run_is_counted_by_the_swap() -> None:
+    """So that the next decision does not count it once more; control: a swap that is not made leaves it to that."""
+    for last, left in ((8, 0.0), (800, 0.5)):
+        planner = Planner(policy=ContextPolicy(), profile=PROFILE, charged=0.5)
+        decision = planner.swap_in(ledger(6), EMPTY, summary(last), iteration=9)
+        assert ((decision is not None) and decision.counted, planner.charged) == (not left, left)
+
+
 def shown(snapshot: list[Entry], plan: Any) -> Any:
     """The legal request of a plan."""
     request = project(snapshot, plan, profile=PROFILE)
