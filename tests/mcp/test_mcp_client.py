@@ -319,6 +319,25 @@ def test_a_call_cut_off_by_the_death_of_the_server_is_not_repeated_unless_it_may
     assert (tmp_path / "marker").exists()
 
 
+def test_a_server_that_is_away_for_a_while_can_be_called_again(run_async: RunAsync, tmp_path: Path) -> None:
+    """The model is told so, and not to go on without it."""
+    program = tmp_path / "server.py"
+
+    async def main() -> None:
+        program.symlink_to(SERVER)
+        async with opened(McpServer("tests", [sys.executable, str(program)])) as tools:
+            program.unlink()
+            assert (await call_tool(tools["die"], {"code": 3})).status == "interrupted"
+            away = await call_tool(tools["add"], {"a": 2})
+            told = "server tests cannot be reached now; the next call tries again: MCPError: Connection closed; "
+            assert away.text.startswith(told)
+            assert away.text.endswith("server.py': [Errno 2] No such file or directory")
+            program.symlink_to(SERVER)
+            assert (await call_tool(tools["add"], {"a": 2})).content == "3"
+
+    run_async(main)
+
+
 def test_a_cancelled_call_is_cancelled_at_the_server_and_tells_how_far_it_was(
     run_async: RunAsync, address: str, tmp_path: Path
 ) -> None:

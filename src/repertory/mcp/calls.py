@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from repertory.errors import ToolSetUnavailable
 from repertory.llm.messages import Json
 from repertory.mcp.asking import responses, result_later
 from repertory.mcp.connection import Connection
@@ -50,7 +51,7 @@ class Calls:
         if nobody heard the call.
 
         Raises:
-            ToolFailed: The server cannot be reached, or asks for what it cannot be given.
+            ToolFailed: The server asks for what it cannot be given.
         """
         from mcp.shared.exceptions import MCPError
         from mcp_types import INVALID_PARAMS, PARSE_ERROR
@@ -58,7 +59,10 @@ class Calls:
         name, answer, may_repeat = self._server, context.answer, effect in ("pure", "idempotent")
         why = ""
         for first in (True, False):
-            client = await self._connection.client()
+            try:
+                client = await self._connection.client()
+            except ToolSetUnavailable as error:
+                return self._refused(str(error))
             try:
                 result = await self._ask(client, tool, arguments, context, answer)
                 if answer is not None and answer.expired and isinstance(result, ResultLater):
@@ -83,11 +87,15 @@ class Calls:
                 if fate == "none" or says_lost(error):
                     self._connection.mark_lost(client)
                 if fate == "answered" or (fate == "none" and not first):
-                    return ToolOutput(f"server {name}: {error.message}", status="error", source_type="mcp")
+                    return self._refused(f"server {name}: {error.message}")
                 why = error.message.rstrip(".")
                 if fate == "unknown" and not may_repeat:
                     break
         return self._interrupted(f"Server {name} gave no answer to this call: {why}.")
+
+    def _refused(self, why: str) -> ToolOutput:
+        """Tell the model that the call failed. Whether to make it again is for the model to judge."""
+        return ToolOutput(why, status="error", source_type="mcp")
 
     def _unreadable(self, why: str) -> ToolOutput:
         return self._interrupted(f"Server {self._server} gave an answer that cannot be read: {why}.")

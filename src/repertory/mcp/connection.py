@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import anyio
 
 from repertory._error_texts import leaves_of
-from repertory.errors import ConfigurationError, ToolFailed, ToolSetUnavailable
+from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.mcp.transport import log, reason, says_lost
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Connection:
         """The open connection; it is opened again if it was lost.
 
         Raises:
-            ToolFailed: The server cannot be reached.
+            ToolSetUnavailable: The server cannot be reached now. The next call tries again.
         """
         if self._client is None or self._lost.is_set():
             if self._settled.is_set():  # no attempt is in progress
@@ -100,7 +100,8 @@ class Connection:
                 self._wanted.set()
             await self._settled.wait()
         if self._client is None:
-            raise ToolFailed(f"server {self._name} cannot be reached: {self._failure}")
+            told = "cannot be reached now; the next call tries again"
+            raise ToolSetUnavailable(f"server {self._name} {told}: {self._failure}")
         return self._client
 
     def mark_lost(self, client: Client) -> None:
