@@ -426,6 +426,7 @@ def test_an_answer_is_read_whatever_its_server_prints_beside_it(run_async: RunAs
 
 
 LOGGED = (
+    'received {"jsonrpc": "2.0", "id": ID, "method": "tools/call", "params": {"name": "go"}}\nWHOLE',
     '{"level": "info", "id": ID}\nWHOLE',
     '{"id": 1, "method": [\nWHOLE',
     '"jsonrpc": "2.0", "id": ID, \nWHOLE',

@@ -134,7 +134,9 @@ def _read_again(error: ValidationError) -> Sequence[SessionMessage | Exception]:
     while beginning := _BEGINNING.search(line, at):
         try:
             _, at = _DECODER.raw_decode(line, beginning.start())
-            found += _messages_of(decode_received(line[beginning.start() : at]), error)
+            read = decode_received(line[beginning.start() : at])
+            if not read.keys() >= {"id", "method"}:  # that may be our own request, as a server logs what it receives
+                found += _messages_of(read, error)
         except (ValueError, RecursionError):
             if answered := _ANSWERED.search(line, beginning.start()):
                 found += _unread(json.loads(answered[1]), error)
