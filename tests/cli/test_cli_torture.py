@@ -76,6 +76,7 @@ def test_on_a_server_the_command_names_it_without_its_password(capsys: pytest.Ca
 def test_who_may_not_make_databases_is_told_so(postgres: PostgresServer, tmp_path: Path) -> None:
     """Before the first case, which would otherwise fail as if a promise had been broken."""
     with connect(PostgresAddress(postgres.new_database())) as connection:
+        connection.execute("DROP ROLE IF EXISTS nobody_special")
         connection.execute("CREATE ROLE nobody_special LOGIN")
     address = postgres.new_database().replace("postgres@", "nobody_special@")
     result = invoke("torture", "--only", "kills", "--db", address, home=tmp_path)
