@@ -160,6 +160,18 @@ def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served) 
     assert ["not him" in answer for answer in answers] == [number == asked[1] for number in range(3)]
 
 
+def test_the_last_question_is_shown_however_busy_other_runs_were_since(served: Served) -> None:
+    """It is looked for among the events of its own run."""
+    asked, other = begin(served, "talker"), begin(served, "talker")
+    served.ask("POST", f"/runs/{asked}/messages", {"text": "And the soup?"})
+    served.ask("GET", f"/runs/{asked}/result?wait=60")
+    since = served.ask("GET", "/runs?limit=1")["seq"]
+    while served.ask("GET", "/runs?limit=1")["seq"] < since + 500:
+        served.ask("POST", f"/runs/{other}/messages", {"text": "More."})
+        served.ask("GET", f"/runs/{other}/result?wait=60")
+    assert "> And the soup?" in command(served, "attach", asked).stdout
+
+
 def test_attached_without_a_terminal_it_ends_with_the_run(served: Served) -> None:
     """With the answer, and 0; of one that was stopped with why, and 1."""
     (served.folder / "go").touch()

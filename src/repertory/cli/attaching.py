@@ -30,8 +30,7 @@ from repertory.service.views import EventView, RunDetail, RunView, event_of
 if TYPE_CHECKING:
     from repertory.runs.waiting_calls import WaitingCall
 
-_RECENT: Final = 500  # events, of all runs, that are searched for calls when somebody attaches
-_CALLS: Final = 10  # how many of these calls are shown
+_CALLS: Final = 10  # how many calls are shown to somebody who attaches in the middle of a turn
 _LONGEST: Final = 2000  # characters of the task or a message that are shown
 _BEHIND: Final = 5.0  # seconds by which events may come later than the answer of their turn
 
@@ -123,14 +122,14 @@ class _Attached:
         await screen.remark(f"> {output.clean(run.task[:_LONGEST])}")
 
     async def _show_recent(self, seq: int) -> None:
-        """Show the last message after the task, and the newest calls of the current turn."""
+        """Show the last message after the task, and the run's own newest calls of the current turn."""
         said = ""
         recent: list[EventView] = []
-        for view in await self._client.read_events(None, after=max(0, seq - _RECENT)):
-            if view.type == "UserSaid" and view.run_id == self._run_id:
+        for view in await self._client.read_events(self._run_id, before=seq + 1):
+            if view.type == "UserSaid":
                 said = view.body["text"]
                 recent.clear()
-            elif view.type == "ToolStarted" and view.seq <= seq and self._scribe.is_ours(view):
+            elif view.type == "ToolStarted":
                 recent.append(view)
         if said:
             await self._screen.remark(f"> {output.clean(said[:_LONGEST])}")
