@@ -22,6 +22,7 @@ SURFACES = ["repertory", *(f"repertory.{room}" for room in ROOMS)]
 LISTS = [
     *SURFACES,
     "repertory.llm.features",
+    "repertory.mcp.server",
     "repertory.runs.events",
     "repertory.runs.streaming",
     "repertory.testing.faults",

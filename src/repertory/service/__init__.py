@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from repertory.service.offers import Offers
     from repertory.service.process import Options, run_service
     from repertory.service.server import serve_http
+    from repertory.service.webhooks import Webhook
 
 _HOMES = {
     "Access": "access",
@@ -32,6 +33,7 @@ _HOMES = {
     "Control": "control",
     "Offers": "offers",
     "Options": "process",
+    "Webhook": "webhooks",
     "create_app": "app",
     "read_company": "company",
     "run_service": "process",
@@ -44,6 +46,7 @@ __all__ = [
     "Control",
     "Offers",
     "Options",
+    "Webhook",
     "create_app",
     "read_company",
     "run_service",
