@@ -22,6 +22,7 @@ SURFACES = ["repertory", *(f"repertory.{room}" for room in ROOMS)]
 LISTS = [
     *SURFACES,
     "repertory.llm.features",
+    "repertory.llm.model",
     "repertory.mcp.server",
     "repertory.runs.events",
     "repertory.runs.streaming",

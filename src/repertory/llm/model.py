@@ -17,6 +17,9 @@ from repertory.llm.messages import Block, Json, Message, encode_block, encode_me
 from repertory.llm.profiles import Amount, ModelProfile
 from repertory.llm.profiles import Usage as Usage  # noqa: PLC0414 - a response has one, so it is named here too
 
+# What a model of one's own reads and streams, beside what the room itself lists.
+__all__ = ["BrokenOff", "Retrying", "TextDelta", "ThinkingDelta", "ToolSchema", "ToolUseStarted"]
+
 CacheTtl: TypeAlias = Literal["5m", "1h"]
 StopReason: TypeAlias = str  # open: end_turn, tool_use, max_tokens, stop_sequence, refusal, pause_turn, …
 

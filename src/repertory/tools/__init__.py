@@ -12,6 +12,7 @@ from repertory.tools.over_memory import memory_tools
 from repertory.tools.retrieval import context_tools
 from repertory.tools.skills import skill_tool
 from repertory.tools.threads import is_left_behind
+from repertory.tools.tool_sets import ToolSet
 
 __all__ = [
     "Approvals",
@@ -24,6 +25,7 @@ __all__ = [
     "Tool",
     "ToolContext",
     "ToolOutput",
+    "ToolSet",
     "call_tool",
     "context_tools",
     "file_tools",
