@@ -299,7 +299,6 @@ def _decide(
         digest=digest,
         arguments=None if digest == request.digest else arguments,
     )
-    assert isinstance(event, ApprovalDecided)
     _record_answer(live, event)
     return event
 
@@ -320,7 +319,6 @@ def _give(
     if stored is not None:
         more["content_id"] = stored.content_id
     event = live.event(ResultGiven, result=result, is_error=is_error, expired=expired, **more)
-    assert isinstance(event, ResultGiven)
     _record_answer(live, event, also=[] if stored is None else [stored])
     return event
 

@@ -71,7 +71,7 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
     digest = arguments_digest(tool.name, use.input)
     if request is None:
         timeouts = [layer.approval_timeout for _, layer in live.approvals if layer.approval_timeout is not None]
-        event = live.event(
+        request = live.event(
             ApprovalRequested,
             call_id=call_id,
             tool=tool.name,
@@ -80,8 +80,6 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
             reason=f"{who if verdict == 'ask' else f'tool {tool.name}'} wants this call to be allowed by a person",
             expires_at=live.shared.clock() + min(timeouts) if timeouts else None,
         )
-        assert isinstance(event, ApprovalRequested)
-        request = event
     if decided is None:
         waits.permit_edit[call_id] = partial(_check_edit, live, tool)
         live.wake()

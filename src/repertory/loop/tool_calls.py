@@ -442,7 +442,6 @@ class Caller:
             schema=later.schema,
             state=later.state,
         )
-        assert isinstance(awaited, ResultAwaited)
         async with nullcontext() if live.payload is None else live.changing_payload():
             changes, conflicts = changes_of(live, payload.staged("tool", use.name), call_id=use.id)
             records = [to_record(awaited), *output.records, *changes, *map(to_record, conflicts)]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -41,6 +41,7 @@ from repertory.runs.waiting_calls import WaitingCalls
 from repertory.tools import Approvals, Tool
 from repertory.tools.repeats import ToolCallCache
 
+EventT = TypeVar("EventT", bound=AnyEvent)
 DesiredState: TypeAlias = Literal["go", "pause", "stop", "close"]
 
 
@@ -252,7 +253,7 @@ class LiveRun:
         """The durable figures of this run."""
         return self.tally.of(self.run_id)
 
-    def event(self, kind: type[AnyEvent], /, **fields: Any) -> AnyEvent:
+    def event(self, kind: type[EventT], /, **fields: Any) -> EventT:
         """Make an event of this run, redacted. The caller publishes and records it."""
         fields = self.shared.journal.redact(fields)
         now, elapsed = self.shared.clock(), self.tally.clock.elapsed

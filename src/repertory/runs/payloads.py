@@ -189,12 +189,8 @@ def changes_of(
         redact=live.shared.journal.redact,
     )
     return records, [
-        PayloadConflicted(
-            run_id=live.run_id,
-            agent=live.agent.name,
-            iteration=live.iteration,
-            at=record.at,
-            elapsed=live.tally.clock.elapsed,
+        live.event(
+            PayloadConflicted,
             call_id=call_id,
             source=record.source,
             version=record.version,

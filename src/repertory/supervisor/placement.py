@@ -27,7 +27,7 @@ from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory, ForgetOthers
 from repertory.record import Ledger, Record
 from repertory.record.records import FINAL_STATES, Placed, RunRow, RunStarted
-from repertory.runs.events import RunClaimed, RunSpawned, StateChanged, to_record
+from repertory.runs.events import AnyEvent, RunClaimed, RunSpawned, StateChanged, to_record
 from repertory.runs.inbox import Said
 from repertory.runs.live import DesiredState, LiveRun, RunEnd
 from repertory.runs.log import log
@@ -116,7 +116,7 @@ class Placement:
             await anyio.lowlevel.checkpoint_if_cancelled()
             # All in one transaction: once it is on the disk, another machine may own the run.
             fields = {name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")}
-            events = [live.event(RunSpawned, **fields), live.event(StateChanged, state="queued")]
+            events: list[AnyEvent] = [live.event(RunSpawned, **fields), live.event(StateChanged, state="queued")]
             queued = live.state_record("queued", reason=f"it waits for a machine with {', '.join(started.labels)}")
             live.begun = live.ledger.submit(*drafts, also=[started, *first, queued, *map(to_record, events)])
             self._stand_ins[run_id], self._asked[run_id] = live, (1, "go")
