@@ -21,7 +21,7 @@ from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCal
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
 from repertory.service.requests import MAX_TREES, UNFINISHED, RunsQuery
-from repertory.service.run_reader import GOING, RunReader
+from repertory.service.run_reader import GOING, UNSETTLED, RunReader
 from repertory.service.views import EventView, RunDetail, RunList, event_view
 
 if TYPE_CHECKING:  # otherwise every command would load it
@@ -63,7 +63,7 @@ class RecordSource:
 
     async def newest_resumable(self) -> str | None:
         """The id of the newest root that did not finish; None if there is none."""
-        left = await self.journal.read_runs(states=("queued", *_UNFINISHED, "failed", "stopped"))
+        left = await self.journal.read_runs(states=(*UNSETTLED, "failed", "stopped"))
         return next((row.started.run_id for row in reversed(left) if row.started.parent_id is None), None)
 
     async def list_runs(self, limit: int = MAX_TREES) -> RunList:
