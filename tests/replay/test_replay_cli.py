@@ -268,6 +268,7 @@ def test_agreement_is_asked_of_a_model_that_is_named(tmp_path: Path) -> None:
     [
         (["--model", "offline"], "9 requests to offline cost at most $"),
         ([], "--agree asks one real model: name it with --model NAME"),
+        (["--model", "offline", "--plot", "chart.svg"], "--agree draws no chart"),
         (["--model", "offline", "--model", "r=0.1"], "--agree asks one real model"),
         (["--model", "r=0.1"], "malformed model name 'r=0.1'"),
         (["--model", "claude-opus-4-6", "--policy", "plain", "--yes"], "no turn was shown anything but"),

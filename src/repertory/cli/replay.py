@@ -70,6 +70,8 @@ def replay(
 
     import_from_here()  # a user's policy may be in the current folder
     chosen = policy_named(policy)
+    if agree is not None and plot is not None:
+        raise ConfigurationError("--agree draws no chart: leave out one of --agree and --plot")
     asked = _model_to_ask(model) if agree is not None else None
     profiles = [] if asked else [profile_named(name) for name in model or PRESETS]
     if plot is not None:
