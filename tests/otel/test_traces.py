@@ -173,7 +173,8 @@ def test_messages_are_told_in_the_words_of_the_conventions(run_async: RunAsync) 
         return [Text(f"told {what}")]
 
     async def main() -> None:
-        model = ScriptedModel([[Thinking("hm", "signed"), call("tell", what="this")], "Done."])
+        done = ModelResponse(content=(Text("Done."),), model="scripted-2", response_id="msg_7")
+        model = ScriptedModel([[Thinking("hm", "signed"), call("tell", what="this")], done])
         async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
             await (await supervisor.spawn(rp.Agent("teller", tools=[tell]), "Tell it")).wait_result()
 
@@ -192,6 +193,7 @@ def test_messages_are_told_in_the_words_of_the_conventions(run_async: RunAsync) 
     }
     (answer,) = json.loads(str(chats[1]["gen_ai.output.messages"]))
     assert answer["finish_reason"] == "end_turn"
+    assert (chats[1]["gen_ai.response.model"], chats[1]["gen_ai.response.id"]) == ("scripted-2", "msg_7")
 
 
 class OddModel:
