@@ -415,7 +415,7 @@ def test_an_answer_is_read_whatever_its_server_prints_beside_it(run_async: RunAs
 
     async def main() -> None:
         async with opened(McpServer("odd", [sys.executable, "-c", ODD], deadline=None)) as tools:
-            for line in ("at work… WHOLE", "{1} WHOLE}", 'WHOLE{"level": "info", "id": ID}', "\0WHOLEWHOLE", *LOGGED):
+            for line in ("at work… WHOLE", "{1} WHOLE {", 'WHOLE{"level": "info", "id": ID}', "\0WHOLEWHOLE", *LOGGED):
                 with anyio.fail_after(PATIENCE):
                     assert (await call_tool(tools["go"], {"line": line})).content == "gone", line
             with anyio.fail_after(PATIENCE):
@@ -429,6 +429,7 @@ LOGGED = (
     'received {"jsonrpc": "2.0", "id": ID, "method": "tools/call", "params": {"name": "go"}}\nWHOLE',
     '{"level": "info", "id": ID}\nWHOLE',
     '{"id": 1, "method": [\nWHOLE',
+    'half": [{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}]}}\nWHOLE',
     '"jsonrpc": "2.0", "id": ID, \nWHOLE',
     '{"jsonrpc": "2.0", "id": true}\n{"jsonrpc": "2.0", "id": 1' + "0" * 5_000 + "\nWHOLE",
 )

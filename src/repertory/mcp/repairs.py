@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -25,8 +25,9 @@ log = Log("repertory.mcp")
 
 _USED: Final = ("name", "title", "description", "inputSchema", "annotations")  # of a tool; anything else is not used
 _BEGINNING = re.compile(r'\{\s*"(?:jsonrpc|id|method|result|error)"\s*:')  # of a message
-# The part of an answer that says whose it is. Every SDK writes it in one piece.
-_ANSWERED = re.compile(r'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18}+|"[^"\\]*+")(?!\s*,\s*"method")')
+# The beginning of an answer that says whose it is, as most SDKs write it. Further on it may be content.
+_ANSWERED = re.compile(r'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18}+|"[^"\\]*+")(?!\s*,\s*"method")')
+_WITHIN = re.compile(r"\s*[]},]")  # what follows it
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -126,19 +127,23 @@ def _read_again(error: ValidationError) -> Sequence[SessionMessage | Exception]:
     to a call still cannot be read, it becomes an error of that call.
     """
     inputs = [each["input"] for each in error.errors(include_url=False)]
-    read: Any = next((each for each in inputs if isinstance(each, dict)), None)
-    if read is not None:
-        return _messages_of(read, error) or [error]
     line, at = str(inputs[0]), 0
+    read: Any = next((each for each in inputs if isinstance(each, dict)), None)
+    if read is None:
+        with suppress(ValueError):
+            read = decode_received(line)
+    if isinstance(read, dict):
+        return _messages_of(read, error) or [error]
     found: list[SessionMessage] = []
     while beginning := _BEGINNING.search(line, at):
         try:
             _, at = _DECODER.raw_decode(line, beginning.start())
             read = decode_received(line[beginning.start() : at])
-            if not read.keys() >= {"id", "method"}:  # that may be our own request, as a server logs what it receives
+            # A request may be our own, as a server logs what it receives; what is within something else is its content.
+            if "jsonrpc" in read and not read.keys() >= {"id", "method"} and not _WITHIN.match(line, at):
                 found += _messages_of(read, error)
         except (ValueError, RecursionError):
-            if answered := _ANSWERED.search(line, beginning.start()):
+            if answered := _ANSWERED.match(line, beginning.start()):
                 found += _unread(json.loads(answered[1]), error)
             break
     return found or [error]
