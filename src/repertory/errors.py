@@ -52,6 +52,7 @@
     ├── RunError                    a whole run
     │   ├── RunNotFound
     │   ├── RunExists               another run has this id
+    │   ├── RunElsewhere            another machine has it; Supervisor.remote reaches it there
     │   ├── MachineSilent           the machine that has a run does not answer
     │   ├── RunFailed
     │   ├── RunStopped
@@ -326,6 +327,10 @@ class RunNotFound(RunError):
 
 class RunExists(RunError):
     """A run with this id has another task or another agent; the message names the difference."""
+
+
+class RunElsewhere(RunError):
+    """The run waits for a machine, or another one has it: ``await supervisor.remote(run_id)`` reaches it there."""
 
 
 class MachineSilent(RunError):

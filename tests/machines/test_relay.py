@@ -20,7 +20,7 @@ from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.cli.app import app
-from repertory.errors import ConfigurationError, MachineSilent, RunError, RunStopped
+from repertory.errors import ConfigurationError, MachineSilent, RunElsewhere, RunError, RunStopped
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
@@ -376,9 +376,9 @@ def test_a_handle_says_where_its_run_is(postgres: PostgresServer, run_async: Run
             await _begun(await busy.spawn(PATIENT, "Wait."))
             run = await busy.spawn(make_team(), "Work.", agent_ref=TEAM)
             for verb in (run.stop, run.kill, run.pause, run.resume):
-                with pytest.raises(RunError, match=r"supervisor\.remote"):
+                with pytest.raises(RunElsewhere, match=r"supervisor\.remote"):
                     verb()
-            with pytest.raises(RunError, match=r"supervisor\.remote"):
+            with pytest.raises(RunElsewhere, match=r"supervisor\.remote"):
                 await run.send("Well?")
 
     run_async(main)

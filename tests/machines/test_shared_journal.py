@@ -20,7 +20,7 @@ from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory._postgres_address import PostgresAddress
-from repertory.errors import ConfigurationError, LeaseLost, RecordRefused, RunError, RunNotFound
+from repertory.errors import ConfigurationError, LeaseLost, RecordRefused, RunElsewhere, RunError, RunNotFound
 from repertory.llm.model import ModelRequest
 from repertory.machines import Machines
 from repertory.machines.ownership import CLAIM_ENDED
@@ -257,10 +257,12 @@ def test_a_run_is_resumed_at_one_machine_alone(postgres: PostgresServer, run_asy
         agent = rp.Agent("a", context=None)
         model = FunctionModel(gate.answer)
         async with supervisor_at(uri, model=model) as one, supervisor_at(uri, model=model) as two:
-            run = await one.spawn(agent, "Wait.")
+            run = await one.spawn(agent, "Wait.", run_id="one")
             await gate.asked.wait()
-            with pytest.raises(RunError, match="another machine"):
+            with pytest.raises(RunElsewhere, match=r"supervisor\.remote"):
                 await two.resume(run.id, agent=agent)
+            with pytest.raises(RunElsewhere, match=r"supervisor\.remote"):
+                await two.spawn(agent, "Wait.", run_id="one")
             run.kill()
             await run.wait_ended()
             again = await two.resume(run.id, agent=agent)

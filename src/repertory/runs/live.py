@@ -20,7 +20,7 @@ from repertory.actors import ActorContext, ActorRef
 from repertory.agents.agent import Agent
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
-from repertory.errors import JournalError, LimitExceeded, RepertoryError, RunError
+from repertory.errors import JournalError, LimitExceeded, RepertoryError, RunElsewhere, RunError
 from repertory.llm.model import Model
 from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
@@ -484,10 +484,10 @@ class LiveRun:
             self.place.line.answered(self.place, None if refused else self.model.profile.cache.ttl)
 
     def check_here(self) -> None:
-        """Raise ``RunError`` if the run waits for a machine, is under way on another, or is of another event loop."""
+        """Raise ``RunElsewhere`` if the run waits for a machine or is under way on another; see ``check_loop``."""
         self.check_loop()
         if self.elsewhere and not self.ended.is_set():
-            raise RunError(
+            raise RunElsewhere(
                 f"run {self.run_id} waits for a machine, or is under way on another one; "
                 "await supervisor.remote(run_id) gives it"
             )

@@ -16,7 +16,7 @@ from repertory._choices import show
 from repertory._ids import is_below, unit_of
 from repertory.actors import ActorSystem, Supervision
 from repertory.agents.agent import Agent
-from repertory.errors import ContextMissing, RunError, RunExists
+from repertory.errors import ContextMissing, RunElsewhere, RunError, RunExists
 from repertory.llm.messages import Json
 from repertory.loop.loop import AgentActor
 from repertory.loop.permission import check_rules
@@ -238,11 +238,11 @@ class Runtime:
             PayloadInvalid: Its payload does not fit the type that the agent declares now.
             ConfigurationError: The agent's instructions show something that its payload does not have.
             ContextMissing: The run would continue, and began with an application context.
-            RunError: The run is under way on another machine.
+            RunElsewhere: The run is under way on another machine.
         """
         if self.claims is not None and parent is None and row.state not in ended and not claimed:
             if not await self.claims.claim(row.started.run_id):
-                raise RunError(
+                raise RunElsewhere(
                     f"run {row.started.run_id} is under way on another machine: await supervisor.remote(run_id) gives "
                     "it; if that machine is dead, try again when its lease has run out"
                 )

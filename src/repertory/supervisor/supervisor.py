@@ -118,8 +118,8 @@ class Supervisor:
             RunExists: There is a run with this id and another task, agent or ``request``.
             ContextMissing: The existing run with this id would continue, and was started with a context.
             QueueFull: The run would have to wait, and its client has as many runs in the queue as it may.
-            RunError: The run with this id is under way on another machine (``remote`` gives it); or the supervisor is
-                closed.
+            RunElsewhere: The run with this id is under way on another machine.
+            RunError: The supervisor is closed.
             ModelAuthenticationError: The run is new, and there is no key for its model or for one of its team.
         """
         check_agent(agent)
@@ -224,8 +224,8 @@ class Supervisor:
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: The run is under way with another definition or on another machine, or is a sub-agent's; or the
-                supervisor is closed.
+            RunElsewhere: The run is under way on another machine.
+            RunError: It is under way with another definition, or is a sub-agent's; or the supervisor is closed.
             ConfigurationError: No agent was given and the record names none, or its policies are contradictory.
             ContextMissing: The run would continue, was spawned with a context, and is given none now.
             PayloadInvalid: Its payload does not fit the type that the agent declares now.
