@@ -450,11 +450,9 @@ async def _read_events(
 def _known_usage(answer: ModelResponse, request: ModelRequest) -> Usage:
     """What was billed, estimated where the server does not say: limits, quotas and costs would count nothing."""
     usage = answer.usage
-    return msgspec.structs.replace(
-        usage,
-        input_tokens=usage.input_tokens if usage.prompt_tokens else estimate_tokens(request),
-        output_tokens=usage.output_tokens or estimate_tokens(answer.content),
-    )
+    read = usage.input_tokens if usage.prompt_tokens else estimate_tokens(request)
+    written = usage.output_tokens or estimate_tokens(answer.content)
+    return msgspec.structs.replace(usage, input_tokens=read, output_tokens=written)
 
 
 @contextmanager

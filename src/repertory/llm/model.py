@@ -14,11 +14,10 @@ from repertory._frozen import Frozen
 from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.messages import Block, Json, Message, encode_block, encode_message
-from repertory.llm.profiles import Amount, ModelProfile
-from repertory.llm.profiles import Usage as Usage  # noqa: PLC0414 - a response has one, so it is named here too
+from repertory.llm.profiles import Amount, ModelProfile, Usage
 
 # What a model of one's own reads and streams, beside what the room itself lists.
-__all__ = ["BrokenOff", "Retrying", "TextDelta", "ThinkingDelta", "ToolSchema", "ToolUseStarted"]
+__all__ = ["BrokenOff", "Retrying", "TextDelta", "ThinkingDelta", "ToolSchema", "ToolUseStarted", "Usage"]
 
 CacheTtl: TypeAlias = Literal["5m", "1h"]
 StopReason: TypeAlias = str  # open: end_turn, tool_use, max_tokens, stop_sequence, refusal, pause_turn, …
