@@ -152,6 +152,20 @@ async def test_a_tree_goes_as_one_and_only_once_it_has_ended() -> None:
             await run.send("Go on.")
 
 
+async def test_a_run_that_nobody_continues_can_be_removed(tmp_path: Path) -> None:
+    """Its agent may be gone, so it could neither go on nor be stopped; its sub-agents go with it."""
+    firm = Company(delegate("a", "b", tool="delegate_start"), collect, last)
+    firm.hold("a")
+    async with rp.open_supervisor(tmp_path / "a.db", model=firm.model) as supervisor:
+        run = await supervisor.spawn(company(), "Go.", run_id="one", agent_ref="no_such_module:boss")
+        await others_begun(run)
+    async with rp.open_supervisor(tmp_path / "a.db", model=firm.model) as supervisor:
+        with pytest.raises(rp.RepertoryError, match="no_such_module"):
+            await supervisor.resume("one")
+        await supervisor.remove("one")
+        assert await supervisor.runs() == []
+
+
 @pytest.mark.parametrize("verb", ["remove", "retry"])
 async def test_a_run_that_has_just_ended_on_record_has_ended(verb: str) -> None:
     """Whoever read that may remove it or try it again, also before this process knows that it was written."""

@@ -172,12 +172,12 @@ async def rewind(
 
 @command
 async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At) -> None:
-    """Remove a run that has ended, and its sub-agents, for good.
+    """Remove a run that has ended or was interrupted, and its sub-agents, for good.
 
     Its record, memory and contents are deleted; copies that other runs have stay. Its id cannot be used again.
     """
     from repertory.record import open_journal
-    from repertory.supervisor.live_runs import check_over
+    from repertory.supervisor.live_runs import check_root
 
     async with open_source_of(run_id, at) as (source, found):
         if found != run_id:
@@ -186,7 +186,7 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
             await source.remove(run_id)
             return
     async with open_journal(source.path) as journal:
-        check_over(await journal.read_run(run_id), "remove")
+        check_root((await journal.read_run(run_id)).started, "remove")
         await journal.remove_run(run_id, at=time.time())
 
 

@@ -128,7 +128,7 @@ class PostgresTables(Tables):
         # A machine that continues a run that has ended locks this row too.
         self._connection.execute("SELECT 1 FROM runs WHERE run_id = $1 FOR UPDATE", [run_id])
         for (owned,) in self.query(f"SELECT run_id FROM ownership WHERE {OF_TREE}", run_id, run_id, run_id):
-            raise RunError(f"run {owned} goes on at another machine; stop it before run {run_id} is removed")
+            raise RunError(f"run {owned} goes on, or waits for a machine; stop it before run {run_id} is removed")
 
     def complete_below(self) -> int:
         """The number below which nothing can be written any more."""

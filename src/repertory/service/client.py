@@ -215,7 +215,7 @@ class ServiceClient:
         )
 
     async def remove(self, run_id: str) -> None:
-        """Remove a run that has ended from the database."""
+        """Remove a run from the database; see ``Supervisor.remove``."""
         await self._ask("DELETE", f"/runs/{_part(run_id)}", type(None))
 
     async def decide(self, run_id: str, call_id: str, verb: str, body: Mapping[str, Any]) -> None:

@@ -104,7 +104,7 @@ class WriteOperations:
         return as_json(Started(id=run_id), 201 if is_new else 200, {"location": f"/runs/{run_id}"})
 
     async def remove(self, run_id: str) -> Response:
-        """Remove a run that has ended, and all runs below it, from the journal for good; needs its full id."""
+        """Remove a run that no process runs, and all below it, from the journal for good; needs its full id."""
         await self._control.remove(run_id)
         return Response(status_code=204)
 

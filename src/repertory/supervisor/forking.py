@@ -47,7 +47,7 @@ from repertory.runs.events import RunForked, to_record
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
 from repertory.summarizer.messages import ForgetRun
-from repertory.supervisor.live_runs import check_over, check_root
+from repertory.supervisor.live_runs import check_root
 from repertory.supervisor.recovery import stopped_records
 from repertory.supervisor.runtime import Runtime
 
@@ -151,7 +151,7 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> No
 
 
 async def remove(runtime: Runtime, run_id: str) -> None:
-    """Take a run that has ended out of the journal; see ``Supervisor.remove``."""
+    """Take a run out of the journal; see ``Supervisor.remove``."""
     if await runtime.runs.read_run(run_id) is None:
         raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
     await runtime.run_to_completion(partial(_remove, runtime, run_id))
@@ -162,10 +162,10 @@ async def _remove(runtime: Runtime, run_id: str) -> None:
         row = await runtime.runs.read_run(run_id)
         if row is None:
             raise RunNotFound(f"run {run_id} was removed meanwhile")
-        check_over(row, "remove")
+        check_root(row.started, "remove")
         await runtime.runs.wait_ending(run_id)
         if runtime.runs.find(run_id) is not None:
-            raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")
+            raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before you remove it")
         shared = runtime.shared
         for ended in await shared.summarizer.ask(ForgetRun(run_id)):  # what it writes would be there again
             await ended.wait()

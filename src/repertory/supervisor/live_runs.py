@@ -12,7 +12,7 @@ import anyio
 from repertory.actors import ActorRef
 from repertory.errors import ActorStopped, RunError, RunNotFound
 from repertory.record.journal import Journal
-from repertory.record.records import FINAL_STATES, RunRow, RunStarted
+from repertory.record.records import RunRow, RunStarted
 from repertory.runs.live import LiveRun
 from repertory.runs.shared import Home
 
@@ -21,13 +21,6 @@ def check_root(started: RunStarted, verb: str) -> None:
     """Raise ``RunError`` for a run below another one; ``verb`` is what can be done to the whole tree only."""
     if started.parent_id is not None:
         raise RunError(f"run {started.run_id} belongs to {started.parent_id}; {verb} that one")
-
-
-def check_over(row: RunRow, verb: str) -> None:
-    """Raise ``RunError`` for a run that has not ended, or is below another one."""
-    check_root(row.started, verb)
-    if row.state not in FINAL_STATES:
-        raise RunError(f"run {row.started.run_id} has not ended, it is {row.state}; stop it before you {verb} it")
 
 
 class LiveRuns:

@@ -15,16 +15,16 @@ import anyio
 from repertory._ids import root_of
 from repertory.context import decode_decision
 from repertory.context.plan import PinEntry, UnpinEntry
-from repertory.errors import JournalError
+from repertory.errors import JournalError, RunError
 from repertory.memory.documents import document_of
 from repertory.memory.sources import without_sources
 from repertory.record.contents import StoredBody
 from repertory.record.journal import Journal
 from repertory.record.memory_records import PayloadChanged
-from repertory.record.records import DecisionMade
+from repertory.record.records import FINAL_STATES, DecisionMade
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
-from repertory.supervisor.live_runs import check_over
+from repertory.supervisor.live_runs import check_root
 
 CLEANING: Final = 300.0  # seconds; a content is deleted within five minutes of its expiry
 
@@ -79,7 +79,10 @@ class Retention:
             RunNotFound: There is no such run.
             RunError: The run has not ended, or is below another run.
         """
-        check_over(await self._journal.read_run(run_id), "clean")
+        row = await self._journal.read_run(run_id)
+        check_root(row.started, "clean")
+        if row.state not in FINAL_STATES:
+            raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before you clean it")
         bodies = await self._journal.read_bodies(run_id)
         await self._delete(bodies, {run_id: None})
         return bodies

@@ -336,7 +336,7 @@ class Supervisor:
         return await self._durable(await fork(self._runtime, run_id, wanted, agent=agent, context=context))
 
     async def remove(self, run_id: str) -> None:
-        """Delete a run that has ended, and all runs below it, from the journal for good.
+        """Delete a run that has ended or was interrupted, and all runs below it, from the journal for good.
 
         Other trees keep their copies, such as contents that were shared with them, and a fork keeps the memory that it
         sees. The removal is durable when the call returns. If the process is killed midway, the run is gone from every
@@ -347,7 +347,7 @@ class Supervisor:
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: The run has not ended, or is below another run.
+            RunError: The run is under way or waits for a machine, or is below another run.
         """
         check_text("a run_id", run_id)
         await remove(self._runtime, run_id)
