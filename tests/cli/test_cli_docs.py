@@ -45,7 +45,9 @@ def test_every_command_that_writes_json_says_what() -> None:
         documented(command)
 
 
-@pytest.mark.parametrize("command", ["ps -a", "inspect", "ledger", "content ls", "content show", "doctor", "torture"])
+@pytest.mark.parametrize(
+    "command", ["ps -a", "inspect", "ledger", "content ls", "content show", "doctor", "stress", "torture"]
+)
 def test_every_json_field_is_documented(command: str, made: Path, tmp_path: Path) -> None:
     """Neither more nor less than what comes out."""
     words = command.split()
@@ -55,6 +57,8 @@ def test_every_json_field_is_documented(command: str, made: Path, tmp_path: Path
         words.append("cite-1")
     if command == "torture":
         words += ["--only", "kills", "--case", "0"]
+    elif command == "stress":
+        words += ["--writers", "2", "--appends", "2"]
     else:
         words += ["--db", str(made)]
     shown = invoke(*words, "--json", home=tmp_path).json

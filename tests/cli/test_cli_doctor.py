@@ -1,4 +1,4 @@
-"""doctor, versions and help."""
+"""doctor and stress."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from backends import RunAsync
 from patience import PATIENCE, hear
 from repertory import __version__
 from repertory.cli import doctor
+from repertory.cli.commands import write_answer
+from repertory.cli.torture import finish
+from repertory.errors import RepertoryError
 from repertory.llm import AnthropicModel, Text
 from repertory.llm.messages import RawBlock
 from repertory.service.health import Check, sqlite_check
 from repertory.testing import FunctionModel, call, open_messages_server
+from repertory.torture.appends import run_appends
 
 
 def checks_of(home: Path, *words: str, **env: str) -> dict[str, Any]:
@@ -206,6 +210,35 @@ def test_versions_are_shown(tmp_path: Path) -> None:
     """The same numbers that the package index would give."""
     assert f"rich {metadata.version('rich')}" in checks_of(tmp_path)["libraries"]["fact"]
     assert invoke("--version", home=tmp_path).out == f"repertory {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--backend", "asyncio"), ("--durable",)], ids=str)
+def test_stress_finds_nothing_wrong(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Tasks and threads at once; all of it is found again in the file."""
+    options = ("--writers", "6", "--appends", "20", "--threads", "2")
+    report = invoke("stress", *options, "--json", *words, home=tmp_path).json
+    assert report["clean"] is True
+    assert (report["acknowledged"], report["lost"], report["threads"]) == (120, 0, 2)
+    assert report["snapshots_checked"] > 0
+
+
+def test_stress_reads_well_and_keeps_the_database_on_request(tmp_path: Path) -> None:
+    """With --db the record stays, and is a database like any other."""
+    path = tmp_path / "stress.db"
+    result = invoke("stress", "--writers", "2", "--appends", "5", "--db", path, home=tmp_path)
+    assert result.code == 0
+    assert result.out.startswith("acknowledged")
+    assert path.exists()
+
+
+def test_stress_fails_when_something_is_wrong() -> None:
+    """Negative control: one lost append is an error, whatever else is in order."""
+    import msgspec
+
+    report = anyio.run(lambda: run_appends(writers=2, appends=3, threads=0))
+    write_answer(finish(report), as_json=True)
+    with pytest.raises(RepertoryError, match="not every promise was kept"):
+        write_answer(finish(msgspec.structs.replace(report, lost=1)), as_json=False)
 
 
 def test_help_imports_nothing_but_typer(home: Path) -> None:

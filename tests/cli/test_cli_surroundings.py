@@ -16,7 +16,7 @@ from patience import PATIENCE
 CODES = {0, 1, 2, 4, 75, 78}
 READING = ("ps -a", "stats", "stats --tree", "inspect", "ledger", "doctor", "resume")
 KEEPING = ("memory ls", "content ls", "payload show", "backup nowhere.db", "vacuum", "rm run-x")
-WRITING = ("run x --model offline", "demo x --model offline", "serve")
+WRITING = ("run x --model offline", "demo x --model offline", "stress --writers 1 --appends 1", "serve")
 
 
 def place(kind: str, folder: Path, made: Path) -> Path:
@@ -123,11 +123,13 @@ def test_no_terminal_is_too_odd_to_write_to(env: dict[str, str], made: Path, tmp
 @pytest.mark.parametrize(
     "words",
     [
-        "torture --workers 100000000",
-        "torture --workers 0",
-        "torture --seed -1",
-        f"torture --workers {'9' * 5000}",
-        "torture --workers 1e9",
+        "stress --writers 100000000",
+        "stress --writers 0",
+        "stress --writers 10000 --appends 1000000",
+        "stress --appends -1",
+        "stress --threads 1000000",
+        f"stress --writers {'9' * 5000}",
+        "stress --writers 1e9",
         f"inspect {RUN} --iteration 0",
         f"inspect {RUN} --iteration -7",
         f"inspect {RUN} --iteration abc",

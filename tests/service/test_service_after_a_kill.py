@@ -24,7 +24,7 @@ from repertory.service.app import OPERATIONS
 from repertory.testing import ScriptedModel
 
 TEAM = Path(__file__).with_name("killed_team.py")
-WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "service", "torture"}
+WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "service", "stress", "torture"}
 WRITING |= {"up", "down", "reload", "start", "attach", "send", "pause", "stop", "kill", "approve", "deny"}
 WRITING |= {"backup", "restore", "vacuum", "migrate"}
 WRITING |= {"fork", "rewind", "rm"}

@@ -57,6 +57,7 @@ SECTIONS = {
     },
     "Check": {
         "doctor": ("doctor", "Check this machine and its settings."),
+        "stress": ("torture", "Append from many tasks at once, and check what was written."),
         "torture": ("torture", "Try to make repertory lose data."),
     },
 }

@@ -1,12 +1,14 @@
-"""``repertory torture``: try to make repertory lose data, and report the result."""
+"""``repertory stress`` and ``repertory torture``: try to make repertory lose data, and report the result."""
 
 from __future__ import annotations
 
 import random
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import anyio
 import msgspec
 import typer
 from rich.console import Console
@@ -16,14 +18,69 @@ from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli import output, signals
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import db_option
-from repertory.cli.options import option
+from repertory.cli.options import BACKEND, Backend, option
 from repertory.cli.status import status_line
 from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from repertory.record import Snapshot
     from repertory.torture import Report, ScenarioReport
+    from repertory.torture.appends import AppendsReport
+
+_MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
+_SUMMARIZED = 100  # entries; if a summary's cost grew with the record, the test would measure the summaries
+_SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives the process, not a power failure"}
+
+
+@command
+def stress(
+    *,
+    writers: int = option("--writers N", "How many append at once.", 50, min=1, max=10_000),
+    appends: int = option("--appends N", "Appends of each writer.", 2000, min=1, max=1_000_000),
+    threads: int = option("--threads N", "How many of the writers are OS threads.", 8, min=0, max=1000),
+    durable: bool = option(
+        "--durable", "Acknowledge what survives a power failure, not just a crash of the process.", False
+    ),
+    db: str | None = option("--db FILE", "The database. Default: a temporary one."),
+    backend: Backend = BACKEND,
+) -> Answer:
+    """Append from many tasks at once, and check what was written.
+
+    Nothing may be lost, doubled or out of order, and no snapshot may show what came after it.
+    """
+    from repertory.cli.stopping import stopped_by_signals
+    from repertory.torture.appends import run_appends
+
+    if writers * appends > _MOST:
+        raise ConfigurationError(f"{writers:,} writers with {appends:,} appends each are more than {_MOST:,} appends")
+
+    async def main() -> AppendsReport:
+        async with stopped_by_signals() as stop:
+            # Created where signals are handled, so that a signal does not leave it behind.
+            with tempfile.TemporaryDirectory(prefix="repertory-") as folder, status_line() as show:
+                return await run_appends(
+                    writers=writers,
+                    appends=appends,
+                    threads=threads,
+                    path=db or Path(folder) / "stress.db",
+                    durability="power" if durable else "process",
+                    summarize=_summarize,
+                    on_progress=lambda done, seconds: show(
+                        f"{done:,} of {writers * appends:,} appends, {seconds:.0f} s"
+                    ),
+                )
+        raise stop.interrupted("stopped before the end; nothing wrong was found so far")
+
+    return finish(anyio.run(main, backend=backend))
+
+
+async def _summarize(snapshot: Snapshot) -> str:
+    """Return the newest entries: a summary that contains all it could know."""
+    from repertory.llm.messages import text_of
+
+    return "\n".join(text_of(entry.content) for entry in snapshot[-_SUMMARIZED:])
 
 
 @command
@@ -75,13 +132,39 @@ def torture(
     return finish(report, ended_by=told[:1], address=address)
 
 
-def finish(report: Report, *, ended_by: Sequence[int] = (), address: PostgresAddress | None = None) -> Answer:
+def finish(
+    report: AppendsReport | Report, *, ended_by: Sequence[int] = (), address: PostgresAddress | None = None
+) -> Answer:
     """The answer of a report; with an error if a promise was broken, or a negative control did not fail."""
+    from repertory.torture import Report
+
     error: BaseException | None = typer.Exit(128 + ended_by[0]) if ended_by else None
     if not report.clean:
         error = RepertoryError("not every promise was kept; please report this with the lines above")
-    show = partial(_print_scenarios, report=report, address=address)
+    show = (
+        partial(_print_scenarios, report=report, address=address)
+        if isinstance(report, Report)
+        else partial(_print_appends, report=report)
+    )
     return Answer({**msgspec.to_builtins(report), "clean": report.clean}, show, error)
+
+
+def _print_appends(screen: Console, report: AppendsReport) -> None:
+    rate = f"{report.appends_per_second:,.0f} a second"
+    writers = f"by {report.writers - report.threads} tasks and {report.threads} threads"
+    rows: list[tuple[str | Text, ...]] = [
+        ("acknowledged", f"{report.acknowledged:,}", f"{rate}, {writers}"),
+        ("durability", report.durability, _SURVIVES.get(report.durability, "")),
+    ]
+    for name, count, among in (
+        ("lost", report.lost, ""),
+        ("duplicated", report.duplicated, ""),
+        ("reordered", report.reordered, ""),
+        ("snapshots that changed", report.snapshot_violations, f"of {report.snapshots_checked:,}"),
+        ("summaries that knew too much", report.summary_violations, f"of {report.summaries_checked:,}"),
+    ):
+        rows.append((name, Text(f"{count:,}", style="red" if count else "green"), among))
+    output.print_table(screen, ("", "", ""), rows, gap=False)
 
 
 def _print_scenarios(screen: Console, report: Report, address: PostgresAddress | None) -> None:

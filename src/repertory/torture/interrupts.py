@@ -47,6 +47,7 @@ COMMANDS: tuple[str, ...] = (
     "inspect --db {db}",
     "doctor --db {db}",
     "--help",
+    "stress --writers 4 --appends 300 --threads 2",
     "serve --db {new} --socket {socket} --root {root}",
     "serve --db {new} --socket {socket} --root {root} --backend asyncio",
 )

@@ -1,7 +1,7 @@
 """Storms: random trouble for a real supervisor and a real file, repeatable by its seed.
 
-A storm takes a seed and its size or place, runs on the event loop on which it is called, and returns what went wrong,
-one line each; the list must be empty.
+A storm takes a seed and its size, runs on the event loop on which it is called, and returns what went wrong, one line
+each; the list must be empty.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
-import anyio.to_thread
 from anyio.lowlevel import checkpoint
 from msgspec import structs
 
@@ -26,20 +25,15 @@ from repertory.errors import RunFailed, RunNotFound
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, with_prices
-from repertory.record import Entry, EventLogged, Ledger, RunStarted, Snapshot, open_journal
+from repertory.record import EventLogged, RunStarted, open_journal
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES
 from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.testing.models import FunctionModel, call
 from repertory.torture.frame import Case, Outcome
-from repertory.torture.judging import Place, append_problems
-from repertory.torture.team import RUN_ID
-from repertory.torture.workloads import batch, text_of_entry
 
 _CALLS = 150  # per case
 _TREES = 4
-_WRITERS = 30
-_BATCHES = 10  # of each writer
 
 _TOKENS = 1_010  # per call; the prompt has fewer than its estimate, so that no call uses more than it reserved
 _TOGETHER = 16  # calls that are made, and cancelled, concurrently
@@ -48,13 +42,12 @@ _LONGEST = 0.03  # seconds; a spawn takes a few milliseconds, most of them on th
 
 
 def run_case(case: Case) -> Outcome:
-    """Cancel concurrent ``spawn`` and ``send`` at random; cut off trees of runs with limits; append from all sides."""
+    """Cancel concurrent ``spawn`` and ``send`` at random; and cut off trees of runs with limits."""
     failures = [
         *anyio.run(cancel_storm, case.seed, _CALLS, backend=case.backend),
         *anyio.run(limit_storm, case.seed, _TREES, backend=case.backend),
-        *anyio.run(append_storm, case.seed, case.folder / "appends.db", backend=case.backend),
     ]
-    return Outcome({"cancelled calls": _CALLS, "trees with limits": _TREES, "writers": _WRITERS}, failures)
+    return Outcome({"cancelled calls": _CALLS, "trees with limits": _TREES}, failures)
 
 
 def half_begun(case: Case) -> Outcome:
@@ -113,65 +106,6 @@ async def limit_storm(seed: int, count: int) -> list[str]:
     for number in range(count):
         found += [f"tree {number}: {words}" for words in await _Tree(chance).failures()]
     return found
-
-
-async def append_storm(seed: int, path: str | Path | None) -> list[str]:
-    """Append to one ledger from tasks and threads at once, take snapshots meanwhile, and then read the journal.
-
-    Nothing acknowledged may be lost, moved or doubled, and a snapshot must stay a beginning of the record.
-
-    Args:
-        seed: Decides which of the writers are threads.
-        path: The journal; None for one in memory.
-    """
-    chance = random.Random(seed)
-    acknowledged: dict[str, Place | None] = {}
-    snapshots: list[tuple[int, Snapshot]] = []
-    async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(open_journal(path, durability="process"))
-        ledger = await Ledger.open(journal, RUN_ID)
-
-        def note(entries: Sequence[Entry]) -> None:
-            acknowledged.update({text_of_entry(entry): (RUN_ID, entry.position) for entry in entries})
-
-        async def append(writer: int) -> None:
-            for number in range(_BATCHES):
-                note(await ledger.append(*batch("storm", writer, number)))
-
-        def append_in_thread(writer: int) -> None:
-            for number in range(_BATCHES):
-                note(ledger.append_sync(*batch("storm", writer, number)))
-
-        async def look() -> None:
-            while True:
-                snapshot = ledger.snapshot()
-                snapshots.append((len(snapshot), snapshot))
-                await anyio.sleep(0.001)  # often, but without starving the appends
-
-        async with anyio.create_task_group() as observers:
-            observers.start_soon(look)
-            async with anyio.create_task_group() as writers:
-                for writer in range(_WRITERS):
-                    if chance.random() < 0.3:
-                        writers.start_soon(anyio.to_thread.run_sync, append_in_thread, writer)
-                    else:
-                        writers.start_soon(append, writer)
-            observers.cancel_scope.cancel()
-        if path is not None:
-            await stack.aclose()  # so that the record is read back only from the file
-            journal = await stack.enter_async_context(open_journal(path, readonly=True))
-        final = await journal.read_entries(RUN_ID)
-    rows = [((RUN_ID, entry.position), text_of_entry(entry), entry.position) for entry in final]
-    return append_problems(rows, acknowledged, gaps=True) + snapshot_problems(snapshots, final)
-
-
-def snapshot_problems(snapshots: Iterable[tuple[int, Snapshot]], final: Sequence[Entry]) -> list[str]:
-    """Which snapshots are not what they were, each with its length when it was taken, given the final record."""
-    return [
-        f"a snapshot of {length} entries is no beginning of the record"
-        for length, snapshot in snapshots
-        if list(snapshot) != list(final[:length])
-    ]
 
 
 class _Tree:

@@ -102,7 +102,7 @@ async def _write(path: str, life: Life) -> None:
 
         async def append(writer: int, ledger: Ledger, threaded: bool) -> None:
             for number in range(life.batches):
-                drafts = batch(str(life.life), writer, number, fill=lambda: chance.randint(0, life.size))
+                drafts = _batch(str(life.life), writer, number, fill=lambda: chance.randint(0, life.size))
                 if threaded:
                     entries = await anyio.to_thread.run_sync(partial(ledger.append_sync, *drafts))
                 else:
@@ -119,7 +119,7 @@ async def _write(path: str, life: Life) -> None:
                 os._exit(0)
 
 
-def batch(process: str, writer: int, number: int, *, fill: Callable[[], int] = lambda: 0) -> list[Draft]:
+def _batch(process: str, writer: int, number: int, *, fill: Callable[[], int] = lambda: 0) -> list[Draft]:
     """One to three entries, named as ``judging.append_problems`` expects, each filled up with ``fill()`` letters."""
     size = 1 + (number + writer) % 3
     texts = [f"{process}.{writer}.{number}.{size}.{part} {'x' * fill()}" for part in range(size)]
@@ -248,7 +248,7 @@ def append(database: str, durability: Durability, backend: str, early: bool = Fa
 
             async def write(writer: int) -> None:
                 for number in range(1_000_000):
-                    drafts = batch(process, writer, number)
+                    drafts = _batch(process, writer, number)
                     if early:
                         say(" ".join(f"{text_of_entry(draft)}=" for draft in drafts))
                     entries = await ledger.append(*drafts)
