@@ -501,7 +501,7 @@ async def test_limits_above_bind_it(postgres: PostgresServer) -> None:
         assert figures.tool_calls - figures.tool_errors == 5
 
 
-def test_half_is_half_of_the_tightest_limit() -> None:
+async def test_half_is_half_of_the_tightest_limit() -> None:
     """Also where the limits of the run right above leave more."""
     tally = Tally()
     above = Spending("run", rp.Agent("lead", limits=rp.Limits(tokens=1_000, tool_calls=9)), tally)

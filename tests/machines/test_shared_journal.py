@@ -273,6 +273,31 @@ def test_a_run_is_resumed_at_one_machine_alone(postgres: PostgresServer, run_asy
     run_async(main)
 
 
+def test_a_run_that_no_machine_can_continue_is_removed(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Its agent is gone, so it could neither go on nor be stopped. One that a machine has is not removed."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        held = anyio.Event()
+
+        async def hold(_: ModelRequest) -> str:
+            held.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        async with rp.open_supervisor(uri, model=FunctionModel(hold)) as owner, supervisor_at(uri) as other:
+            await owner.spawn(rp.Agent("a"), "x", run_id="one", agent_ref="no_such_module:a")
+            await held.wait()
+            for supervisor in (owner, other):
+                with pytest.raises(RunError, match="stop it before"):
+                    await supervisor.remove("one")
+        async with supervisor_at(uri) as supervisor:
+            await supervisor.remove("one")
+            assert await supervisor.runs() == []
+
+    run_async(main)
+
+
 def test_a_run_is_not_removed_while_another_machine_goes_on_with_it(
     postgres: PostgresServer, run_async: RunAsync
 ) -> None:

@@ -53,7 +53,7 @@ SECTIONS = {
         "restore": ("keeping", "Make a database from a backup, where there is none yet."),
         "migrate": ("keeping", "Move a database from a file to PostgreSQL, or back."),
         "vacuum": ("keeping", "Give the space of removed runs and contents back to the disk."),
-        "rm": ("steering", "Remove a run that has ended, and its sub-agents, for good."),
+        "rm": ("steering", "Remove a run that is not under way, and its sub-agents, for good."),
     },
     "Check": {
         "doctor": ("doctor", "Check this machine and its settings."),

@@ -172,7 +172,7 @@ async def rewind(
 
 @command
 async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At) -> None:
-    """Remove a run that has ended or was interrupted, and its sub-agents, for good.
+    """Remove a run that is not under way, and its sub-agents, for good.
 
     Its record, memory and contents are deleted; copies that other runs have stay. Its id cannot be used again.
     """

@@ -152,17 +152,21 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> No
 
 async def remove(runtime: Runtime, run_id: str) -> None:
     """Take a run out of the journal; see ``Supervisor.remove``."""
-    if await runtime.runs.read_run(run_id) is None:
+    row = await runtime.runs.read_run(run_id)
+    if row is None:
         raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
-    await runtime.run_to_completion(partial(_remove, runtime, run_id))
+    check_root(row.started, "remove")
+    begun = row.state not in (*FINAL_STATES, "queued")
+    await runtime.run_to_completion(partial(_remove, runtime, run_id, begun=begun))
 
 
-async def _remove(runtime: Runtime, run_id: str) -> None:
+async def _remove(runtime: Runtime, run_id: str, *, begun: bool) -> None:
+    if begun and runtime.placement is not None:  # if it was interrupted, no machine may be able to continue it
+        await runtime.placement.end_waiting(run_id, cancelled=True)
     async with runtime.runs.lock(run_id):
         row = await runtime.runs.read_run(run_id)
         if row is None:
             raise RunNotFound(f"run {run_id} was removed meanwhile")
-        check_root(row.started, "remove")
         await runtime.runs.wait_ending(run_id)
         if runtime.runs.find(run_id) is not None:
             raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before you remove it")

@@ -229,7 +229,7 @@ class Placement:
                     await self._requeue(live)
             elif stands.waits:
                 if desired in (None, "stop"):
-                    await self._end_waiting(run_id, cancelled=live.stop_asked)
+                    await self.end_waiting(run_id, cancelled=live.stop_asked)
                 elif desired == "go" and stands.paused:
                     await self._requeue(live)
                 elif (digest := _digest_of(live)) != stands.agent_digest:
@@ -289,7 +289,7 @@ class Placement:
         live.end = RunEnd.recorded(row)
         live.set_ended()
 
-    async def _end_waiting(self, run_id: str, *, cancelled: bool) -> None:
+    async def end_waiting(self, run_id: str, *, cancelled: bool) -> None:
         """End a run that no machine has, so that none starts it."""
         from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
 
@@ -327,7 +327,7 @@ class Placement:
         for run_id, waits, lead in await self._machines.left_alone():
             live, alone = self._runs.find(run_id), lead == "done"
             if waits:
-                await self._end_waiting(run_id, cancelled=alone)
+                await self.end_waiting(run_id, cancelled=alone)
             elif live is not None and not live.killed:
                 live.kill(alone=alone)
 
