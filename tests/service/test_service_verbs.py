@@ -77,7 +77,7 @@ VERBS = {
     "fork --json": Verb("fork RUN --json", Expected(0, '"run-'), Expected(0, '"run-')),
     "rewind": Verb("rewind RUN --iteration 0", Expected(0, "run-"), Expected(0, "run-")),
     "rewind --json": Verb("rewind RUN --iteration 0 --json", Expected(0, '"run-'), Expected(0, '"run-')),
-    "rm": Verb("rm RUN", _DONE, Expected(1, "not ended")),
+    "rm": Verb("rm RUN", _DONE, _DONE),
     "stop": Verb("stop RUN", _DONE, _NOBODY),
     "kill": Verb("kill RUN", _DONE, _NOBODY),
 }
