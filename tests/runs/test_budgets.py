@@ -132,8 +132,8 @@ async def test_fifty_agents_take_at_most_their_bound_and_one_call(seed: int, aut
     """Summaries and calls that a restart cut off included; and what broke off under way, once more."""
     found, provider = await overspent(seed)
     assert found == []
-    assert provider.calls > 2 * RUNS
-    assert provider.cut_off > 10
+    assert provider.calls > RUNS
+    assert provider.cut_off
     assert provider.broken_off
     assert provider.summaries
 
