@@ -378,7 +378,7 @@ async def test_a_model_that_does_not_think_is_never_asked() -> None:
 async def test_a_view_that_was_edited_meanwhile_refuses_the_summary(autojump_clock: Any) -> None:
     """The block stands for exactly the messages that were sent, and for no others; a later one is taken."""
     model = Provider(150, after=3)
-    cut = rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=3_000))
+    cut = rp.ContextPolicy(show_once=False, results=rp.ResultPolicy(cap_chars=3_000))
     agent = rp.Agent("clerk", instructions="You are a clerk.", tools=[measure], limits=MANY, context=cut)
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(agent, TASK)

@@ -300,7 +300,7 @@ async def test_pinning_what_is_covered_brings_it_back_and_is_priced() -> None:
 @pytest.mark.parametrize("budget", [2_500, 2_750])
 async def test_a_hold_that_ends_under_a_summary_takes_the_reasoning_along(budget: int) -> None:
     """What was retrieved goes out of the view then; the server that checks signatures refuses nothing."""
-    policy = rp.ContextPolicy(keep_recent=0, budget_tokens=budget)
+    policy = rp.ContextPolicy(keep_recent=0, budget_tokens=budget, show_once=False)
     agent = rp.Agent("clerk", tools=[read_log, *context_tools()], context=policy)
 
     async def answer(request: ModelRequest) -> ToolUse | str:

@@ -155,7 +155,14 @@ async def test_pictures_beyond_what_a_request_may_have_leave_view(at_once: int) 
 async def test_a_window_smaller_than_the_profile_says_is_found_out(rhythm: str) -> None:
     """The server's window holds 9,000 tokens, the client believes 200,000: refusals teach it, and the run ends well."""
     small = msgspec.structs.replace(rp.profile_for(NAME), context_window=9_000, max_output=1_000)
-    policy = rp.ContextPolicy(rhythm=rhythm, window=50, keep_recent=50, strict_chars=0, summarize_every=0)  # type: ignore[arg-type]
+    policy = rp.ContextPolicy(
+        rhythm=rhythm,  # type: ignore[arg-type]
+        window=50,
+        keep_recent=50,
+        strict_chars=0,
+        summarize_every=0,
+        show_once=False,
+    )
     async with (
         open_messages_server(reading(20), profile=small) as server,
         aclosing(AnthropicModel(NAME, base_url=server.url, api_key="none")) as model,
