@@ -404,8 +404,10 @@ def _headings(lines: Sequence[str]) -> dict[int, int]:
 
 def _columns(line: str) -> tuple[str, int]:
     """Return what separates the columns of a line, if it has any, and how often."""
-    counts = ((mark, line.count(mark)) for mark in "\t|;,")
-    return next((found for found in counts if found[1] >= _LEAST_GAPS), ("  ", len(_GAPS.findall(line))))
+    for mark in "\t|;,":
+        if (gaps := line.count(mark)) >= _LEAST_GAPS:
+            return mark, gaps
+    return "  ", len(_GAPS.findall(line))
 
 
 def with_gaps(chosen: Sequence[str], lines: Sequence[str], *, indent: str = "") -> list[str]:
