@@ -49,7 +49,6 @@ def test_a_run_is_forked_rewound_and_removed(short: Path, run_async: Any) -> Non
             await client.post(f"/runs/{run_id}/rewind", {}, 400)
             await client.post(f"/runs/{run_id}/fork", {"iteration": -1}, 400)
             await client.post(f"/runs/{run_id}/fork", {"run_id": run_id}, 422)
-            assert "is done; fork it" in (await client.post(f"/runs/{run_id}/retry", {}, 409))["error"]
             assert (await client.http.delete(f"/runs/{run_id[:-1]}")).status_code == 404  # never by a part of it
             assert (await client.http.delete(f"/runs/{run_id}")).status_code == 204
             assert (await client.http.delete(f"/runs/{run_id}")).status_code == 404
@@ -61,7 +60,7 @@ def test_a_run_is_forked_rewound_and_removed(short: Path, run_async: Any) -> Non
 
 
 async def test_what_goes_on_is_not_removed_and_a_stopped_run_is_tried_again(short: Path) -> None:
-    """Retry goes on where the run was stopped."""
+    """It goes on where it was stopped."""
     gate = Gate(answer_after=1)
     gate.hold = True
     async with open_client(short, gate.model) as client:
@@ -69,12 +68,11 @@ async def test_what_goes_on_is_not_removed_and_a_stopped_run_is_tried_again(shor
         await gate.held.wait()
         refused = await client.http.delete(f"/runs/{run_id}")
         assert (refused.status_code, "has not ended" in refused.text) == (409, True)
-        assert "has not ended" in (await client.post(f"/runs/{run_id}/retry", {}, 409))["error"]
         await client.post(f"/runs/{run_id}/kill", {})
         assert (await ended(client, run_id))["state"] == "stopped"
         gate.hold = False
         gate.go.set()
-        await client.post(f"/runs/{run_id}/retry", {})
+        await client.post(f"/runs/{run_id}/resume", {})
         assert (await ended(client, run_id))["result"] == "It is done."
 
 

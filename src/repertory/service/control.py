@@ -324,13 +324,6 @@ class Control:
             with self._starting(run_id):
                 await self.supervisor.resume(run_id, context=self._context)
 
-    async def retry(self, run_id: str) -> None:
-        """Continue a run that failed or was stopped. Raises the errors of ``Supervisor.retry``."""
-        async with self._resuming:
-            run_id = await self.find_id(run_id)
-            with self._starting(run_id):
-                await self.supervisor.retry(run_id, context=self._context)
-
     async def fork(
         self,
         run_id: str,

@@ -86,10 +86,6 @@ class WriteOperations:
         """Continue a run that is paused, stopped or failed, or was begun by an earlier process."""
         await self._control.resume(run_id)
 
-    async def retry(self, run_id: str) -> None:
-        """Continue a run that failed or was stopped, from where it ended."""
-        await self._control.retry(run_id)
-
     async def fork(self, run_id: str, *, body: NewFork) -> Annotated[Response, Started]:
         """Start a second run that shares this one's history up to an iteration; 200 if it existed already."""
         return await self._fork(run_id, body, rewind=False)
@@ -170,7 +166,6 @@ WRITE_OPERATIONS: Final[tuple[Operation, ...]] = (
     post(f"{_RUN}/kill", WriteOperations.kill, status=202, errors=(404, 409)),
     post(f"{_RUN}/pause", WriteOperations.pause, status=202, errors=(404, 409)),
     post(f"{_RUN}/resume", WriteOperations.resume, status=202, errors=(404, 409, 422, 429)),
-    post(f"{_RUN}/retry", WriteOperations.retry, status=202, errors=(404, 409, 422, 429)),
     post(f"{_RUN}/fork", WriteOperations.fork, status=201, also=(200,), errors=(404, 409, 422, 429)),
     post(f"{_RUN}/rewind", WriteOperations.rewind, status=201, also=(200,), errors=(404, 409, 422, 429)),
     delete(_RUN, WriteOperations.remove, status=204, errors=(404, 409)),

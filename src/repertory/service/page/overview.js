@@ -91,8 +91,8 @@ function updateRow(item, run) {
 function freshBroken(run, then) {
   const card = make("li", "card broken"), head = make("div", "row");
   head.append(make("span", "glyph"), button(run.agent, () => then.open(run.id), "link"), make("span", "facts"));
-  const [word, path] = run.state === "failed" ? ["Retry", "/retry"] : ["Resume", "/resume"];
-  const again = button(word, () => attempt(async () => { await ask(runPath(run.id, path), {}); await then.done(); }), "act");
+  const word = run.state === "failed" ? "Retry" : "Resume";
+  const again = button(word, () => attempt(async () => { await ask(runPath(run.id, "/resume"), {}); await then.done(); }), "act");
   card.append(head, make("p", "task"), make("p", "line bad"), again);
   return card;
 }

@@ -163,8 +163,7 @@ function actionsOf(run) {
   const root = run.parent_id === null, final = FINAL.includes(run.state);
   return [
     { name: "Pause", there: run.live && run.state !== "paused", path: "/pause", words: ["pause", run.id] },
-    { name: "Resume", there: run.resumable && !final, path: "/resume", words: ["resume", run.id] },
-    { name: "Retry", there: run.resumable && final, path: "/retry", words: ["resume", run.id] },
+    { name: final ? "Retry" : "Resume", there: run.resumable, path: "/resume", words: ["resume", run.id] },
     { name: "Stop", there: run.live, path: "/stop", words: ["stop", run.id] },
     { name: "Kill", there: run.live, path: "/kill", words: ["kill", run.id], sure: "Its calls in progress are abandoned." },
     { name: "Fork", there: root && run.iteration > 0, path: "/fork", words: ["fork", run.id], opens: true },
