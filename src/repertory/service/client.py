@@ -255,7 +255,7 @@ class ServiceClient:
         found: T = self._decode(answer.content or b"null", kind)
         return found
 
-    def _decode(self, said: bytes, kind: Any) -> Any:
+    def _decode(self, said: bytes | str, kind: Any) -> Any:
         try:
             return msgspec.json.decode(said, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -263,7 +263,7 @@ class ServiceClient:
                 f"what answers at {self.place} is no service of this version: {error}; end it, and start another"
             ) from error
 
-    async def _stream(self, path: str) -> AsyncGenerator[bytes]:
+    async def _stream(self, path: str) -> AsyncGenerator[str]:
         """The data of an event stream. Raises ``ServiceUnavailable`` if it breaks off or falls silent."""
         try:
             with anyio.fail_after(ANSWER):
@@ -273,20 +273,11 @@ class ServiceClient:
                 if response.status_code >= 400:
                     with anyio.fail_after(ANSWER):
                         _raise_refusal(response.status_code, await response.aread(), response.headers)
-                kind = rest = b""
-                async for piece in response.aiter_bytes():
-                    # Not splitlines(), which also splits at U+2028: a text may contain it.
-                    *lines, rest = (rest + piece).split(b"\n")
-                    for line in lines:
-                        name, _, value = line.partition(b": ")
-                        if name == b"event":
-                            kind = value
-                        elif name == b"data" and kind in (b"", b"removed"):
-                            yield value
-                        elif name == b"data" and kind in (b"bye", b"end"):
-                            return
-                        elif not line:
-                            kind = b""
+                async for event in httpx2.EventSource(response, max_event_size=None):
+                    if event.event in ("bye", "end"):
+                        return
+                    if event.data and event.event in ("message", "removed"):
+                        yield event.data
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error) from error
 
