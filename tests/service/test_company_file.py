@@ -219,6 +219,27 @@ def test_a_restart_is_asked_for_by_key(folder: Path) -> None:
     ]
 
 
+async def test_the_research_team_comes_goes_and_is_limited_as_any_agent(folder: Path, short: Path) -> None:
+    """Its folder and its limits follow the file, and an agent of its name can take its place."""
+    own = '[agents.research]\nfile = "agents/research.md"\n'
+    (folder / "agents" / "research.md").write_text(CLERK.replace("clerk", "research"))
+    async with open_client(short, "offline") as client:
+        read_company(write(folder, '[service]\nroot = "agents"\n[limits]\ncost = 3.0\n')).start(client.control)
+        _, team = await client.get("/agents")
+        assert (team["name"], team["root"]) == ("research", str(folder / "agents"))
+        assert client.control.offers.find("research", None).agent.limits.cost == 3.0
+        write(folder, own)
+        assert (await client.post("/reload", {}, 200)) == {"notes": []}
+        assert [(each["name"], each["root"]) for each in await client.get("/agents")] == [
+            ("clerk", None),
+            ("research", None),
+        ]
+        assert client.control.offers.find("research", None).agent.name == "research"
+        write(folder, '[service]\nroot = "nowhere"\n')
+        refused = await client.post("/reload", {}, 422)
+        assert "company.toml, line 4: [service] root: there is no folder" in refused["error"]
+
+
 async def test_what_is_under_way_keeps_the_definition_it_began_with(folder: Path, short: Path) -> None:
     """Also what waits; a run that is started after the file was read again has the new one."""
     gate, path = Gate(answer_after=0), write(folder, "[service]\nmax_runs = 1\n")

@@ -49,7 +49,7 @@ async def start(
     agent: str = argument("AGENT", "The agent, by its name in the service.", ...),
     task: str = argument("TASK", "What to do.", ...),
     *,
-    root: str | None = option("--root DIR", "The folder to read, within the service's folder."),
+    root: str | None = option("--root DIR", "The folder to read, within the agent's folder."),
     at: At,
 ) -> Answer:
     """Start a run in the service and return at once. Its id goes to standard output."""

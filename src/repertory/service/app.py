@@ -91,9 +91,7 @@ class _Service:
 
     async def openapi(self) -> Json:
         """This description of the service, for machines."""
-        agents = self._control.offers.list()
-        names, root = [agent.name for agent in agents], any(agent.root is not None for agent in agents)
-        return document(OPERATIONS, agents=names, root=root)
+        return document(OPERATIONS, self._control.offers.list())
 
     async def open_session(self, request: Request) -> Response:
         """Give a browser its cookie for the code in its link, or for the token."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from repertory.runs.alerts import AlertThresholds
 from repertory.runs.models import check_keys, open_models
 from repertory.service.company_file import TomlFile, number_or_none
 from repertory.service.control import Control
-from repertory.service.offers import RESEARCH, Offer, look_into, make_offer
+from repertory.service.offers import RESEARCH, Offer, look_into, make_offer, research_offer
 from repertory.service.places import anchor_of
 from repertory.service.process import Options
 from repertory.service.schedules import Schedule
@@ -37,7 +37,7 @@ cost = 2.0                    # US dollars of each run
 
 
 class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[service]``: where the service listens and what it keeps. All but ``max_runs`` need a restart to change.
+    """``[service]``: where the service listens and what it keeps. All but ``max_runs`` and ``root`` need a restart.
 
     Attributes:
         name: The company's name; "" takes the name of the file's folder.
@@ -193,7 +193,6 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             context=self._object("context"),
             telemetry=self._object("telemetry", Telemetry, "a Telemetry such as OpenTelemetry()"),
             alerts=self.alerts,
-            root=None if service.root is None else at / service.root,
             redact=service.redact,
             name=f"{service.name}@{socket.gethostname()}" if service.name and self.is_shared else None,
             labels=service.labels,
@@ -232,7 +231,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         )
         for table, was, now in tables:
             for key in was.__struct_fields__:
-                if key != "max_runs" and getattr(was, key) != getattr(now, key):
+                if key not in ("max_runs", "root") and getattr(was, key) != getattr(now, key):
                     lines.append(f"[{table}] {key} changes with the next `repertory down` and `repertory up`")
         return lines
 
@@ -302,9 +301,12 @@ def read_company(path: Path) -> Company:
         file.refuse("agents", "", "expected tables, as [agents.clerk]")
     agents = {name: file.table(AgentTable, given, f"agents.{name}") for name, given in tables.items()}
     offers = {name: _offer(file, name, table, general) for name, table in agents.items()}
-    if RESEARCH in offers and service.root is not None:
-        file.refuse(f"agents.{RESEARCH}", "", "is also the name of the research team, which [service] root offers")
-    if not offers and service.root is None:
+    if service.root is not None:
+        if RESEARCH in offers:
+            file.refuse(f"agents.{RESEARCH}", "", "is also the name of the research team, which [service] root offers")
+        with file.refusing("service", "root"):
+            offers[RESEARCH] = research_offer(path.parent / service.root, limits=general)
+    if not offers:
         file.refuse(
             "agents", "", 'is missing: say what can be started, as [agents.clerk] with file = "agents/clerk.md"'
         )
@@ -321,7 +323,7 @@ def read_company(path: Path) -> Company:
             agents={name: file.table(Quota, table.quota, f"agents.{name}.quota") for name, table in agents.items()},
             clients=_client_quotas(file),
         ),
-        schedules=_schedules(file, {*offers, *((RESEARCH,) if service.root is not None else ())}),
+        schedules=_schedules(file, offers),
     )
 
 
@@ -384,7 +386,7 @@ def _webhook(file: TomlFile, given: object, number: int) -> Webhook:
     return webhook
 
 
-def _schedules(file: TomlFile, agents: set[str]) -> tuple[Schedule, ...]:
+def _schedules(file: TomlFile, agents: Collection[str]) -> tuple[Schedule, ...]:
     found, names = list[Schedule](), set[str]()
     for number, each in enumerate(_several(file, "schedules")):
         schedule = file.table(Schedule, each, "schedules", number=number)

@@ -224,7 +224,7 @@ class Control:
         Args:
             agent: The agent's name, as ``offers`` lists it.
             task: What the run is asked to do.
-            root: The folder that a run of the research team may read.
+            root: A folder inside the one that the agent reads, which confines the run; None for the whole of it.
             payload: The first value of its payload; None for the defaults.
             run_id: The run's id: only one run is started with it, however often this is called, also by the next
                 process. None generates one.

@@ -60,13 +60,17 @@ def make_offer(
     )
 
 
+def research_offer(root: Path, *, limits: Mapping[str, Any] = MappingProxyType({})) -> Offer:
+    """Offer the research team for a folder. Raises ``ConfigurationError`` if there is no such folder."""
+    return make_offer(_RESEARCH_REF, limits=limits, root=str(_existing_folder(root)))
+
+
 class Offers:
-    """The agents that runs can be started with, by name; and the research team, if there is a folder for it.
+    """The agents that runs can be started with, by name.
 
     Args:
         references: The agents, each as ``module:name``. The current folder is searched, too. See also ``replace``.
-        root: The folder that the research team may read; a run may be confined to one below it. None offers no
-            research team.
+        root: The folder that the research team may read; None offers no research team.
         limits: Fields of ``Limits`` to override for every run.
 
     Raises:
@@ -82,8 +86,6 @@ class Offers:
         limits: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         check_limits(limits)
-        self._limits = limits
-        self._root = None if root is None else _existing_folder(root)
         self._offers: dict[str, Offer] = {}
         for reference in references:
             look_into("")
@@ -91,6 +93,8 @@ class Offers:
             if offer.agent.name in self._offers or offer.agent.name == RESEARCH:
                 raise ConfigurationError(f"--agent {reference}: there is an agent {offer.agent.name!r} already")
             self._offers[offer.agent.name] = offer
+        if root is not None:
+            self._offers[RESEARCH] = research_offer(root, limits=limits)
 
     def replace(self, offers: Mapping[str, Offer]) -> None:
         """Replace the offered agents. Runs under way continue."""
@@ -98,32 +102,34 @@ class Offers:
 
     def list(self) -> list[AgentView]:
         """The agents that a run can be started with."""
-        views = [AgentView(name=name, description=offer.agent.summary) for name, offer in self._offers.items()]
-        if self._root is not None:
-            line = "Answers a question about a folder of files, with sources."
-            views.append(AgentView(name=RESEARCH, description=line, root=str(self._root)))
-        return views
+        return [
+            AgentView(name=name, description=offer.agent.summary, root=offer.options.get("root"))
+            for name, offer in self._offers.items()
+        ]
 
     def find(self, agent: str, root: str | None) -> Offer:
-        """Find an agent by name; ``root`` confines a run of the research team to a folder, None to the whole one.
+        """Find an agent by name; ``root`` confines a run of one that reads a folder to a part of it, None to the whole.
 
         Raises:
             ConfigurationError: There is no such agent, or the folder is not allowed.
         """
-        if agent == RESEARCH and self._root is not None:
-            return make_offer(_RESEARCH_REF, limits=self._limits, root=str(_confined(self._root, root)))
         if agent not in self._offers:
-            names = ", ".join(view.name for view in self.list())
+            names = ", ".join(self._offers)
             raise ConfigurationError(
                 f"no agent {agent[:100]!r}; this service has {names or 'none: start it with --root DIR or --agent'}"
             )
-        if root is not None:
+        offer = self._offers[agent]
+        if root is None:
+            return offer
+        if "root" not in offer.options:
             raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
-        return self._offers[agent]
+        folder = _existing_folder(Path(offer.options["root"]))
+        options: Json = {**offer.options, "root": str(_confined(folder, root))}
+        return msgspec.structs.replace(offer, agent=load_agent(offer.reference, **options), options=options)
 
 
-def _confined(root: Path, asked: str | None) -> Path:
-    folder = root if asked is None else _existing_folder(root / asked)
+def _confined(root: Path, asked: str) -> Path:
+    folder = _existing_folder(root / asked)
     if not folder.is_relative_to(root):
         raise ConfigurationError(f"root must be a folder in {root}, got {asked!r:.500}")
     return folder

@@ -13,6 +13,7 @@ from repertory._version import __version__
 from repertory.llm.messages import Json
 from repertory.service.access import OPEN
 from repertory.service.routes import Operation
+from repertory.service.views import AgentView
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 _JSON: Final = "application/json"
@@ -43,20 +44,19 @@ _MEANS: Final[dict[int, str]] = {
 }
 
 
-def document(operations: Sequence[Operation], *, agents: Sequence[str], root: bool) -> Json:
+def document(operations: Sequence[Operation], agents: Sequence[AgentView]) -> Json:
     """Make the document.
 
     Args:
         operations: All operations of the service.
-        agents: The names of the agents that a run can be started with.
-        root: Whether the service has a folder for runs to read.
+        agents: The agents that a run can be started with.
     """
     structs = [kind for each in operations for kind in _structs_of(each)]
     schemas, components = msgspec.json.schema_components([Problem, *structs], ref_template=_REFERENCE)
     by_type = dict(zip(map(str, [Problem, *structs]), schemas, strict=True))
     for name, schema in components.items():
         components[name] = _described(schema)
-    _narrow(components, agents, root=root)
+    _narrow(components, agents)
     paths: dict[str, Json] = {}
     for operation in operations:
         path = re.sub(r"\{(\w+):\w+\}", r"{\1}", operation.path)
@@ -95,12 +95,12 @@ def _structs_of(operation: Operation) -> Iterator[Any]:
         yield operation.gives
 
 
-def _narrow(components: dict[str, Json], agents: Sequence[str], *, root: bool) -> None:
+def _narrow(components: dict[str, Json], agents: Sequence[AgentView]) -> None:
     """Narrow the schemas to what this particular service accepts."""
     fields = components["NewRun"]["properties"]
     if agents:
-        fields["agent"]["enum"] = [*agents]
-    if not root:
+        fields["agent"]["enum"] = [agent.name for agent in agents]
+    if not any(agent.root for agent in agents):
         del fields["root"]
 
 

@@ -35,7 +35,7 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         agent: The agent's name, as ``GET /agents`` lists it.
         task: What to do; for an agent with a typed ``input`` its value as JSON text.
-        root: The folder that the research team may read, inside the one of the service.
+        root: A folder inside the agent's own, which confines the run; null for the whole of it.
         payload: The first value of its payload; null for the defaults.
         run_id: The id of the new run; makes it safe to repeat the request.
         priority: The run's priority in the queue; null for the agent's own.
