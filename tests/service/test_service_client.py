@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from service_parts import open_client
 
 from repertory.cli.databases import find_id
-from repertory.errors import ModelUnavailable, QueueFull, RunNotFound, ServiceUnavailable
+from repertory.errors import ModelUnavailable, QueueFull, RunNotFound, ServiceGone, ServiceUnavailable
 from repertory.runs.streaming import TextStreamed
 from repertory.service import client as client_module
 from repertory.service.client import ServiceClient
@@ -97,6 +97,24 @@ def test_a_stream_of_something_else_is_said_to_be_one(short: Path, run_async: An
             with pytest.raises(ServiceUnavailable, match="no service of this version"):
                 async with aclosing(client.follow(None)) as events:
                     await anext(events)
+
+    run_async(main)
+
+
+def test_who_gets_no_answer_learns_what_may_have_happened(short: Path, run_async: Any) -> None:
+    """Whoever asked for a run again, as if there were none, would have two."""
+
+    async def main() -> None:
+        asked: list[tuple[Callable[[ServiceClient], Awaitable[object]], str]] = [
+            (lambda it: it.start("clerk", "Go."), r"if the run began all the same, it is run-[0-9a-z]+-[0-9a-z]+:"),
+            (lambda it: it.fork("run-1", None, text=None), "if the run began all the same, it is run-"),
+            (lambda it: it.send("run-1", "Hurry."), "may have come all the same: repertory logs run-1 shows it"),
+        ]
+        for number, (ask_for, words) in enumerate(asked):
+            (short / f"{number}").mkdir()
+            async with odd_service(short / f"{number}", b"half an answer\r\n\r\n") as client:
+                with pytest.raises(ServiceGone, match=words):
+                    await ask_for(client)
 
     run_async(main)
 

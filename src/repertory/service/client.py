@@ -14,6 +14,7 @@ import anyio
 import httpx2
 import msgspec
 
+from repertory._ids import new_id
 from repertory._json_text import json_bytes
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import (
@@ -192,11 +193,17 @@ class ServiceClient:
     async def start(self, agent: str, task: str, *, root: str | None = None) -> str:
         """Start a run; returns its id once it is durable."""
         body = {"agent": agent, "task": task} | ({} if root is None else {"root": root})
-        return (await self._ask("POST", "/runs", Started, body)).id
+        return await self._begin("/runs", body)
+
+    async def _begin(self, path: str, body: Mapping[str, Any]) -> str:
+        run_id = new_id("run")  # ours, so that it can be named if the answer is lost
+        lost = f"; if the run began all the same, it is {run_id}: repertory ps -a shows it"
+        return (await self._ask("POST", path, Started, {**body, "run_id": run_id}, lost=lost)).id
 
     async def send(self, run_id: str, text: str) -> None:
         """Send a message to a run; it is durable afterwards."""
-        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, {"text": text})
+        lost = f"; the message may have come all the same: repertory logs {run_id} shows it"
+        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, {"text": text}, lost=lost)
 
     async def steer(self, run_id: str, verb: str) -> None:
         """``pause``, ``resume``, ``stop`` or ``kill`` a run."""
@@ -206,7 +213,7 @@ class ServiceClient:
         """Fork a run, or replace it if ``rewind`` is set; returns the new run's id once it is durable."""
         body: dict[str, Any] = {"iteration": iteration, "text": text}
         verb = "rewind" if rewind else "fork"
-        return (await self._ask("POST", f"/runs/{_part(run_id)}/{verb}", Started, body)).id
+        return await self._begin(f"/runs/{_part(run_id)}/{verb}", body)
 
     async def redeliver(self, change: int, url: str | None) -> WebhookAttempt:
         """Send a change of state to a webhook again."""
@@ -243,13 +250,14 @@ class ServiceClient:
         *,
         within: float = ANSWER,
         also: int = 200,
+        lost: str = "",
     ) -> T:
         sent = None if body is None else json_bytes(body)
         try:
             with anyio.fail_after(within):
                 answer = await self._http.request(method, path, content=sent, timeout=within)
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
-            raise _unreachable(self.place, error, within) from error
+            raise ServiceGone(f"{_unreachable(self.place, error, within)}{lost}") from error
         if answer.status_code >= 400 and answer.status_code != also:
             _raise_refusal(answer.status_code, answer.content, answer.headers)
         found: T = self._decode(answer.content or b"null", kind)
