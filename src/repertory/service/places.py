@@ -102,7 +102,9 @@ def service_of(database: str | os.PathLike[str] | PostgresAddress) -> Place | No
 
 
 def _digest(path: Path) -> str:
-    return blake2b(os.fsencode(path.resolve()), digest_size=10).hexdigest()
+    # Of the name and not of what it links to: that may change while the company is up, as everything in the file may.
+    place = os.path.join(os.path.realpath(path.parent), path.name)
+    return blake2b(os.fsencode(place), digest_size=10).hexdigest()
 
 
 def usual_service() -> Place | None:
