@@ -43,12 +43,22 @@ async def run_retention(
     report: Callable[[str], None],
     tell: Callable[[str], object],
 ) -> None:
-    """Call ``remove_finished`` every hour while this process has that duty, until cancelled."""
+    """Call ``remove_finished`` every hour while this process has that duty, until cancelled.
+
+    If the clock was set forward by more than a day it waits for another hour: nothing that is removed comes back.
+    """
     duties.want(_KIND, [_NAME])
+    offset = clock() - anyio.current_time()
     while True:
         await duties.wait_held(_KIND, _NAME)
+        now, before = clock(), offset
+        offset = now - anyio.current_time()
+        if offset - before > _DAY:
+            report(f"the clock was set forward by {(offset - before) / _DAY:.0f} days: old runs stay for another hour")
+            await anyio.sleep(EVERY)
+            continue
         try:
-            removed = await remove_finished(supervisor, days=days, now=clock(), tell=tell)
+            removed = await remove_finished(supervisor, days=days, now=now, tell=tell)
         except JournalError as error:  # runs that write get the error themselves
             report(f"old runs were not removed: {error}")
         else:
