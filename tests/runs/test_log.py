@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,15 +125,26 @@ async def test_a_crash_is_logged_with_its_error(
     assert "a bug" in str(crashes[0].exc_info[1])
 
 
-async def test_what_a_tool_raised_is_logged_and_journalled_with_its_traceback(
-    caplog: pytest.LogCaptureFixture,
+class Unwritable:
+    """A result that JSON does not have, such as a table of pandas."""
+
+
+@pytest.mark.parametrize(
+    ("bug", "told"),
+    [
+        (lambda: 1 // 0, "ZeroDivisionError: integer division or modulo by zero"),
+        (Unwritable, "TypeError: a value of type Unwritable cannot be written as JSON"),
+    ],
+)
+async def test_a_bug_in_a_tool_is_logged_and_journalled_with_its_traceback(
+    bug: Callable[[], object], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The model is told in a line; whoever mends the tool finds the place in the log and in the journal."""
 
     @rp.tool(effect="pure")
-    async def stumble() -> str:
+    async def stumble() -> object:
         """Stumble over a bug."""
-        raise ZeroDivisionError("a bug")
+        return bug()
 
     @rp.tool(effect="pure")
     async def decline() -> str:
@@ -146,8 +157,8 @@ async def test_what_a_tool_raised_is_logged_and_journalled_with_its_traceback(
         await run.wait_result()
         outcomes = await supervisor.journal.read_outcomes(run.id)
     errors = {outcome.tool: outcome.error for outcome in outcomes}
-    assert "in stumble" in errors["stumble"]
-    assert errors["stumble"].endswith("ZeroDivisionError: a bug\n")
+    assert errors["stumble"].startswith("Traceback")
+    assert errors["stumble"].endswith(f"{told}\n")
     assert errors["decline"] == ""
     (record,) = [record for record in caplog.records if vars(record).get("event") == "tool.crashed"]
     assert record.exc_info

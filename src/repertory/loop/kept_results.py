@@ -63,8 +63,9 @@ class Results:
             notes = [note, _note_on(changes)] if conflicts else [note]
             draft = self._draft_of(use, output, shaped, iteration, note="\n".join(filter(None, notes)))
             records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
-            crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
-            finished, ended = self.end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])
+            bug = output.error if output.error is not None and output.error.cause in ("crash", "result") else None
+            trace = "" if bug is None else bug.traceback[-_TRACEBACK:]
+            finished, ended = self.end_of(draft, output.status, duration=output.duration, error=trace)
             records = [finished, to_record(ended), *records]
             ticket = await self._remember(use, output, draft, records) if self._is_remembered(use, output) else None
             if ticket is None:

@@ -163,6 +163,7 @@ def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
         raise
     except BaseException as error:  # noqa: BLE001 - the value's own code may raise anything, such as a computed field
         # The tool has run; only its result cannot be shown. The records it staged are dropped, as after any error.
+        _log_crash(tool, error, context)
         text = f"{tool.name} ran, but its result cannot be shown: {one_line(error)}"
         return _failure(tool, text, "result", error)
     records = () if output.is_error else (*output.records, *context.staged)
@@ -195,9 +196,13 @@ def _explain(tool: Tool, error: BaseException, context: ToolContext, *, timed_ou
     told, advice = wrong_event_loop(tool.name, spoken)
     if told:
         spoken.add_note(f"{told}: {advice}")  # appears in the log and in the journal, below the traceback
+    _log_crash(tool, error, context)
+    return _failure(tool, f"{told}. Go on without it." if told else one_line(spoken), "crash", error)
+
+
+def _log_crash(tool: Tool, error: BaseException, context: ToolContext) -> None:
     whose = {"run": context.run_id or None, "agent": context.agent or None, "call_id": context.call_id or None}
     log(logging.WARNING, "tool.crashed", exc_info=error, tool=tool.name, **whose)
-    return _failure(tool, f"{told}. Go on without it." if told else one_line(spoken), "crash", error)
 
 
 def _timeout_failure(tool: Tool, error: BaseException | None) -> ToolOutput:
