@@ -190,6 +190,7 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
     [
         (complex, "cannot be described as JSON"),
         (list[Place | Claim], "tag its structs"),
+        (list[Whole | Topic], "a field of a pydantic model"),
         ([Place, Claim], r"a choice of types is written A \| B"),
         (_local(), "top level of a module"),
         ("Place", "cannot be described as JSON"),
