@@ -83,6 +83,7 @@ def test_metrics_are_the_figures_of_all_runs_by_agent(short: Path, run_async: An
                 (await client.get(f"/runs/{run['id']}"))["statistics"] for run in (await client.get("/runs"))["runs"]
             ]
             assert samples["repertory_runs", "clerk", "done"] == 2
+            assert samples["repertory_runs", "clerk", "failed"] == 0  # so that an alert sees it rise to 1
             assert samples["repertory_iterations_total", "clerk"] == 3
             assert samples["repertory_tool_calls_total", "clerk"] == 1
             assert samples["repertory_tokens_total", "clerk", "prompt"] == sum(each["tokens_seen"] for each in figures)

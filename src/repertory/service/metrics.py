@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import anyio
 from prometheus_client import CollectorRegistry, generate_latest
@@ -88,11 +88,11 @@ class Metrics:
     def collect(self) -> Iterable[Metric]:
         """Each metric with its values by agent."""
         runs = GaugeMetricFamily("repertory_runs", "Runs on record, by their state.", labels=["agent", "state"])
-        there = [(key, count) for key, count in sorted(self._states.items()) if count]
-        for key, count in there:
-            runs.add_metric(key, count)
+        agents = sorted({agent for (agent, _), count in self._states.items() if count})
+        for agent in agents:
+            for state in get_args(RunState):  # also where it is 0: a series that begins with 1 has not risen
+                runs.add_metric([agent, state], self._states[agent, state])
         yield runs
-        agents = dict.fromkeys(agent for (agent, _), _ in there)
         for name, about, fields in _COUNTERS:
             kinds = [] if "" in fields else ["kind"]
             family = CounterMetricFamily(f"repertory_{name}", about, labels=["agent", *kinds])
