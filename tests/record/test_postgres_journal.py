@@ -39,7 +39,7 @@ from repertory.errors import (
 )
 from repertory.record import EventLogged, Journal, Record, open_journal
 from repertory.record.postgres_journal import PostgresJournal
-from repertory.record.postgres_schema import migrate, schema_version
+from repertory.record.postgres_schema import check_readable, migrate, schema_version
 from repertory.record.postgres_sql import FENCED, connect, explain, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
 from repertory.record.rows import encode_records
@@ -281,6 +281,9 @@ def test_an_older_database_gets_what_it_lacks(run_async: RunAsync, postgres: Pos
         for old in ("VIEW cost_by_purpose", "TABLE payloads CASCADE", "INDEX runs_by_id"):
             connection.execute(f"DROP {old}")
         connection.execute("ALTER TABLE run_states DROP COLUMN reason")
+        for open_it in (migrate, check_readable):  # one of an unreleased schema has this one's number
+            with pytest.raises(JournalUnreadable, match=r"has schema 1, but differs from it"):
+                open_it(connection, address)
         connection.execute("UPDATE migrations SET version = version - 1")
         migrate(connection, address)
         assert schema_version(connection, address) == VERSION

@@ -27,6 +27,8 @@ from repertory.errors import (
     JournalWriteFailed,
 )
 from repertory.record import Durability, MemoryJournal, SqliteJournal, open_journal
+from repertory.record.backup import back_up, restore, vacuum_file
+from repertory.record.moving import move_journal
 from repertory.record.records import ModelReplied, RunStateChanged, ToolFinished, ToolIntended
 from repertory.record.schema import APPLICATION_ID, VERSION, migrate, schema_version
 from repertory.record.sqlite_file import FileLock, announce, explain, open_to_write, owner_of
@@ -36,6 +38,12 @@ async def make(path: Path) -> None:
     """Make a journal with something in it."""
     async with open_journal(path) as journal:
         await journal.write(kit.one_of_each())
+
+
+async def look(path: Path) -> None:
+    """Open a journal to read."""
+    async with open_journal(path, readonly=True):
+        pass
 
 
 def query(path: Path, sql: str) -> list[tuple[object, ...]]:
@@ -496,6 +504,36 @@ def test_an_older_file_gets_what_it_lacks(tmp_path: Path, run_async: RunAsync) -
     assert query(path, columns) == made
     assert query(path, "SELECT * FROM entries") == records
     connection.close()
+
+
+DOORS: list[Callable[[Path], object]] = [
+    lambda path: anyio.run(make, path),
+    lambda path: anyio.run(look, path),
+    lambda path: back_up(path, path.with_name("copy.db")),
+    lambda path: restore(path, path.with_name("copy.db")),
+    vacuum_file,
+    lambda path: move_journal(path, path.with_name("copy.db")),
+    lambda path: move_journal(path.with_name("empty.db"), path),
+]
+
+
+@pytest.mark.parametrize("change", ["TABLE run_states DROP COLUMN reason", "TABLE removals RENAME COLUMN newest TO n"])
+def test_a_file_of_an_unreleased_schema_is_refused_at_every_door(change: str, tmp_path: Path) -> None:
+    """It has the number of this one, so what it has tells: a read would say that there is no such column."""
+    path = tmp_path / "journal.db"
+    for made in (path, tmp_path / "empty.db"):
+        anyio.run(make, made)
+    with closing(sqlite3.connect(path)) as database, database:
+        for (view,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall():
+            database.execute(f"DROP VIEW {view}")  # as they name the column
+        database.execute(f"ALTER {change}")
+    database.close()
+    before = path.read_bytes()
+    for door in DOORS:
+        with pytest.raises(JournalUnreadable, match=r"has schema 1, but differs from it \('ALTER TABLE"):
+            door(path)
+        assert not (tmp_path / "copy.db").exists()
+    assert path.read_bytes() == before
 
 
 def test_the_views_answer_what_users_ask(tmp_path: Path, run_async: RunAsync) -> None:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Final
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.errors import JournalUnreadable
-from repertory.record.schema import SHARED, TRIGGERS, VERSION, VIEWS, changes, check_current, llm_calls, not_too_new
+from repertory.record.schema import (
+    SHARED,
+    TRIGGERS,
+    VERSION,
+    VIEWS,
+    changes,
+    check_current,
+    check_schema,
+    llm_calls,
+    not_too_new,
+)
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -183,11 +193,20 @@ _TRIGGERS: Final = [sql for trigger in TRIGGERS for sql in _trigger(*trigger)]
 _DECLARED: Final = (*_FUNCTIONS, *SHARED, *_TRIGGERS, *_NUMBERS, *_WORDS, *_MACHINES, *VIEWS, _LLM_CALLS)
 
 
+def _relations(connection: Connection) -> list[tuple[str, str | None]]:
+    return [
+        *connection.execute(
+            """SELECT c.relname, a.attname FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid
+               WHERE c.relnamespace = quote_ident(current_schema())::regnamespace"""
+        )
+    ]
+
+
 def schema_version(connection: Connection, address: PostgresAddress) -> int:
     """Read the schema version of a database; 0 for one without a journal.
 
     Raises:
-        JournalUnreadable: It holds another program's tables under our names.
+        JournalUnreadable: It holds another program's tables under our names, or an unreleased repertory's.
         JournalSchemaTooNew: A newer repertory wrote it.
     """
     found = connection.execute("SELECT to_regclass('migrations') IS NOT NULL, to_regclass('record_seq') IS NOT NULL")
@@ -200,6 +219,8 @@ def schema_version(connection: Connection, address: PostgresAddress) -> int:
     if not has_migrations:
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone() or (0,)
+    if version == VERSION:
+        check_schema(_DECLARED, _relations(connection), address)
     return not_too_new(version, address)
 
 
@@ -211,10 +232,7 @@ def migrate(connection: Connection, address: PostgresAddress) -> None:
         connection.execute("SELECT pg_advisory_xact_lock($1)", [_LOCK])
         if schema_version(connection, address) == VERSION:
             return
-        there = connection.execute(
-            """SELECT c.relname, a.attname FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid
-               WHERE c.relnamespace = quote_ident(current_schema())::regnamespace"""
-        ).fetchall()
+        there = _relations(connection)
         with connection.pipeline():
             for statement in changes(_DECLARED, there):
                 connection.execute(_translated(statement))

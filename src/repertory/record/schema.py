@@ -33,20 +33,18 @@ LATEST_ITERATION: Final = """(SELECT iteration FROM model_calls WHERE run_id = r
 _KINDS: Final = {str: "TEXT", int: "INTEGER", float: "REAL"}
 
 
-def _definitions(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
+def _creations(table: Table) -> Iterator[str]:
     columns = (*table.columns, *([table.side_column] if table.side else []))
     kinds = {column: _KINDS[kind] for column, kind in zip(columns, table.kinds, strict=True)}
     kinds |= {"seq": "INTEGER PRIMARY KEY", "checksum": "INTEGER"}
     for name, own in table.layout.items():
-        yield name, {column: f"{column} {kinds[column]}" for column in own}
+        yield f"CREATE TABLE {name} ({', '.join(f'{column} {kinds[column]}' for column in own)})"
 
-
-_COLUMNS: Final = {name: columns for table in TABLES.values() for name, columns in _definitions(table)}
 
 # In the SQL that SQLite and PostgreSQL share, with SQLite's column types.
 SHARED: Final = (
     "CREATE TABLE migrations (version INTEGER PRIMARY KEY, at REAL, repertory TEXT)",
-    *(f"CREATE TABLE {name} ({', '.join(columns.values())})" for name, columns in _COLUMNS.items()),
+    *(sql for table in TABLES.values() for sql in _creations(table)),
     "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
     "CREATE INDEX runs_of_roots ON runs (seq) WHERE parent_id IS NULL",
     # Unique, so that two ledgers of one run can never both be written.
@@ -285,6 +283,8 @@ _SQLITE: Final = (
 
 
 _NAMED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|VIEW|SEQUENCE|TRIGGER) (\w+)")
+_COLUMN: Final = re.compile(r"[(,]\s*(?!PRIMARY)((\w+) [A-Za-z][^,)]*)")  # its definition and its name
+_ADDING: Final = re.compile(r"CREATE (?!VIEW|OR REPLACE)[A-Z ]+ \w+|ALTER TABLE \w+ ADD COLUMN \w+")
 
 
 def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) -> Iterator[str]:
@@ -306,10 +306,29 @@ def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) ->
         named = _NAMED.match(sql)
         if sql.startswith("CREATE OR REPLACE") or (named is not None and named[1] not in columns):
             yield sql
-        elif named is not None and named[1] in _COLUMNS:
-            for column, definition in _COLUMNS[named[1]].items():
+        elif named is not None and sql.startswith("CREATE TABLE"):
+            for definition, column in _COLUMN.findall(sql):
                 if column not in columns[named[1]]:
                     yield f"ALTER TABLE {named[1]} ADD COLUMN {definition}"
+
+
+def check_schema(declared: Sequence[str], there: Iterable[tuple[str, str | None]], where: object) -> None:
+    """Check that a journal of this schema's version has what the schema has, except for views.
+
+    Args:
+        declared: As for ``changes``.
+        there: As for ``changes``.
+        where: The journal.
+
+    Raises:
+        JournalUnreadable: It lacks something: before the first release, the schema changed but not its version.
+    """
+    for sql in changes(declared, there):
+        if lacking := _ADDING.match(sql):
+            raise JournalUnreadable(
+                f"{where} says that it has schema {VERSION}, but differs from it ({lacking[0]!r} would be the first "
+                "change): an unreleased repertory made it, which can still open it, or it is damaged"
+            )
 
 
 def not_too_new(version: int, where: object) -> int:
@@ -331,11 +350,19 @@ def check_current(version: int, where: object) -> None:
         )
 
 
+_DECLARED: Final = (*SHARED, *_SQLITE, *VIEWS, _LLM_CALLS)
+
+
+def _relations(connection: sqlite3.Connection) -> list[tuple[str, str | None]]:
+    sql = "SELECT m.name, c.name FROM sqlite_master m LEFT JOIN pragma_table_info(m.name) c"
+    return connection.execute(sql).fetchall()
+
+
 def schema_version(connection: sqlite3.Connection, path: str) -> int:
     """Read the schema version of a file; 0 for an empty one.
 
     Raises:
-        JournalUnreadable: It is another program's SQLite file.
+        JournalUnreadable: It is another program's SQLite file, or one of an unreleased repertory.
         JournalSchemaTooNew: A newer repertory wrote it.
     """
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
@@ -345,6 +372,8 @@ def schema_version(connection: sqlite3.Connection, path: str) -> int:
         return 0
     if application_id != APPLICATION_ID:
         raise JournalUnreadable(f"{path} is an SQLite database but not a journal; choose another file")
+    if version == VERSION:
+        check_schema(_DECLARED, _relations(connection), path)
     return not_too_new(version, path)
 
 
@@ -354,10 +383,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        there = connection.execute(
-            "SELECT m.name, c.name FROM sqlite_master m LEFT JOIN pragma_table_info(m.name) c"
-        ).fetchall()
-        for statement in changes((*SHARED, *_SQLITE, *VIEWS, _LLM_CALLS), there):
+        for statement in changes(_DECLARED, _relations(connection)):
             connection.execute(statement)
         connection.execute("INSERT INTO migrations VALUES (?, ?, ?)", (VERSION, time.time(), __version__))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
