@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -662,6 +663,53 @@ async def test_a_refusal_without_its_reason_is_still_a_refusal(autojump_clock: t
     assert isinstance(outcome, ModelAuthenticationError)
     assert times == [0]
     assert anyio.current_time() - started == 5
+
+
+async def _silence() -> AsyncGenerator[bytes]:
+    while True:
+        await anyio.sleep(10)
+        yield encode_event({"type": "ping"})
+
+
+async def _broken() -> AsyncGenerator[bytes]:
+    raise httpx2.RemoteProtocolError("peer closed connection without sending complete message body")
+    yield b""
+
+
+async def _done() -> AsyncGenerator[bytes]:
+    yield b"data: [DONE]\n\n"
+
+
+async def _late() -> AsyncGenerator[bytes]:
+    yield encode_event(
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " and more"}}
+    )
+    await anyio.sleep(10)
+    yield encode_event({"type": "message_stop"})
+
+
+@pytest.mark.parametrize(
+    ("after", "text", "seconds"),
+    [(_silence, "fine", 1), (_broken, "fine", 0), (_done, "fine", 0), (_late, "fine and more", 10)],
+)
+async def test_an_answer_is_whole_once_its_stop_reason_has_come(
+    autojump_clock: trio.testing.MockClock, after: Callable[[], AsyncGenerator[bytes]], text: str, seconds: float
+) -> None:
+    """Also if the end of the stream stays away, which would be paid twice, and the second time may fail as well."""
+
+    async def body() -> AsyncIterator[bytes]:
+        for event in events_of(ModelResponse(content=(Text("fine"),))):
+            if event["type"] != "message_stop":
+                yield encode_event(event)
+        async with aclosing(after()) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    wire = Wire(httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body()))
+    _, outcome = await times_of(wire, RetryPolicy(attempts=1))
+    assert isinstance(outcome, ModelResponse), outcome
+    assert outcome.content == (Text(text),)
+    assert anyio.current_time() - wire.times[0] == pytest.approx(seconds)
 
 
 async def test_running_out_of_window_is_a_prompt_too_long(autojump_clock: trio.testing.MockClock) -> None:

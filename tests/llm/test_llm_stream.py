@@ -128,9 +128,9 @@ def test_deltas_and_events_of_next_year_are_carried_along() -> None:
 @pytest.mark.parametrize(
     ("events", "says"),
     [
-        ([], "empty"),
-        ([START], "before 'message_stop'"),
-        ([STOP], "empty"),
+        ([], "before its stop reason"),
+        ([START], "before its stop reason"),
+        ([STOP], "before its stop reason"),
         ([START, START], "within an answer"),
         ([{"no": "type"}], "malformed"),
         ([START, json_delta('{"a"', index=3)], "input_json_delta for no block"),

@@ -134,6 +134,7 @@ class Assembler:
 
     Attributes:
         complete: Whether the stream said that nothing more will come.
+        stopped: Whether it said why the answer ended, and sent no part of a block since: then all has come that counts.
         grown: How many events added something to the answer. Other events do not show that an answer is coming.
     """
 
@@ -141,13 +142,14 @@ class Assembler:
         self._message: Json = {}
         self._blocks: list[_Open] = []
         self._newest: dict[int, _Open] = {}  # by index
-        self.complete = False
+        self.complete = self.stopped = False
         self.grown = 0
 
     def feed(self, event: Json) -> list[StreamEvent]:
         """Add one event and return the parts of it that a caller may want to show."""
         with reading("malformed event in the answer's stream", event):
             kind = event["type"]
+            self.stopped = self.stopped and not kind.startswith("content_block_")
             if kind == "message_start":
                 if self.grown:
                     raise ValueError("'message_start' within an answer")
@@ -162,7 +164,7 @@ class Assembler:
             elif kind == "message_delta":
                 self._message_delta(event)
             elif kind == "message_stop":
-                self.complete = True
+                self.complete = self.grown > 0
         return []  # content_block_stop says nothing new; the API may add kinds of events
 
     def _begin(self, index: object, block: object) -> list[StreamEvent]:
@@ -177,8 +179,7 @@ class Assembler:
                 return [TextDelta(text)]
             case {"type": "tool_use", "id": str(id_), "name": str(name)}:
                 return [ToolUseStarted(id_, name)]
-            case _:
-                return []
+        return []
 
     def _delta(self, index: int, delta: Json) -> list[StreamEvent]:
         kind, block = delta["type"], self._newest.get(index)
@@ -209,13 +210,12 @@ class Assembler:
             merged = {name: value for name, value in usage.items() if value is not None}
             said["usage"] = {**(earlier if isinstance(earlier, dict) else {}), **merged}
         self._message.update((name, value) for name, value in said.items() if value is not None)
+        self.stopped = self.stopped or bool(said.get("stop_reason"))
 
     def finish(self) -> ModelResponse:
         """Return the whole answer. Raises ``ModelResponseInvalid`` if the stream ended early."""
-        if not self.grown:
-            raise ModelResponseInvalid("the answer's stream is empty")
-        if not self.complete:
-            raise ModelResponseInvalid("the answer's stream ended before 'message_stop'")
+        if not (self.complete or self.stopped):
+            raise ModelResponseInvalid("the answer's stream ended before its stop reason")
         return response_of({**self._message, "content": [block.close() for block in self._blocks]})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import sys
@@ -47,6 +48,7 @@ _COUNTED = frozenset((
 ))  # fmt: skip
 _COUNT_TIMEOUT = 60.0  # seconds; no model has to write a count, and the caller can do without it
 _REFUSAL_TIMEOUT = 5.0  # seconds to read why a server refuses; the status alone says enough
+_STOP_TIMEOUT = 1.0  # seconds to wait after the stop reason for `message_stop`, which has been seen to stay away
 _Listener: TypeAlias = Callable[[StreamEvent], Any]
 
 
@@ -185,16 +187,17 @@ class AnthropicModel:
         """
         call = await self._open(request)
         call.body["stream"] = True
+        listen: _Listener = on_event or (lambda _: None)
         started = anyio.current_time()
         attempt = 1
         while True:
             try:
-                answer = await self._attempt(call, on_event)
+                answer = await self._attempt(call, listen)
                 return msgspec.structs.replace(answer, usage=_known_usage(answer, request))
             except Failure as caught:
                 failure = caught
-            if failure.begun and on_event is not None:
-                on_event(BrokenOff())
+            if failure.begun:
+                listen(BrokenOff())
             if not failure.passing:
                 raise failure.error from failure.__cause__
             attempt += 1
@@ -204,8 +207,7 @@ class AnthropicModel:
                 asked = f", and asks to wait {failure.asked:g} s" if failure.asked else ""
                 times = "one attempt" if attempt == 2 else f"{attempt - 1} attempts"
                 raise type(failure.error)(f"{failure.error}{asked} (after {times})") from failure.__cause__
-            if on_event is not None:
-                on_event(Retrying(attempt, delay, str(failure.error)))
+            listen(Retrying(attempt, delay, str(failure.error)))
             await anyio.sleep(delay)
 
     async def count_tokens(self, request: ModelRequest) -> int:
@@ -233,14 +235,13 @@ class AnthropicModel:
         if client is not None and self._http_client is None and self._client_loop == anyio.lowlevel.current_token():
             await client.close()
 
-    async def _attempt(self, call: _Call, on_event: _Listener | None) -> ModelResponse:
-        idle, begun = self._content_idle_timeout, False
+    async def _attempt(self, call: _Call, listen: _Listener) -> ModelResponse:
+        idle, begun = self._content_idle_timeout or math.inf, False
         with anyio.move_on_after(self._request_timeout):
             with anyio.move_on_after(idle) as silence:
 
                 def reset_idle_timer() -> None:
-                    if idle is not None:
-                        silence.deadline = anyio.current_time() + idle
+                    silence.deadline = anyio.current_time() + idle
 
                 try:
                     async with _ask(call, _MESSAGES, self._request_timeout) as response:
@@ -252,7 +253,7 @@ class AnthropicModel:
                                 raise _failures.from_body(call.place, said)
                             answer = response_of(said)
                         else:
-                            answer = await _read_events(response, call.place, on_event, reset_idle_timer)
+                            answer = await _read_events(response, call.place, listen, reset_idle_timer)
                     if answer.stop_reason == "model_context_window_exceeded":
                         why = {"type": answer.stop_reason, "message": "the answer ran into the end of the window"}
                         raise _failures.from_status(call.place, 400, {"error": why}, {})
@@ -260,7 +261,7 @@ class AnthropicModel:
                     failure.begun = begun
                     raise
                 return answer
-            raise _failures.idle_timeout(call.place, idle or 0.0)
+            raise _failures.idle_timeout(call.place, idle)
         raise _failures.total_timeout(call.place, self._request_timeout or 0.0)
 
     async def _open(self, request: ModelRequest) -> _Call:
@@ -423,25 +424,33 @@ async def _open_body(
 
 
 async def _read_events(
-    response: httpx2.Response, place: Place, on_event: _Listener | None, reset_idle_timer: Callable[[], None]
+    response: httpx2.Response, place: Place, listen: _Listener, reset_idle_timer: Callable[[], None]
 ) -> ModelResponse:
+    import httpx2
+
     # Raw events, not the SDK's models: those would have to know every block and field.
     reader, answer, beginning = EventReader(), Assembler(), b""
-    async with _open_body(response, lambda: 0.5 if answer.complete else 0.0) as chunks:
-        async for chunk in chunks:
-            beginning = beginning or chunk[:200]
-            for event in reader.feed(chunk):
-                if event["type"] == "error":
-                    raise _failures.from_body(place, event)
-                grown = answer.grown
-                pieces = answer.feed(event)
-                if answer.grown > grown:
-                    reset_idle_timer()
-                if on_event is not None:
-                    for piece in pieces:
-                        on_event(piece)
-                if answer.complete:
-                    return answer.finish()
+    try:
+        with anyio.CancelScope() as end:
+            async with _open_body(response, lambda: 0.5 if answer.complete else 0.0) as chunks:
+                async for chunk in chunks:
+                    beginning = beginning or chunk[:200]
+                    for event in reader.feed(chunk):
+                        if event["type"] == "error":
+                            raise _failures.from_body(place, event)
+                        grown = answer.grown
+                        pieces = answer.feed(event)
+                        if answer.grown > grown:
+                            reset_idle_timer()
+                        for piece in pieces:
+                            listen(piece)
+                        if answer.complete:
+                            return answer.finish()
+                        latest = anyio.current_time() + _STOP_TIMEOUT
+                        end.deadline = min(end.deadline, latest) if answer.stopped else math.inf
+    except (httpx2.HTTPError, ModelResponseInvalid):
+        if not answer.stopped:
+            raise
     if not answer.grown:
         raise ModelResponseInvalid(f"the answer holds no event of the Messages API, got {excerpt(beginning)}")
     return answer.finish()
