@@ -217,7 +217,7 @@ _LOCAL = ModelProfile(
 
 # Cloud and gateway spellings of one model: "us.anthropic.claude-opus-4-6-v1:0", "anthropic/claude-opus-4.6",
 # "claude-opus-4-6@20260205", "claude-opus-4-6[1m]", "claude-haiku-4-5-latest".
-_SUFFIXES = re.compile(r"(\[[^\]]*\]|@\w+|-latest|-20\d{6}|-v\d+(:\d+)?|:[\w.-]+)$")
+_SUFFIXES = re.compile(r"(?>\[[^\]]*\]|@\w+|-latest|-20\d{6}|-v\d+|:[\w.-]+)+$")
 
 
 def profile_for(name: str) -> ModelProfile:
@@ -260,12 +260,7 @@ def canonical_name(name: str) -> str:
     """Strip what providers add around a model's name: ``anthropic/Claude-Sonnet-4.5@20250929`` and the like."""
     key = name.strip().lower()
     at = key.find("claude-")
-    if at < 0:
-        return key
-    key = key[at:]
-    while (shorter := _SUFFIXES.sub("", key)) != key:
-        key = shorter
-    return key.replace(".", "-")
+    return key if at < 0 else _SUFFIXES.sub("", key[at:]).replace(".", "-")
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -393,10 +388,7 @@ def _price_at(price: Any, above: int) -> float:
 
 def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
     """The prices for a request whose whole prompt, including cached parts, has this many tokens."""
-    held, *longer = profile.prices
-    for prices in longer:
-        held = prices if prompt_tokens > prices.above else held
-    return held
+    return next((prices for prices in reversed(profile.prices) if prompt_tokens > prices.above), profile.prices[0])
 
 
 def cost_of(profile: ModelProfile, usage: Usage) -> float:
