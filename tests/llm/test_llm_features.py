@@ -36,6 +36,9 @@ def test_headers_follow_from_what_a_request_says() -> None:
     assert needed_betas(encode_request(hurries)) == ("task-budgets-2026-03-13", "fast-mode-2026-02-01")
     tells = request(options={"thinking": {"type": "adaptive", "display": "updates"}})
     assert needed_betas(encode_request(tells)) == ("thinking-display-updates-2026-08-18",)
+    turn = Message("assistant", (RawBlock({"type": "fallback"}), Text("So.")))
+    for handed_over in (request(options={"fallbacks": "default"}), request(messages=(*request().messages, turn))):
+        assert needed_betas(encode_request(handed_over)) == ("server-side-fallback-2026-07-01",)
 
 
 def test_a_compaction_request_leaves_out_what_the_provider_refuses_on_it_and_nothing_else() -> None:
@@ -43,6 +46,7 @@ def test_a_compaction_request_leaves_out_what_the_provider_refuses_on_it_and_not
     options = {
         "context_management": {"edits": []},
         "stop_sequences": ["x"],
+        "fallbacks": "default",
         "tool_choice": {"type": "any"},
         "output_config": {"format": {}, "effort": "low", "task_budget": {"total": 9, "remaining": 3}},
         "thinking": {"type": "adaptive"},

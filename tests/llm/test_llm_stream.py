@@ -234,10 +234,20 @@ def test_a_call_whose_arguments_are_no_json_object_is_handed_on_as_it_came(
             {"input_tokens": 5, "iterations": [{"input_tokens": 5}, {"input_tokens": 7, "output_tokens": 2}]},
             Usage(12, 2),
         ),
+        (
+            {
+                "input_tokens": 4,
+                "iterations": [
+                    {"type": "message", "input_tokens": 5, "output_tokens": 0},
+                    {"type": "fallback_message", "input_tokens": 4, "output_tokens": 3},
+                ],
+            },
+            Usage(4, 3),
+        ),
     ],
 )
 def test_usage_is_read_as_it_is_billed(raw: dict[str, Any], usage: Usage) -> None:
-    """The split of cache writes by TTL, and the iterations of a compaction, which the top level leaves out."""
+    """The split of cache writes by TTL, the iterations that the top level leaves out, and none that is not billed."""
     assert usage_of(raw) == usage
 
 

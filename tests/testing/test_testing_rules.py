@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -271,6 +272,37 @@ def test_a_beta_opens_its_fields() -> None:
     check_body(
         body, profile=FREE, betas=frozenset({"context-management-2025-06-27", "thinking-binding-controls-2026-08-01"})
     )
+
+
+HANDED_OVER = [TEXT, {"type": "fallback"}, TEXT]
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "says"),
+    [
+        ({"fallbacks": "default"}, HANDED_OVER, ""),
+        ({"fallbacks": [{"model": "a"}, {"model": "b", "max_tokens": 9}]}, [TEXT], ""),
+        ({"fallbacks": "opus"}, [TEXT], "fallbacks: Input should be"),
+        ({"fallbacks": []}, [TEXT], "fallbacks: Input should be"),
+        ({"fallbacks": [{"model": "a"}, {"model": "a"}]}, [TEXT], "distinct"),
+        ({"fallbacks": [{"model": "claude-sonnet-4-6"}]}, [TEXT], "distinct"),
+        ({}, [{"type": "connector_text"}, *HANDED_OVER], "messages.1.content.0: `connector_text` blocks before"),
+        ({}, [*HANDED_OVER, {"type": "server_tool_use", "id": "s"}, *HANDED_OVER], "`server_tool_use` blocks before"),
+    ],
+)
+def test_what_a_fallback_leaves_behind_is_refused(
+    fields: dict[str, Any], content: list[dict[str, Any]], says: str
+) -> None:
+    """The parameter names other models; and a turn goes back without what the first model must not have said."""
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]
+    body = {**good(), "messages": [*messages, *messages[:1]], **fields}
+    if says:
+        with pytest.raises(Refusal, match=re.escape(says)):
+            check_body(body, profile=FREE, betas=frozenset({"server-side-fallback-2026-07-01"}))
+    else:
+        check_body(body, profile=FREE, betas=frozenset({"server-side-fallback-2026-07-01"}))
+        with pytest.raises(Refusal, match="fallback"):
+            check_body(body, profile=FREE, betas=frozenset())
 
 
 def test_tools_are_needed_to_be_chosen() -> None:

@@ -342,6 +342,34 @@ async def test_a_refused_answer_runs_nothing_and_another_model_goes_on_from_befo
     assert other.requests[0].messages == first.requests[1].messages
 
 
+def test_where_one_model_declined_another_goes_on(run_async: RunAsync) -> None:
+    """What the first one left is sent back only as far as the server takes it; no call of it is made."""
+    ran: list[str] = []
+    search = RawBlock({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}})
+    handed_over = RawBlock({"type": "fallback", "from": {"model": BINDING}, "to": {"model": "claude-opus-4-8"}})
+    left = (Thinking("Hm."), Text("First"), search, ToolUse("t1", "wipe", {"path": "/"}), handed_over)
+    answers = [
+        reply(
+            *left, Thinking("Rather not."), Text("I look."), ToolUse("t2", "look", {"mark": 1}), stop_reason="tool_use"
+        ),
+        reply(Text("Done."), stop_reason="end_turn"),
+    ]
+
+    async def main() -> None:
+        async with (
+            open_messages_server(lambda request: answers.pop(0)) as server,
+            aclosing(AnthropicModel(BINDING, base_url=server.url)) as model,
+            rp.open_supervisor(model=model) as supervisor,
+        ):
+            run = await supervisor.spawn(rp.Agent("clerk", tools=_tools(ran), options={"fallbacks": "default"}), "Go.")
+            assert await run.wait_result() == "Done."
+            kinds = [block["type"] for block in server.exchanges[1].body["messages"][1]["content"]]
+        assert kinds == ["text", "fallback", "thinking", "text", "tool_use"]
+        assert ran == ["look"]
+
+    run_async(main)
+
+
 async def test_a_refused_run_can_be_resumed_with_a_message() -> None:
     """What is said right after resuming is heard before the model is asked again."""
 

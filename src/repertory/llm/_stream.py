@@ -244,7 +244,7 @@ def response_of(message: object) -> ModelResponse:
 def usage_of(raw: object) -> Usage:
     """Read the usage of an answer. What is not a number of tokens counts as 0; no figure exceeds ``MOST_TOKENS``.
 
-    The iterations of a compaction are summed, since the top level omits some.
+    The iterations are summed: the top level omits those of a compaction, and of models before a fallback.
     """
     iterations = raw.get("iterations") if isinstance(raw, dict) else None
     parts = iterations if isinstance(iterations, list) and iterations else [raw]
@@ -253,6 +253,8 @@ def usage_of(raw: object) -> Usage:
 
 
 def _usage_of(raw: Json) -> Usage:
+    if raw.get("type") in ("message", "fallback_message") and not raw.get("output_tokens"):
+        return Usage()  # a model that declined before it said anything is not billed
     split = raw.get("cache_creation")
     split = split if isinstance(split, dict) else {}
     written = _tokens(raw.get("cache_creation_input_tokens"))

@@ -20,11 +20,12 @@ COMPACT = "compact-2026-09-04"
 CONTEXT_EDITING = "context-management-2025-06-27"
 THINKING_CONTROLS = "thinking-binding-controls-2026-08-01"
 TASK_BUDGETS = "task-budgets-2026-03-13"
+FALLBACK = "server-side-fallback-2026-07-01"
 
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")  # blocks that call a tool which the provider runs
 
-# Options that a summarization call refuses or ignores.
-_REFUSED = ("context_management", "stop_sequences")
+# Options that a summarization call refuses or ignores, and that by which another model might write the summary.
+_REFUSED = ("context_management", "stop_sequences", "fallbacks")
 
 
 def is_compaction(block: Block) -> bool:
@@ -76,10 +77,10 @@ def dropping_mismatched(options: Json) -> Json:
 
 def needed_betas(body: Json, given: Sequence[str] = ()) -> tuple[str, ...]:
     """The ``anthropic-beta`` values that are given, then those that a request's body needs, without duplicates."""
-    # A summary can only come first, so the rest of a long history need not be searched.
-    first = [block for message in body["messages"][:1] for block in message["content"]]
+    kinds = [block.get("type") for message in body["messages"] for block in message["content"]]
     needed = {
-        COMPACT: body.get("compaction") is not None or any(block.get("type") == "compaction" for block in first),
+        COMPACT: body.get("compaction") is not None or "compaction" in kinds,
+        FALLBACK: body.get("fallbacks") is not None or "fallback" in kinds,
         CONTEXT_EDITING: body.get("context_management") is not None,
         THINKING_CONTROLS: "block_binding" in (body.get("thinking") or {}),
         TASK_BUDGETS: (body.get("output_config") or {}).get("task_budget") is not None,

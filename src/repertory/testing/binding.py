@@ -22,6 +22,7 @@ import msgspec
 from repertory._json_text import canonical_json
 from repertory.llm.messages import Block, Json, RawBlock, Thinking, encode_block
 from repertory.llm.profiles import ModelProfile
+from repertory.testing.fallback import left_out
 from repertory.testing.refusal import refuse
 from repertory.testing.wire import blocks_of, unmarked
 
@@ -68,13 +69,15 @@ class Binder:
         """
         blocks: list[Block] = []
         history = self._history(body, dropped)
-        for block in content:
+        lost = left_out([encode_block(block) for block in content])
+        for place, block in enumerate(content):
             signed = block
             if isinstance(block, Thinking) and not block.signature:
                 signature = self._signature(block.thinking, model, history.digests[0], history.previous)
                 signed = msgspec.structs.replace(block, signature=signature)
             blocks.append(signed)
-            history.add("assistant", encode_block(signed))
+            if place not in lost:
+                history.add("assistant", encode_block(signed))
         return tuple(blocks)
 
     def sign_summary(self, text: str, *, body: Json, profile: ModelProfile, dropped: Iterable[Json] = ()) -> RawBlock:

@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from repertory.llm.features import TASK_BUDGETS
+from repertory.llm.features import FALLBACK, TASK_BUDGETS
 from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile, canonical_name
 from repertory.testing.binding import BINDING_BETA
 from repertory.testing.compaction import check_blocks, check_compaction
 from repertory.testing.editing import check_editing
+from repertory.testing.fallback import check_fallback
 from repertory.testing.output_format import check_output_format
 from repertory.testing.refusal import Refusal, refuse
 from repertory.testing.shape import check_kind, check_schema, check_shape
@@ -31,10 +32,10 @@ _FIELDS: dict[str, str | None] = dict.fromkeys(
         *("thinking", "cache_control", "service_tier", "output_config", "container", "inference_geo", "diagnostics"),
         *("speed", "compaction"),
     )
-) | {"context_management": "context-management-", "mcp_servers": "mcp-client-"}
+) | {"context_management": "context-management-", "mcp_servers": "mcp-client-", "fallbacks": FALLBACK}
 _COUNT_REFUSES = (
     *("max_tokens", "stream", "stop_sequences", "metadata", "service_tier", "inference_geo", "container"),
-    "diagnostics",
+    *("diagnostics", "fallbacks"),
 )
 # The kinds of thinking that each model takes, and those on which no tool can be forced, because they always think
 # (platform.claude.com/docs: Troubleshooting thinking, and What's new in Opus 5.5 and in Sonnet 5.5; 2026-11). Fable 5.2
@@ -97,6 +98,7 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
     check_system(body.get("system"))
     check_messages(body.get("messages"), profile, prefilled=body.get("compaction") is not None)
     check_blocks(body, betas)
+    check_fallback(body, betas)
     check_compaction(body, betas, counting=counting)
     check_editing(body, profile)
     check_output_format(body, profile)

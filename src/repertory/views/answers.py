@@ -50,6 +50,9 @@ _MAX_REASON: Final = 100  # characters of a stop reason
 _MAX_RAW: Final = 1_000_000  # characters of the original that are kept beside the record
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _BLOCKS: Final = (Text, Thinking, RedactedThinking, ToolUse, RawBlock)
+# What a model left behind when it declined and another one took over; some of it must not be sent back, and no call of
+# it has a result (platform.claude.com/docs, Refusals and fallback; 2026-08).
+_NOT_TAKEN_OVER: Final = ("thinking", "redacted_thinking", "connector_text", "tool_use")
 _KINDS: Final[Mapping[type, str]] = {
     type(None): "nothing",
     str: "text",
@@ -139,11 +142,15 @@ class _Reader:
         received = [_json_of(block) for block in content]
         last = max([place for place, raw in enumerate(received) if raw and not _is_blank(raw)], default=-1)
         self._results = [raw["tool_use_id"] for raw in received if raw and "tool_use_id" in raw]
+        taken_over = max(
+            [place for place, raw in enumerate(received) if raw and raw.get("type") == "fallback"], default=0
+        )
         kept: list[Block] = []
         for place, raw in enumerate(received):
             if self._remaining < 0:
                 break
-            read = self._block(raw, last=place == last) if raw else None
+            lost = place < taken_over and raw is not None and self._is_lost(raw)
+            read = self._block(raw, last=place == last) if raw and not lost else None
             self.changed = self.changed or read is None or encode_block(read) != raw
             if read is not None:
                 kept.append(read)
@@ -161,6 +168,11 @@ class _Reader:
         kept = None if self._is_unanswered(raw) else self._other_fields(raw)
         block = decode_block(kept) if kept else None
         return None if block is None or is_compaction(block) or not _is_allowed(block) else block
+
+    def _is_lost(self, raw: Json) -> bool:
+        """Whether a block before the last change of models must be left out."""
+        kind = raw.get("type")
+        return kind in _NOT_TAKEN_OVER or (kind in SERVER_CALLS and raw.get("id") not in self._results)
 
     def _is_unanswered(self, raw: Json) -> bool:
         """Whether a block is a call of the server's own tools that will never have a result: no server accepts that.
