@@ -219,7 +219,8 @@ class Connection:
                 left = left[_PIECE:]
         except TimeoutError:
             self._report(
-                f"dropped a client that took nothing for {self._send_timeout:g} s; it can continue from the last id"
+                f"dropped a client that took less than {_PIECE // 1024} KiB in {self._send_timeout:g} s; "
+                "it can continue from the last id"
             )
             self.drop()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
