@@ -193,6 +193,16 @@ def test_none_turns_a_threshold_or_a_limit_off(folder: Path) -> None:
     assert company.offers["clerk"].agent.limits.cost is None
 
 
+def test_an_editor_may_begin_the_file_with_a_mark(folder: Path) -> None:
+    """The one by which some recognize UTF-8, as in agent files; lines keep their numbers."""
+    path = write(folder, "")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert [*read_company(path).offers] == ["clerk"]
+    path.write_bytes(path.read_bytes() + b"colour = 1\r\n")
+    with pytest.raises(DefinitionError, match=r"line 3: \[agents.clerk\] colour: unknown key"):
+        read_company(path)
+
+
 def test_a_company_without_agents_is_none(tmp_path: Path) -> None:
     """Nothing could be started."""
     path = tmp_path / "company.toml"

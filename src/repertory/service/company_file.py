@@ -38,7 +38,7 @@ class TomlFile:
         try:
             if path.exists() and not path.is_file():  # a device may have no end
                 raise DefinitionError(str(path), "is no regular file")
-            self._text = path.read_text(encoding="utf-8")
+            self._text = path.read_text(encoding="utf-8-sig")
             self.content: dict[str, Any] = tomllib.loads(self._text)
         except OSError as error:
             raise DefinitionError(str(path), f"cannot be read: {error.strerror}") from error
