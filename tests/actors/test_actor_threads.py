@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 import anyio
@@ -79,6 +81,25 @@ def test_a_thread_wakes_an_idle_or_lazy_actor(run_async: Any) -> None:
         assert diary == ["from a thread"] * 2
 
     run_async(main)
+
+
+def test_a_bare_callback_of_asyncio_may_start_actors() -> None:
+    """Such as a signal's, where anyio finds no event loop: an actor that never ran kept its system from closing."""
+
+    async def main() -> None:
+        diary: list[str] = []
+        async with open_system() as system:
+            lazy = system.spawn(lambda: Player(diary), lazy=True)
+
+            def call_back() -> None:
+                for ref in (lazy, system.spawn(lambda: Player(diary))):
+                    ref.tell(Note("from a callback"))
+
+            asyncio.get_running_loop().call_soon(call_back, context=Context())
+            await anyio.wait_all_tasks_blocked()
+            assert diary == ["from a callback"] * 2
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("overflow", ["fail", "wait"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from outcome import Outcome
 
 import repertory as rp
 from backends import RunAsync
@@ -381,9 +384,10 @@ def test_a_call_from_another_event_loop_is_refused_and_harms_nobody(run_async: R
     run_async(main)
 
 
+@pytest.mark.parametrize("state", ["running", "queued"])
 @pytest.mark.parametrize("how", ["stop", "kill", "pause"])
-def test_a_signal_handler_of_asyncio_steers_a_run(how: str) -> None:
-    """A callback is in no task, so that anyio knows no event loop there: the run heard nothing of it."""
+def test_a_signal_handler_of_asyncio_steers_a_run(how: str, state: str) -> None:
+    """A callback is in no task, so that anyio knows no event loop there: a run in the queue never ended."""
 
     async def main() -> str:
         asked, go = anyio.Event(), anyio.Event()
@@ -398,20 +402,64 @@ def test_a_signal_handler_of_asyncio_steers_a_run(how: str) -> None:
             await go.wait()
             return call("look")
 
+        def steer(what: Callable[[], None]) -> None:
+            asyncio.get_running_loop().call_soon(what, context=Context())
+
         agent = rp.Agent("clerk", tools=[look])
-        async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
-            run = await supervisor.spawn(agent, "Go.")
+        async with rp.open_supervisor(model=FunctionModel(answer), max_runs=1) as supervisor:
+            first = await supervisor.spawn(agent, "Go.")
+            run = first if state == "running" else await supervisor.spawn(agent, "Go.")
+            assert run.state == state
             await asked.wait()
-            asyncio.get_running_loop().call_soon(getattr(run, how))
+            steer(getattr(run, how))
             await anyio.lowlevel.checkpoint()
             go.set()
             async for event in run.events():
-                if isinstance(event, events.StateChanged):
-                    run.kill()
+                if isinstance(event, events.StateChanged) and event.state != state:
+                    first.kill()
+                    await first.wait_ended()
+                    if run.state == "paused":  # in the queue; there is room now, so that it begins at once
+                        steer(run.resume)
+                        await anyio.lowlevel.checkpoint()
+                        assert run.state == "running"
+                        run.kill()
+                    assert await run.wait_ended() == "stopped"
                     return event.state
         return ""
 
     assert asyncio.run(main()) == ("paused" if how == "pause" else "stopped")
+
+
+def test_a_callback_of_an_event_loop_that_runs_trio_as_its_guest_is_refused() -> None:
+    """It is in the supervisor's thread, but trio's tasks cannot be woken from it."""
+
+    async def main() -> None:
+        loop, outcomes = asyncio.get_running_loop(), asyncio.Queue[Outcome[None]]()
+
+        async def guest() -> None:
+            async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
+                run = await supervisor.spawn(clerk(), "Go.")
+                told, refused = trio.Event(), list[str]()
+
+                def steer() -> None:
+                    for each in (run.stop, run.kill, run.pause, run.resume):
+                        with pytest.raises(RunError, match="another event loop"):
+                            each()
+                    refused.append("all")
+                    trio_token.run_sync_soon(told.set)
+
+                trio_token = trio.lowlevel.current_trio_token()
+                loop.call_soon_threadsafe(steer)
+                await told.wait()
+                assert refused == ["all"]
+                assert await run.wait_result() == "Done."
+
+        trio.lowlevel.start_guest_run(
+            guest, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=outcomes.put_nowait
+        )
+        (await outcomes.get()).unwrap()
+
+    asyncio.run(main())
 
 
 class Markup(str):

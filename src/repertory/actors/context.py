@@ -99,8 +99,7 @@ class ActorContext(Spawner):
         node = self._node
         nursery = self._open_nursery()
         scope = anyio.CancelScope()
-        if node.tasks is None:
-            node.tasks = set()
+        node.tasks = node.tasks or set()
         node.tasks.add(scope)
         nursery.start_soon(_run_task, node, scope, function, args, name=f"{node.mailbox.path} task")
 
@@ -116,8 +115,7 @@ class ActorContext(Spawner):
         self._open_nursery()
         if not node.has_hook("terminated"):
             raise ConfigurationError(f"{node.mailbox.path} cannot watch {ref.path}: it has no `terminated` hook")
-        if node.watching is None:
-            node.watching = set()
+        node.watching = node.watching or set()
         if (other := ref._node) not in node.watching:  # pyright: ignore[reportPrivateUsage] - the one way in
             node.watching.add(other)
             other.add_watcher(node)

@@ -151,8 +151,7 @@ class Mailbox:
             raise self.stopped_error(message)
 
     def _add_sender(self, waiting: Ask) -> None:
-        if self.senders is None:
-            self.senders = OrderedDict()
+        self.senders = self.senders or OrderedDict()
         self.senders[waiting] = None
 
     def leave(self, waiting: Ask) -> None:

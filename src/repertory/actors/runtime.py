@@ -81,7 +81,7 @@ class Runtime:
             self.foreign.popleft()()
 
     async def serve_foreign_calls(self) -> None:
-        """Run foreign calls until cancelled: a task, because anyio cannot start tasks from a bare asyncio callback."""
+        """Run foreign calls until cancelled: in a task, so that what one of them raises ends the system."""
         self._serves_foreign_calls = True
         try:
             while True:

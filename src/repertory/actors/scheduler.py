@@ -15,9 +15,11 @@ import sys
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import anyio
+import sniffio
 from anyio.abc import TaskGroup
 
 if TYPE_CHECKING:
@@ -110,6 +112,16 @@ def current_scheduler() -> Scheduler:
     """The scheduler of the current task. Where trio is the guest of an asyncio loop, both of them run."""
     trio = sys.modules.get("trio")
     return _TrioScheduler() if trio is not None and trio.lowlevel.in_trio_task() else _AsyncioScheduler()
+
+
+def start_soon(nursery: Nursery, function: Callable[..., Any], *args: Any, name: object = None) -> None:
+    """Start a task; also in a bare callback of asyncio, such as a signal's, where anyio finds no event loop."""
+    context = copy_context()
+    try:
+        sniffio.current_async_library()
+    except sniffio.AsyncLibraryNotFoundError:
+        context.run(sniffio.current_async_library_cvar.set, "asyncio")
+    context.run(lambda: nursery.start_soon(function, *args, name=name))
 
 
 def is_being_cancelled() -> bool:

@@ -19,7 +19,7 @@ from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
 from repertory.actors.mailbox import NEVER, Mailbox
 from repertory.actors.observation import ActorState, StopReason
 from repertory.actors.runtime import Runtime
-from repertory.actors.scheduler import Nursery, crash_of
+from repertory.actors.scheduler import Nursery, crash_of, start_soon
 from repertory.actors.supervision import RestartHistory, RestartPlan, SpawnOptions, Supervision, settings_of
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
@@ -76,14 +76,13 @@ class ActorNode:
         box.launch = None
         box.idle = False
         self.state = "starting"
-        self.siblings.nursery.start_soon(self.siblings.run, self, name=box.path)
+        start_soon(self.siblings.nursery, self.siblings.run, self, name=box.path)
 
     def signal(self, signal: Signal) -> None:
         """Send a signal, which overtakes the mailbox."""
         if self.state == "stopped":
             return
-        if self.control is None:
-            self.control = deque()
+        self.control = self.control or deque()
         self.control.append(signal)
         self.mailbox.wake()
 
@@ -241,8 +240,7 @@ class ActorNode:
         if self.mailbox.reason is not None:
             watcher.signal(self)
             return
-        if self.watchers is None:
-            self.watchers = set()
+        self.watchers = self.watchers or set()
         self.watchers.add(watcher)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 from anyio.lowlevel import EventLoopToken, current_token
+from sniffio import current_async_library
 
 from repertory.actors import ActorRef
 from repertory.errors import RunError
@@ -30,11 +31,14 @@ class Home:
 
     def __init__(self) -> None:
         self._token = _loop_here()
+        self._library = current_async_library()
         self._thread = get_ident()
 
     def check(self) -> None:
         """Raise ``RunError`` in another event loop or thread; callbacks of this loop, such as signals', may call."""
-        if _loop_here() not in (None, self._token) or get_ident() != self._thread:
+        here = _loop_here()
+        in_callback = here is None and self._library == "asyncio"  # trio's callbacks know their loop
+        if (here != self._token and not in_callback) or get_ident() != self._thread:
             raise RunError(
                 "the supervisor was opened in another event loop, that of another thread perhaps; make this call "
                 "there: asyncio.run_coroutine_threadsafe(…, loop), loop.call_soon_threadsafe(…), or "

@@ -15,6 +15,7 @@ import msgspec
 from repertory._choices import show
 from repertory._ids import is_below, unit_of
 from repertory.actors import ActorSystem, Supervision
+from repertory.actors.scheduler import start_soon
 from repertory.agents.agent import Agent
 from repertory.errors import ContextMissing, RunElsewhere, RunError, RunExists
 from repertory.llm.messages import Json
@@ -446,7 +447,7 @@ class Runtime:
         """End a run that waits in the queue or was paused there, as it has no loop to do so; otherwise do nothing."""
         if live.ref is None and not live.is_ending and self._leave_queue(live):
             self._ends.submit_end(live, RunEnd("stopped"))
-            self._tasks.start_soon(self._ends.reap, live, None)
+            start_soon(self._tasks, self._ends.reap, live, None)
 
     def pause_queued(self, live: LiveRun) -> None:
         """Take a waiting run out of the queue; otherwise do nothing."""
@@ -483,8 +484,8 @@ class Runtime:
             live.tally.clock.run(on=True)
         self.runs.actors[live.run_id] = ref
         if live.agent.limits.seconds is not None:
-            self._tasks.start_soon(live.kill_when_overdue)
-        self._tasks.start_soon(self._ends.reap, live, ref)
+            start_soon(self._tasks, live.kill_when_overdue)
+        start_soon(self._tasks, self._ends.reap, live, ref)
 
 
 def _check_same(there: RunStarted, asked: RunStarted) -> None:
