@@ -59,6 +59,7 @@ ANYWHERE = {
     "_json_values",
     "_log",
     "_postgres_address",
+    "_repeated_event",
     "_version",
     "_web_address",
     "__version__",

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import anyio
 
 from repertory._choices import show
+from repertory._repeated_event import RepeatedEvent
 from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
 from repertory.actors.mailbox import NEVER, Mailbox
 from repertory.actors.observation import ActorState, StopReason
@@ -41,7 +42,7 @@ class ActorNode:
     mailbox: Mailbox = field(init=False)
     ref: Any = None  # its only ActorRef, which is made above this module
     state: ActorState = "new"
-    state_changed: anyio.Event | None = None
+    state_changed: RepeatedEvent = field(default_factory=RepeatedEvent)
     control: deque[Signal] | None = None  # overtakes the messages
     watchers: set[ActorNode] | None = None  # signalled when it has stopped for good
     history: RestartHistory | None = None  # its own, if each child has one
@@ -89,20 +90,12 @@ class ActorNode:
     def change_state(self, state: ActorState) -> None:
         """Change the state and wake those who wait for a change."""
         self.state = state
-        if self.state_changed is not None:
-            self.state_changed.set()
-            self.state_changed = None
-
-    async def wait_change(self) -> None:
-        """Wait for a change of state."""
-        if self.state_changed is None:
-            self.state_changed = anyio.Event()
-        await self.state_changed.wait()
+        self.state_changed.set()
 
     async def wait_stopped(self) -> StopReason:
         """Wait until the actor has stopped for good."""
         while (reason := self.mailbox.reason) is None:
-            await self.wait_change()
+            await self.state_changed.wait()
         return reason
 
     # --- handling in the asker's task -----------------------------------------------------------------
@@ -341,9 +334,9 @@ class Children:
                 else:
                     node.halt(plan)
                 while not (node.awaits_group or node.state in ("stopped", "new")):
-                    await node.wait_change()
+                    await node.state_changed.wait()
             await anyio.sleep(plan.delay)
             for node in group:
                 node.release()
                 while node.state == "starting":
-                    await node.wait_change()
+                    await node.state_changed.wait()

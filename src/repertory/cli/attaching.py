@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from repertory._repeated_event import RepeatedEvent
 from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen
@@ -95,8 +96,8 @@ class _Attached:
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # typed here, and not yet seen among the events
         self._asked: dict[tuple[str, str], None] = {}  # runs and ids of calls that wait for a person, oldest first
-        self._news = anyio.Event()  # the state of the run may have changed
-        self._moved = anyio.Event()  # an event was shown
+        self._news = RepeatedEvent()  # the state of the run may have changed
+        self._moved = RepeatedEvent()  # an event was shown
 
     async def main(self) -> None:
         """Show the run until it ends, or the person at the terminal leaves."""
@@ -142,7 +143,7 @@ class _Attached:
         """Show the text of the run, turn after turn; if nobody can type, only to the end of the current turn."""
         told_at = 0.0  # the time of the last end that was shown
         while True:
-            self._news = anyio.Event()
+            seen = self._news.count
             for call in await self._client.waiting():
                 if call.kind == "approval" and self._scribe.is_ours(call):
                     await self._ask(call)
@@ -162,7 +163,7 @@ class _Attached:
             if is_over and not self._typed_at:
                 return
             # Also if the run continues: the text of a run on another machine is not streamed here.
-            await self._news.wait()
+            await self._news.wait(seen)
 
     async def _catch_up(self) -> None:
         """Wait until all events so far are shown: text and events are two streams."""
@@ -201,8 +202,7 @@ class _Attached:
             elif event is not None:
                 await self._screen.show_call(event, self._run_id)
         self._seq = view.seq
-        moved, self._moved = self._moved, anyio.Event()
-        moved.set()
+        self._moved.set()
 
     async def _hear(self, text: str) -> None:
         """Take in a message to the run; show it if another client sent it."""

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
-import anyio
-
 from repertory._ids import is_below, is_in_tree, root_of, unit_of
+from repertory._repeated_event import RepeatedEvent
 from repertory.actors.scheduler import current_scheduler
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
@@ -104,7 +103,7 @@ class Tally:
         self.under_way: dict[Call, Reservation] = {}
         self.tools_run = Counter(tools_run or {})
         self.clock = TreeClock(elapsed)
-        self._settled = anyio.Event()
+        self.settled = RepeatedEvent()
 
     def count(self, record: Record) -> None:
         """Count a record that has become durable."""
@@ -170,12 +169,7 @@ class Tally:
     def settle(self, call: Call) -> None:
         """Release the reservation of a call: its record says what it used."""
         del self.under_way[call]
-        settled, self._settled = self._settled, anyio.Event()
-        settled.set()
-
-    async def wait_settled(self) -> None:
-        """Wait until any call under way has ended."""
-        await self._settled.wait()
+        self.settled.set()
 
 
 class Tallies:
@@ -262,7 +256,7 @@ class Spending:
         if not wait and self._is_full(at_most):
             raise LimitExceeded("what is left under the limits does not suffice for it beside the calls under way")
         while wait and self._is_full():
-            await self._tally.wait_settled()
+            await self._tally.settled.wait()
         room = self._tally.under_way[self._run_id, call] = Reservation(at_most)
         try:
             yield room

@@ -9,9 +9,9 @@ from collections.abc import Callable, Container
 from typing import Final, Self
 from weakref import WeakSet
 
-import anyio
 import msgspec
 
+from repertory._repeated_event import RepeatedEvent
 from repertory.runs.events import (
     Alert,
     AnyEvent,
@@ -165,7 +165,7 @@ class EventReader:
         self._until = until
         self._unread = hub.room()
         self._missed: EventsMissed | None = None
-        self._news: anyio.Event | None = None
+        self._news = RepeatedEvent()
 
     def put(self, number: int, size: int, event: AnyEvent) -> None:
         """Add an event of ``size`` characters, if the reader wants it."""
@@ -179,9 +179,7 @@ class EventReader:
 
     def wake(self) -> None:
         """Wake the waiting task."""
-        if self._news is not None:
-            self._news.set()
-            self._news = None
+        self._news.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -190,7 +188,6 @@ class EventReader:
         while self._missed is None and not self._unread.events:
             if self._hub.closed or self._until() is not None:
                 raise StopAsyncIteration
-            self._news = self._news or anyio.Event()
             await self._news.wait()
         missed, self._missed = self._missed, None
         return missed if missed is not None else self._unread.take()

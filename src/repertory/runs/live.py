@@ -16,6 +16,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._error_texts import decode_error, encode_error, name_error
+from repertory._repeated_event import RepeatedEvent
 from repertory.actors import ActorContext, ActorRef
 from repertory.agents.agent import Agent
 from repertory.context import EMPTY, MessageEvent, Plan
@@ -180,7 +181,7 @@ class LiveRun:
         self.waits = WaitingCalls()
         self._view: _EditsView | None = None
         self._end_event: AnyEvent | None = None  # as it is on record
-        self._changed = anyio.Event()  # set when its desired state, its view or its state changes
+        self._changed = RepeatedEvent()  # set when its desired state, its view or its state changes
 
     @property
     def newest(self) -> LiveRun:
@@ -440,8 +441,7 @@ class LiveRun:
 
     def wake(self) -> None:
         """Wake its loop to check what is asked of it and whether it is its turn."""
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
 
     # --- what is asked of it ---
 

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self, TypeAlias
 
-import anyio
 import msgspec
 
+from repertory._repeated_event import RepeatedEvent
 from repertory.llm.model import Retrying, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted
 
 __all__ = [
@@ -110,7 +110,7 @@ class Stream:
         self._held_length = max(0, reach - 1)
         self.answers: deque[_Answer] = deque(maxlen=_KEPT)
         self.closed = False
-        self._changed: anyio.Event | None = None  # as long as somebody waits
+        self.changed = RepeatedEvent()
 
     def begin(self, iteration: int) -> None:
         """Begin an answer; called again within an iteration if its request has to be made again."""
@@ -133,19 +133,18 @@ class Stream:
             answer.pieces.append(event)
         elif isinstance(event, Retrying):
             self._restart(answer, event.reason)
-        if self._changed is not None:
-            self._wake()
+        self.changed.set()
 
     def finish(self) -> None:
         """End the answer: it is complete."""
         self._flush_held(self.answers[-1])
         self.answers[-1].done = True
-        self._wake()
+        self.changed.set()
 
     def close(self) -> None:
         """End the stream, as the run has ended: readers end once they have read everything."""
         self.closed = True
-        self._wake()
+        self.changed.set()
 
     def reader(self, *, from_start: bool = False) -> StreamReader:
         """Make a reader, which begins with the current answer, if there is one.
@@ -154,12 +153,6 @@ class Stream:
             from_start: Begin with the oldest answer in memory.
         """
         return StreamReader(self, from_start=from_start)
-
-    async def wait(self) -> None:
-        """Wait for something new."""
-        if self._changed is None:
-            self._changed = anyio.Event()
-        await self._changed.wait()
 
     def _add_redacted(self, answer: _Answer, event: TextDelta | ThinkingDelta) -> None:
         """Add a piece, but hold back its end, which may be the beginning of a secret."""
@@ -182,12 +175,7 @@ class Stream:
         answer.pieces, answer.restarted = [], self._redact(reason)  # a server may quote anything in it
         answer.attempt += 1
         answer.held.clear()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
+        self.changed.set()
 
 
 class StreamReader:
@@ -210,7 +198,7 @@ class StreamReader:
                 return piece
             if self._stream.closed:
                 raise StopAsyncIteration
-            await self._stream.wait()
+            await self._stream.changed.wait()
 
     def _next(self) -> Piece | None:
         for answer in self._stream.answers:

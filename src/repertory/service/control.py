@@ -16,6 +16,7 @@ import msgspec
 from repertory._ids import new_id as _new_id
 from repertory._ids import root_of, unit_of
 from repertory._json_text import canonical_json
+from repertory._repeated_event import RepeatedEvent
 from repertory._version import __version__
 from repertory.agents import load_agent
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound, ScopeNotFound
@@ -65,7 +66,7 @@ class Control:
         self._started_at = time.time()
         self._starting_ids: set[str] = set()
         self._remote_runs: dict[str, str] = {}  # runs of other machines, at the last look
-        self._run_started = anyio.Event()  # set when a run begins or continues after the last look
+        self._run_started = RepeatedEvent()  # set when a run begins or continues
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
 
     async def run(self) -> None:
@@ -97,7 +98,7 @@ class Control:
                 log(logging.WARNING, "machines.not.seen", exc_info=error)
             self.feed.notify()
             self.deliveries.notify()
-            self._wake_waiters()
+            self._run_started.set()
             await anyio.sleep(_POLL)
 
     def close(self) -> None:
@@ -160,7 +161,7 @@ class Control:
     async def _wait_ended(self, run_id: str) -> None:
         """Wait until a run has ended, or no process runs it."""
         while True:
-            run_started = self._run_started  # before looking, so that nothing is missed
+            seen = self._run_started.count  # before looking, so that nothing is missed
             run = self.find(run_id)
             if run is not None:  # also one that has ended on record: then it may be tried again or removed
                 if await run.wait_ended() not in FINAL_STATES:
@@ -173,7 +174,7 @@ class Control:
                 if not self.is_live(root_of(run_id)):
                     return
             with anyio.move_on_after(_POLL):
-                await run_started.wait()
+                await self._run_started.wait(seen)
 
     async def newest(self) -> RunRow:
         """The root run that was started last. Raises ``RunNotFound``."""
@@ -416,11 +417,7 @@ class Control:
             yield
         finally:
             self._starting_ids.discard(run_id)
-            self._wake_waiters()
-
-    def _wake_waiters(self) -> None:
-        run_started, self._run_started = self._run_started, anyio.Event()
-        run_started.set()
+            self._run_started.set()
 
     def find(self, run_id: str) -> Run[Any] | None:
         """A run that is under way in this process."""

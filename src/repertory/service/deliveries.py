@@ -22,6 +22,7 @@ import anyio
 import msgspec
 
 from repertory._json_text import json_bytes
+from repertory._repeated_event import RepeatedEvent
 from repertory._version import __version__
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.llm.retry import asked_delay
@@ -96,11 +97,11 @@ class Deliveries:
     ) -> None:
         self.duties = duties
         self.journal = journal
-        self.new_changes = anyio.Event()  # set when a state changes after the last look
+        self.new_changes = RepeatedEvent()  # set when a state changes
         self.backoff = backoff or Backoff()
         self.clock = clock
         self._senders: dict[str, WebhookSender] = {}
-        self._changed = anyio.Event()
+        self._changed = RepeatedEvent()
 
     def set_webhooks(self, hooks: Sequence[Webhook]) -> None:
         """Replace the webhooks by these. A new one is told of what happens from now on.
@@ -113,23 +114,21 @@ class Deliveries:
             raise ConfigurationError("two webhooks have the same url")
         self._senders = senders
         self.duties.want("webhook", senders)
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Serve until it is cancelled."""
         while True:
-            changed = self._changed
+            seen = self._changed.count
             async with anyio.create_task_group() as tasks:
                 for sender in self._senders.values():
                     tasks.start_soon(sender.run)
-                await changed.wait()
+                await self._changed.wait(seen)
                 tasks.cancel_scope.cancel()
 
     def notify(self) -> None:
         """Make the webhooks look for changes of state."""
-        new_changes, self.new_changes = self.new_changes, anyio.Event()
-        new_changes.set()
+        self.new_changes.set()
 
     async def redeliver(self, number: int, url: str | None = None) -> WebhookTried:
         """Send a change again, whatever its outcome was; the attempt is recorded.
@@ -189,13 +188,13 @@ class WebhookSender:
         await self._open()
         async with _open_http() as http:
             while self._all.duties.held("webhook", self.hook.url):
-                new_changes = self._all.new_changes  # before looking, so that nothing is missed
+                seen = self._all.new_changes.count  # before looking, so that nothing is missed
                 more = await self._round(http)
                 if self._disabled:
                     return False
                 if not more:
                     with anyio.move_on_after(self._pause()):
-                        await new_changes.wait()
+                        await self._all.new_changes.wait(seen)
         return True
 
     async def reached(self) -> int:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import anyio
-
+from repertory._repeated_event import RepeatedEvent
 from repertory.supervisor import Supervisor
 
 
@@ -30,7 +29,7 @@ class Duties:
         self.on_change: list[Callable[[], object]] = []
         self._wanted: dict[str, Collection[str]] = {}
         self._held: frozenset[str] = frozenset()
-        self._changed = anyio.Event()
+        self._changed = RepeatedEvent()
 
     @property
     def take_over(self) -> float:
@@ -56,7 +55,6 @@ class Duties:
         held = await self._supervisor.hold_duties(wanted)
         if held != self._held:
             self._held = held
-            changed, self._changed = self._changed, anyio.Event()
-            changed.set()
+            self._changed.set()
             for tell in self.on_change:
                 tell()

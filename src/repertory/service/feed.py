@@ -18,6 +18,7 @@ import msgspec
 
 from repertory._ids import root_of
 from repertory._json_text import json_bytes
+from repertory._repeated_event import RepeatedEvent
 from repertory.record.journal import Journal
 from repertory.record.records import EventLogged
 from repertory.runs.streaming import Piece, StreamReader
@@ -49,7 +50,7 @@ class Feed:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._happened = anyio.Event()
+        self._happened = RepeatedEvent()
         self._followers: dict[str | None, WeakSet[Follower]] = {}  # by the run that they follow; None is every run
         self._tail: deque[_Frame] = deque()
         self.size = 0
@@ -65,9 +66,10 @@ class Feed:
 
     async def run(self) -> None:
         """Hand out new events, until ``close``."""
+        seen = 0
         while True:
-            await self._happened.wait()
-            self._happened = anyio.Event()
+            await self._happened.wait(seen)
+            seen = self._happened.count
             begun = anyio.current_time()
             await self._deliver()
             if self._closing.is_set():
@@ -211,18 +213,17 @@ class Follower(_Stream):
         self.removed: list[str] = []
         self._run_id = run_id
         self._after = after
-        self._news: anyio.Event | None = None
+        self._news = RepeatedEvent()
         feed.join(self, run_id)
 
     def wake(self) -> None:
         """Make it look again, if it waits."""
-        if self._news is not None:
-            self._news.set()
+        self._news.set()
 
     async def _next(self) -> bytes:
         with anyio.move_on_after(self._ping):
             while True:
-                self._news = anyio.Event()  # before looking, so that nothing is missed
+                seen = self._news.count  # before looking, so that nothing is missed
                 texts, self._after = self._feed.after(self._after, self._run_id) or await self._feed.read(
                     self._after, self._run_id
                 )
@@ -235,7 +236,7 @@ class Follower(_Stream):
                 if self._feed.ending.is_set():
                     self._ended = True
                     return b'event: bye\ndata: {"reason":"the service ends"}\n\n'
-                await self._news.wait()
+                await self._news.wait(seen)
         if self._run_id is not None and await self._feed.was_removed(self._run_id):
             self.removed.append(root_of(self._run_id))
         return _ALIVE

@@ -20,6 +20,7 @@ import msgspec
 
 from repertory._error_texts import leaves_of
 from repertory._postgres_address import PostgresAddress, postgres_address
+from repertory._repeated_event import RepeatedEvent
 from repertory.errors import ConfigurationError, JournalUnavailable, RepertoryError
 from repertory.llm.model import Model
 from repertory.record.records import RunRow
@@ -143,7 +144,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
         else:
             server, anchor = None, Path(database)
         passed = [sockets.enter_context(each) for each in passed_sockets()]
-        asked_to_end, reload = anyio.Event(), _AutoResetEvent()
+        asked_to_end, reload = anyio.Event(), RepeatedEvent()
         async with _listening_for_signals(asked_to_end, reload) as process:
             async with _open_patiently(options, database, asked_to_end, report) as supervisor:
                 control = Control(supervisor, offers, context=options.context)
@@ -211,9 +212,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
 
 
 @asynccontextmanager
-async def _listening_for_signals(
-    asked_to_end: anyio.Event, reload: _AutoResetEvent
-) -> AsyncGenerator[anyio.CancelScope]:
+async def _listening_for_signals(asked_to_end: anyio.Event, reload: RepeatedEvent) -> AsyncGenerator[anyio.CancelScope]:
     """Listen for signals during the block; it gets the block's scope. A single error is raised without a group."""
     try:
         async with anyio.create_task_group() as tasks:
@@ -269,23 +268,9 @@ async def _open_patiently(
                 return
 
 
-class _AutoResetEvent:
-    """Wakes one waiting task; setting it while that task is busy counts once."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event = anyio.Event()
-
-
 async def _listen_for_signals(
     asked_to_end: anyio.Event,
-    reload: _AutoResetEvent,
+    reload: RepeatedEvent,
     *,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -316,12 +301,14 @@ async def _reload(
     control: Control,
     systemd: Notifier,
     log: LogFile | None,
-    asked: _AutoResetEvent,
+    asked: RepeatedEvent,
     *,
     report: Callable[[str], None],
 ) -> None:
+    seen = 0
     while True:
-        await asked.wait()
+        await asked.wait(seen)
+        seen = asked.count  # asked again while it works, it reloads once more
         systemd.reloading()
         try:
             if log is not None:

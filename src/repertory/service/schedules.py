@@ -20,6 +20,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_text
+from repertory._repeated_event import RepeatedEvent
 from repertory.errors import ConfigurationError, JournalError, QueueFull, RepertoryError, RunExists
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Outcome, ScheduleSettled
@@ -188,13 +189,13 @@ class Scheduler:
         self._start = start
         self._clock = clock
         self._duties = duties
-        duties.on_change.append(self._wake)
+        self._changed = RepeatedEvent()
+        duties.on_change.append(self._changed.set)
         # A due time during a takeover by another machine does not count as missed.
         self._grace = _GRACE + duties.take_over
         self._schedules: Mapping[str, Schedule] | None = None  # None before the first plan: then none of them is ended
         self._company = ""
         self._latest: dict[str, ScheduleSettled] = {}  # of those that this process settles
-        self._changed = anyio.Event()
 
     def plan(self, schedules: Sequence[Schedule], *, company: str = "") -> None:
         """Use these schedules from now on, and no others.
@@ -205,11 +206,7 @@ class Scheduler:
         """
         self._schedules = {schedule.name: schedule for schedule in schedules}
         self._company = company
-        self._wake()
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
 
     async def list(self) -> list[ScheduleView]:
         """Every schedule with when it is due next."""
@@ -238,10 +235,10 @@ class Scheduler:
         alone, own = self._duties.alone, self._company
         self._latest = {name: last for name, last in settled.items() if alone or (own and last.company == own)}
         while True:
-            changed = self._changed
+            seen = self._changed.count
             wait = await self._settle_all()
             with anyio.move_on_after(min(wait, _POLL)):
-                await changed.wait()
+                await self._changed.wait(seen)
 
     async def _settle_all(self) -> float:
         """Settle what is due now; returns the seconds until the next due time."""

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import anyio
 import msgspec
 
+from repertory._repeated_event import RepeatedEvent
 from repertory.errors import QueueFull
 from repertory.llm.profiles import Amount
 from repertory.record.journal import Journal
@@ -93,7 +94,7 @@ class Queue:
         self._queueing: list[RunStarted] = []  # about to wait
         self._used: dict[tuple[str, str], Amount] = {}
         self._under_way: Mapping[tuple[str, str], int] = {}  # in all processes that share the journal
-        self._changed = anyio.Event()
+        self._changed = RepeatedEvent()
 
     def bound(self, max_runs: int | None, quotas: Quotas) -> None:
         """Change how much may be under way. Runs already under way continue."""
@@ -102,8 +103,7 @@ class Queue:
 
     def wake(self) -> None:
         """Check again which runs may begin."""
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
 
     # --- who enters and leaves ----------------------------------------------------------------------------
 
@@ -191,11 +191,11 @@ class Queue:
         with scope:
             self._elsewhere = {row.run_id for row in await self._journal.read_queue()} - set(self._waiting)
             while True:
-                changed = self._changed
+                seen = self._changed.count
                 while await self._begin_next():
                     pass
                 with anyio.move_on_after(_REFRESH if self._waiting and self._quotas.is_daily else None):
-                    await changed.wait()
+                    await self._changed.wait(seen)
 
     async def _begin_next(self) -> bool:
         """Claim the first run that may begin, and begin it; returns whether there was one.
