@@ -414,7 +414,7 @@ async def test_items_are_moved_only_where_none_is() -> None:
             await memory.move({"a": "b", "c": "d"})
         with pytest.raises(ConfigurationError, match="an id of its own"):
             await memory.move({"a": "d", "c": "d"})
-        assert await memory.move({"a": "d", "b": None, "x": "y", "z": None}) == 2
+        assert await memory.move({"a": "d", "b": None, "x": "y", "z": None}) == ["a", "b"]
         assert {item.item_id: (await memory.retrieve(item.item_id)).content for item in await memory.query()} == {
             "c": "c",
             "d": "a",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from repertory.actors import open_system
 from repertory.memory import Memory, MemoryActor, MemoryQuota
+from repertory.memory.messages import AsksMemory
 from repertory.record import MemoryJournal
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, media_block, memory_tools
 from repertory.tools.pages import PAGE
@@ -215,6 +217,19 @@ async def test_data_and_pictures_are_shown_as_what_they_are() -> None:
         assert "is no text (application/zip, 2 bytes): only transform 'full' applies" in refused.text
 
 
+class Asked:
+    """Passes requests on to the memory actor, and keeps them."""
+
+    def __init__(self, ref: AsksMemory) -> None:
+        self.ref = ref
+        self.requests: list[Any] = []
+
+    async def ask(self, request: Any, /) -> Any:
+        """Keep a request and pass it on."""
+        self.requests.append(request)
+        return await self.ref.ask(request)
+
+
 async def test_memory_is_ended_and_brought_back() -> None:
     """Items by their ids, all of them, and everything as it was."""
     async with open_memory() as memory:
@@ -230,8 +245,10 @@ async def test_memory_is_ended_and_brought_back() -> None:
         assert "is not within the item log" in (await call(memory, "memory_restore", position=99)).text
         assert "has no item 'z'" in (await call(memory, "memory_clear", ids=["z"])).text
         assert "ids names nothing" in (await call(memory, "memory_clear", ids=[])).text
-        some = await call(memory, "memory_clear", ids=["z", "a", "a", "y", "b"])
+        asked = Asked(memory.ref)
+        some = await call(Memory(asked, memory.scope_id), "memory_clear", ids=["z", "a", "a", "y", "b"])
         assert (some.status, some.text) == ("ok", "ended a, b; memory has no item 'z', 'y'")
+        assert len(asked.requests) == 1  # all or none of them end, also if the process is killed
 
 
 async def test_a_lead_takes_over_what_its_sub_agents_found() -> None:

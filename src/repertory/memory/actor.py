@@ -274,7 +274,7 @@ class MemoryActor:
         return await self._change(message, scope, ended, seen)
 
     @handler(expected=_EXPECTED)
-    async def move_items(self, message: MoveItems) -> Pending[int]:
+    async def move_items(self, message: MoveItems) -> Pending[list[str]]:
         """Give items other ids."""
         scope, moves = await self._writable(message.scope_id, message.by), message.moves
         kept = {item_id: place for item_id, place in moves.items() if place is not None}
@@ -293,7 +293,8 @@ class MemoryActor:
             return msgspec.structs.replace(item, item_id=kept[item.item_id], metadata=metadata)
 
         versions = await off_loop(lambda: [*map(moved, whole), *map(_ended, seen.values())], items=len(seen))
-        return await self._write_next(message, scope, versions, seen, lambda _: (len(seen), []))
+        there = [item_id for item_id in moves if item_id in seen]
+        return await self._write_next(message, scope, versions, seen, lambda _: (there, []))
 
     @handler(expected=_EXPECTED)
     async def restore_scope(self, message: RestoreScope) -> Pending[int]:

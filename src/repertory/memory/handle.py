@@ -164,8 +164,8 @@ class Memory:
         """Delete every item in view and return how many there were."""
         return await self._ask(ClearScope(scope_id=self.scope_id, by=self.owner))
 
-    async def move(self, moves: Mapping[str, str | None], *, metadata: Json | None = None) -> int:
-        """Give items other ids, or delete them, all at once, and return how many there were.
+    async def move(self, moves: Mapping[str, str | None], *, metadata: Json | None = None) -> list[str]:
+        """Give items other ids, or delete them, all at once, and return the old ids of those there were.
 
         Args:
             moves: The new id of each item, by its id; None deletes it. An item that does not exist is passed over.

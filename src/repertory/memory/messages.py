@@ -132,8 +132,8 @@ class ClearScope(Change[Pending[int]], frozen=True, kw_only=True):
     """Delete every item that a scope sees; the answer is how many."""
 
 
-class MoveItems(Change[Pending[int]], frozen=True, kw_only=True):
-    """Give items other ids, or delete them, all in one transaction; the answer is how many there were.
+class MoveItems(Change[Pending[list[str]]], frozen=True, kw_only=True):
+    """Give items other ids, or delete them, all in one transaction; the answer is the ids of those there were.
 
     Attributes:
         moves: The new id of each item, by its id; None deletes it. An item that does not exist is passed over.

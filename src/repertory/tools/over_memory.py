@@ -218,14 +218,8 @@ async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolO
     with _translate_errors():
         if ids is None:
             return ToolOutput(f"all {await memory.clear():,} items of memory ended", source_type="memory")
-        ended: list[str] = []
-        missing: list[str] = []
-        for item_id in dict.fromkeys(ids):
-            try:
-                await memory.delete(item_id)
-                ended.append(item_id)
-            except ItemNotFound:
-                missing.append(item_id)
+        ended = await memory.move(dict.fromkeys(ids))
+    missing = [item_id for item_id in dict.fromkeys(ids) if item_id not in ended]
     no_item = f"memory has no item {', '.join(map(repr, missing))}" if missing else ""
     if not ended:
         raise ToolRetry(f"{no_item or 'ids names nothing'}; memory_query lists what there is")
