@@ -17,10 +17,10 @@ import repertory as rp
 from delegating import Company, collect, company, delegate, last
 from failing_journals import LateJournal
 from killing import kill, play
-from repertory.errors import ModelRefused, RunError, RunExists, RunNotFound
+from repertory.errors import ModelRefused, RunError, RunExists, RunNotFound, ScopeNotFound
 from repertory.llm.messages import Text
 from repertory.llm.model import ModelRequest
-from repertory.memory import ItemQuery
+from repertory.memory import ItemQuery, Memory
 from repertory.record import Draft, Ledger, open_journal
 from repertory.record.records import EventLogged, RunStarted, RunStateChanged
 from repertory.testing import FunctionModel, call
@@ -108,6 +108,27 @@ async def test_what_others_stand_on_stays() -> None:
         assert {item.item_id for item in await other.memory.query(ItemQuery(limit=50))} >= {"shelf-1"}
         for each in cited:
             assert await journal.read_content(each) is None
+
+
+@pytest.mark.parametrize("forked", [False, True])
+async def test_nothing_is_stored_in_the_memory_of_a_removed_run(*, forked: bool) -> None:
+    """A handle on it is told: what it stored was acknowledged, and nobody would ever have seen it."""
+    async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+        run = await supervisor.spawn(counter(), "Count.", run_id="gone")
+        await run.wait_result()
+        memory = run.memory
+        await memory.store("kept", item_id="kept")
+        if forked:  # whose snapshot needs the scope
+            fork = await supervisor.fork("gone", agent=counter())
+            await fork.wait_result()
+        await supervisor.remove("gone")
+        with pytest.raises(ScopeNotFound, match="unless its run was removed"):
+            await memory.store("lost")
+        if forked:
+            assert (await fork.memory.retrieve("kept")).content == "kept"
+            for late in (memory.clear(), fork.memory.merge(), Memory.open(memory.ref, "", scope_id=memory.scope_id)):
+                with pytest.raises(ScopeNotFound):
+                    await late
 
 
 async def test_contents_shared_with_another_tree_stay_there() -> None:

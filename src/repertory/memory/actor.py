@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -95,7 +94,7 @@ class MemoryActor:
 
     @handler
     def forget_tree(self, message: ForgetTree) -> None:
-        """Forget the scopes of a tree, so that a service keeps none for runs that have ended."""
+        """Forget the scopes of a tree: a service keeps none for runs that have ended, or are being removed."""
         for scope_id, scope in [*self._scopes.items()]:
             if root_of(scope.opened.owner) == message.root:
                 del self._scopes[scope_id]
@@ -106,10 +105,12 @@ class MemoryActor:
     async def _scope(self, scope_id: str, by: str) -> Scope:
         if scope_id not in self._scopes:
             for scope in await read_lineage(self._journal, scope_id):
-                self._remember(scope)
+                # What a fork sees of a removed tree is still there, but nobody uses that tree's scopes themselves.
+                if not await self._journal.was_removed(root_of(scope.opened.owner)):
+                    self._remember(scope)
         found = self._scopes.get(scope_id)
         if found is None or (by and root_of(by) != root_of(found.opened.owner)):
-            raise ScopeNotFound(f"there is no memory scope {scope_id!r}; open it first")
+            raise ScopeNotFound(f"there is no memory scope {scope_id!r}; open it first, unless its run was removed")
         return found
 
     def _remember(self, scope: Scope) -> None:
@@ -134,9 +135,9 @@ class MemoryActor:
         _check_id("scope_id", message.scope_id)
         _check_id("owner", message.owner)
         known = None
-        if message.scope_id:
-            with suppress(ScopeNotFound):
-                known = await self._scope(message.scope_id, "")
+        named = message.scope_id
+        if named and (named in self._scopes or await self._journal.read_scope(named)):
+            known = await self._scope(message.scope_id, "")
         if known is not None:
             if root_of(known.opened.owner) != root_of(message.owner):
                 raise ScopeNotFound(f"scope {message.scope_id!r} is not for {message.owner!r}; choose another id")

@@ -39,7 +39,8 @@ class Memory:
     """A handle on one memory scope, for applications and tools. Writes return when they are durable.
 
     Every method raises ``ConfigurationError`` for an argument of a wrong type, and ``ScopeNotFound`` if there is no
-    such scope or it belongs to another tree of runs. Methods that write raise ``ScopeReadOnly`` in a read-only scope.
+    such scope, its run was removed, or it belongs to another tree of runs. Methods that write raise ``ScopeReadOnly``
+    in a read-only scope.
 
     Attributes:
         scope_id: The id of the scope.

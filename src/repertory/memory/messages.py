@@ -168,8 +168,8 @@ class ForgetOthers(Request[None], frozen=True):
     """Another process has written to the journal, and this one owns it now: forget everything and read it again."""
 
 
-class ForgetTree(msgspec.Struct, frozen=True):
-    """A tree of runs has ended: forget its scopes. If they are asked for again, they are read again.
+class ForgetTree(Request[None], frozen=True):
+    """A tree of runs has ended, or is being removed: forget its scopes. If they are asked for, they are read again.
 
     Attributes:
         root: The id of its root run.

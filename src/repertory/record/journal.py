@@ -144,8 +144,12 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
         Raises:
             RunError: Another machine is continuing the run.
         """
-        while not await self._change("remove", partial(remove_slice, run_id=run_id, at=at)):
+        while not await self.remove_some(run_id, at=at):
             pass
+
+    async def remove_some(self, run_id: str, *, at: float) -> bool:
+        """Begin what ``remove_run`` does, or continue it for a moment; returns whether it is done."""
+        return await self._change("remove", partial(remove_slice, run_id=run_id, at=at))
 
     async def read_removals(self, *, finished: bool) -> list[str]:
         """The ids of the roots that were removed, or with ``finished=False`` those whose removal was only begun."""

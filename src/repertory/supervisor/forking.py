@@ -173,8 +173,10 @@ async def _remove(runtime: Runtime, run_id: str, *, begun: bool) -> None:
         shared = runtime.shared
         for ended in await shared.summarizer.ask(ForgetRun(run_id)):  # what it writes would be there again
             await ended.wait()
-        await shared.journal.remove_run(run_id, at=shared.clock())
-        await shared.memory.send(ForgetTree(run_id))
+        at = shared.clock()
+        await shared.journal.remove_some(run_id, at=at)
+        await shared.memory.ask(ForgetTree(run_id))  # from here on nothing is stored there
+        await shared.journal.remove_run(run_id, at=at)
 
 
 async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: str, at: float) -> list[Record]:
