@@ -192,11 +192,9 @@ class Team:
     async def end(self, end: RunEnd) -> None:
         """End the sub-agents that are under way, before the lead's own ``end`` is recorded.
 
-        If the lead is stopped, they stop at their own next boundary; otherwise they are ended at once. They have ended
-        for good if the lead has given its answer without them, or has failed below another run; otherwise they continue
-        with the lead if it is resumed.
+        If the lead is stopped, they stop at their own next boundary; otherwise they are ended at once.
         """
-        for_good = end.state == "done" or (end.state == "failed" and self._live.started.parent_id is not None)
+        for_good = self._live.settles_tree(end)
         self._ending = True
         async with self._beginning:  # what is about to begin is among the children afterwards
             pass

@@ -403,6 +403,13 @@ class LiveRun:
             return self.end.state
         return "interrupted" if self.ended.is_set() else "ending"
 
+    def settles_tree(self, end: RunEnd) -> bool:
+        """Whether, if it ends so, nobody continues the runs below it: it has its answer, or its lead has its failure.
+
+        Otherwise they continue with it when it is resumed.
+        """
+        return end.state == "done" or (end.state == "failed" and self.started.parent_id is not None)
+
     def end_of_killed(self) -> RunEnd:
         """How it ends if it was killed."""
         return RunEnd("stopped") if self.overdue is None else RunEnd.failed(self.overdue)

@@ -37,11 +37,12 @@ class Ends:
 
         The end is fixed once it is submitted, even if the run is killed meanwhile.
         """
-        left = [run for run in live.tree() if run is not live and run.end is None] if end.state == "done" else []
-        for run in left:  # interrupted, as the supervisor closes, while their lead gave its answer without them
-            run.stop_asked = True
-        if left or (end.state == "failed" and live.started.parent_id is not None):  # nobody continues these
-            await self._close_calls(live)
+        if live.settles_tree(end):
+            left = [run for run in live.tree() if run is not live and run.end is None]
+            for run in left:  # interrupted, as the supervisor closes, or by the crash of their lead
+                run.stop_asked = True
+            if left or end.state == "failed":
+                await self._close_calls(live)
         self.submit_end(live, end)
         await self._finish(live)
 
