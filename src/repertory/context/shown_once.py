@@ -42,7 +42,8 @@ class ShownOnce:
         fold that was considered instead."""
         course, view = self._course, now.view
         policy, rates = course.policy, course.rates
-        if now.cold or rates.write <= 1.0 or not (policy.show_once and policy.stubs):
+        thinks = course.profile.target == "binding" and view.plan.thinking_from  # then no stub can be made next time
+        if now.cold or thinks or rates.write <= 1.0 or not (policy.show_once and policy.stubs):
             return []
         first_new = view.last_turn + 1
         fold_too_expensive = not course.account.pays_for(fold.cost)
