@@ -93,6 +93,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("temperature", 1.0, "temperature: Extra inputs are not permitted"),
     ("context_management", {}, "context_management: Extra inputs are not permitted"),
     ("output_config", {"task_budget": {}}, "output_config.task_budget: Extra inputs are not permitted"),
+    ("output_config", {"effort": "huge"}, "output_config.effort: Input should be 'low'"),
     ("tools", {}, "tools: Input should be a valid list"),
     ("tools.0", "add", "tools.0: Input should be a valid dictionary"),
     ("tools.0.name", REMOVE, "tools.0.custom.name: Field required"),
@@ -211,15 +212,23 @@ def test_a_call_without_its_result_poisons_the_end_too() -> None:
         check_body(body, profile=FREE, betas=frozenset())
 
 
-def test_newer_models_take_no_prefill() -> None:
-    """The conversation must end with the user where the profile says so; older models allow it."""
-    body = good()
-    body["messages"].append({"role": "assistant", "content": "It is"})
-    check_body(body, profile=FREE, betas=frozenset())
-    body["messages"][-1]["content"] = ""  # the optional final assistant message may be empty
-    check_body(body, profile=FREE, betas=frozenset())
-    with pytest.raises(Refusal, match="must end with a user message"):
-        check_body({**body, "thinking": {"type": "adaptive"}}, profile=BINDING, betas=frozenset())
+@pytest.mark.parametrize(
+    ("model", "thinking"),
+    [
+        ("claude-sonnet-4-6", {"type": "disabled"}),
+        ("claude-opus-5-5", {"type": "adaptive"}),
+        ("claude-sonnet-4-5", {"type": "enabled", "budget_tokens": 1024}),
+    ],
+)
+def test_an_answer_is_begun_for_old_models_only(model: str, thinking: dict[str, Any]) -> None:
+    """For those before 4.6, and only if they do not think; the optional final message may also be empty."""
+    for beginning in ("It is", ""):
+        body = {**good(), "thinking": {"type": "disabled"}}
+        body["messages"].append({"role": "assistant", "content": beginning})
+        for old in ("claude-sonnet-4-5", "qwen3"):
+            check_body(body, profile=profile_for(old), betas=frozenset())
+        with pytest.raises(Refusal, match="must end with a user message"):
+            check_body({**body, "thinking": thinking}, profile=profile_for(model), betas=frozenset())
 
 
 @pytest.mark.parametrize(
@@ -235,7 +244,7 @@ def test_newer_models_take_no_prefill() -> None:
     ],
 )
 def test_a_model_takes_only_its_kinds_of_thinking(model: str, taken: str) -> None:
-    """Others are refused in the API's words, as is a forced tool beside thinking."""
+    """Others are refused in the API's words, as is a forced tool beside a budget, or on a model that always thinks."""
     kinds = {kind: {"type": kind} for kind in ("adaptive", "disabled", "between_tools")}
     kinds["enabled"] = {"type": "enabled", "budget_tokens": 1024}
     forced = {"tool_choice": {"type": "any"}}
@@ -247,7 +256,7 @@ def test_a_model_takes_only_its_kinds_of_thinking(model: str, taken: str) -> Non
             with pytest.raises(Refusal, match=r"thinking.* is not supported"):
                 check_body(body, profile=profile_for(model), betas=frozenset())
             continue
-        if kind == "disabled":
+        if kind != "enabled" and "disabled" in taken:
             check_body(body | forced, profile=profile_for(model), betas=frozenset())
         else:
             with pytest.raises(Refusal, match="Thinking may not be enabled"):
@@ -256,6 +265,15 @@ def test_a_model_takes_only_its_kinds_of_thinking(model: str, taken: str) -> Non
     if "disabled" not in taken:
         with pytest.raises(Refusal, match="Thinking may not be enabled"):
             check_body(body | forced, profile=profile_for(model), betas=frozenset())
+
+
+def test_at_the_highest_efforts_a_new_model_thinks() -> None:
+    """There thinking cannot be disabled; older models do not mind."""
+    body = {**good(), "thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}
+    check_body(body, profile=FREE, betas=frozenset())
+    check_body({**body, "output_config": {"effort": "high"}}, profile=profile_for("claude-opus-5"), betas=frozenset())
+    with pytest.raises(Refusal, match="'disabled' is not supported with"):
+        check_body(body, profile=profile_for("claude-opus-5"), betas=frozenset())
 
 
 def test_neighbouring_messages_of_one_role_are_one() -> None:

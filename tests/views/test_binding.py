@@ -269,7 +269,7 @@ class Provider:
         body = encode_request(request)
         shown, dropped = self.binder.check(body, profile=BINDING, betas=frozenset())
         assert not dropped
-        check_messages(shown["messages"], BINDING)
+        check_messages(shown["messages"])
         if "compaction" in request.options:
             return await self._compact(request, body)
         self.sent.append(request)

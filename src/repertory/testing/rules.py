@@ -19,7 +19,7 @@ from repertory.testing.fallback import check_fallback
 from repertory.testing.output_format import check_output_format
 from repertory.testing.refusal import Refusal, refuse
 from repertory.testing.shape import check_kind, check_schema, check_shape
-from repertory.testing.transcript import TOOL_NAME, check_messages, check_system
+from repertory.testing.transcript import TOOL_NAME, check_messages, check_system, is_paused
 from repertory.testing.wire import CLIENT_TYPES, blocks_of, walk
 
 _MAX_BREAKPOINTS = 4
@@ -49,6 +49,8 @@ _KINDS_OF = (
     | dict.fromkeys(("claude-fable-5", "claude-fable-5-1", "claude-fable-5-2", "claude-opus-5-5"), ("adaptive",))
     | {"claude-sonnet-5-5": ("adaptive", "between_tools")}
 )
+_EFFORTS = (None, "low", "medium", "high", "xhigh", "max")
+_MUST_THINK_HARD = ("claude-opus-5", "claude-haiku-5-5")  # thinking can be disabled, but not at the two highest efforts
 _NEVER_FORCED = ("claude-fable-5-1", "claude-fable-5-2", "claude-opus-5-5", "claude-sonnet-5-5")
 
 
@@ -92,11 +94,14 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
     if not counting:
         _check_max_tokens(body, profile)
     tools = body.get("tools", [])
+    if (body.get("output_config") or {}).get("effort") not in _EFFORTS:
+        refuse("output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'")
     _check_tools(tools)
     _check_thinking_option(body, betas, counting, profile)
     _check_choice(body, tools, profile)
     check_system(body.get("system"))
-    check_messages(body.get("messages"), profile, prefilled=body.get("compaction") is not None)
+    check_messages(body.get("messages"), answered=body.get("compaction") is None)
+    _check_prefill(body, profile)
     check_blocks(body, betas)
     check_fallback(body, betas)
     check_compaction(body, betas, counting=counting)
@@ -163,9 +168,19 @@ def _check_choice(body: Json, tools: list[Json], profile: ModelProfile) -> None:
         refuse("tool_choice: may only be specified while providing tools")
     if kind == "tool" and choice.get("name") not in [tool.get("name") for tool in tools]:
         refuse(f"Tool '{choice.get('name')}' not found in provided tools")
-    thinks = (body.get("thinking") or {"type": "disabled"})["type"] != "disabled"
-    if kind in ("any", "tool") and (thinks or _row(profile) in _NEVER_FORCED):
+    manual = (body.get("thinking") or {}).get("type") == "enabled"
+    if kind in ("any", "tool") and (manual or _row(profile) in _NEVER_FORCED):
         refuse("Thinking may not be enabled when tool_choice forces tool use.")
+
+
+def _check_prefill(body: Json, profile: ModelProfile) -> None:
+    """Refuse a beginning of the answer: models from 4.6 on take none, and no model does while it thinks."""
+    messages = body["messages"]
+    if messages[-1]["role"] != "assistant" or body.get("compaction") is not None or is_paused(messages):
+        return
+    newer = _row(profile).startswith("claude-") and not _row(profile).endswith("-4-5")
+    if newer or profile.target == "binding" or (body.get("thinking") or {}).get("type", "disabled") != "disabled":
+        refuse("This model does not support assistant message prefill. The conversation must end with a user message.")
 
 
 def _row(profile: ModelProfile) -> str:
@@ -188,6 +203,9 @@ def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool, pr
             f'"thinking.type.{kind}" is not supported for this model. Use "thinking.type.{allowed[0]}" and '
             '"output_config.effort" to control thinking behavior.'
         )
+    effort = (body.get("output_config") or {}).get("effort")
+    if kind == "disabled" and effort in ("xhigh", "max") and _row(profile) in _MUST_THINK_HARD:
+        refuse(f"thinking: type 'disabled' is not supported with output_config.effort '{effort}'")
     if "block_binding" in thinking:
         if BINDING_BETA not in betas or kind == "disabled":
             refuse(f"thinking.{kind}.block_binding: Extra inputs are not permitted")

@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import Any
 
 from repertory.llm.messages import Json, broken_field
-from repertory.llm.profiles import ModelProfile
 from repertory.testing.compaction import begins_with_summary
 from repertory.testing.refusal import refuse
 from repertory.testing.shape import check_kind
@@ -50,13 +49,12 @@ def check_system(system: Any) -> None:
             refuse("system: text content blocks must be non-empty")
 
 
-def check_messages(messages: list[Any] | None, profile: ModelProfile, *, prefilled: bool = False) -> None:
+def check_messages(messages: list[Any] | None, *, answered: bool = True) -> None:
     """Check the turns: their roles and content, and that every call has its result.
 
     Args:
         messages: The conversation.
-        profile: The profile of the requested model.
-        prefilled: Whether it may end with the assistant's turn on any model, because nothing is generated after it.
+        answered: Whether a turn of the assistant's follows; a summary does not continue the conversation.
     """
     if messages is None:
         refuse("messages: Field required")
@@ -72,9 +70,7 @@ def check_messages(messages: list[Any] | None, profile: ModelProfile, *, prefill
         _check_content(message.get("content"), where, message["role"], last=index == len(messages) - 1)
     if messages[0]["role"] != "user" and not begins_with_summary(messages):
         refuse('messages: first message must use the "user" role')
-    if messages[-1]["role"] == "assistant" and profile.target == "binding" and not (prefilled or is_paused(messages)):
-        refuse("This model does not support assistant message prefill. The conversation must end with a user message.")
-    _check_pairs(messages, finished=not prefilled)
+    _check_pairs(messages, finished=answered)
 
 
 def is_paused(messages: list[Json]) -> bool:
