@@ -227,7 +227,8 @@ def test_stress_reads_well_and_keeps_the_database_on_request(tmp_path: Path) -> 
     path = tmp_path / "stress.db"
     result = invoke("stress", "--writers", "2", "--appends", "5", "--db", path, home=tmp_path)
     assert result.code == 0
-    assert result.out.startswith("acknowledged")
+    lines = [line.rsplit(maxsplit=1) for line in result.out.splitlines()]
+    assert {("acknowledged", "10"), ("lost", "0"), ("clean", "yes")} <= {(name, value) for name, value in lines}
     assert path.exists()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 
 from cli_support import EVIL, EVIL_SHOWN
 from rich.console import Console
 
 from repertory.cli import output
-from repertory.cli.machines import _row as row  # pyright: ignore[reportPrivateUsage]
+from repertory.cli.operating import machines_table
 from repertory.machines import Machine
 
 
@@ -29,5 +30,13 @@ def test_the_name_of_a_machine_steers_no_terminal() -> None:
         runs=2,
     )
     shown = io.StringIO()
-    output.print_table(Console(file=shown, width=1000), [""] * 7, [row(machine)], gap=False)
-    assert shown.getvalue().rstrip().split("  ") == [EVIL_SHOWN, "up", EVIL_SHOWN, "2", "20 of 30 s", EVIL_SHOWN, "id"]
+    output.show(Console(file=shown, width=1000), machines_table([machine]))
+    assert re.split(" {2,}", shown.getvalue().splitlines()[1]) == [
+        EVIL_SHOWN,
+        "up",
+        EVIL_SHOWN,
+        "2",
+        "20 of 30 s",
+        EVIL_SHOWN,
+        "id",
+    ]

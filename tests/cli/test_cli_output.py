@@ -19,7 +19,7 @@ from rich.text import Text
 
 from repertory import errors
 from repertory.cli import output
-from repertory.cli.status import status_line
+from repertory.cli.output import status_line
 
 
 def test_escape_sequences_become_visible_and_harmless() -> None:
@@ -143,7 +143,7 @@ def test_a_line_of_progress_is_gone_before_an_error_is_said(monkeypatch: pytest.
 def test_a_cell_of_a_table_keeps_its_colour() -> None:
     """Also one that is cut."""
     screen = Console(file=(written := io.StringIO()), width=12, force_terminal=True, color_system="standard")
-    output.print_table(screen, (">N", "STATE"), [("7", Text("interrupted", style="red"))], gap=False)
+    output.show(screen, output.Columns((">N", "STATE"), [("7", Text("interrupted", style="red"))]))
     assert written.getvalue().splitlines()[1] == "7  \x1b[31minterrup…\x1b[0m"
 
 

@@ -14,7 +14,7 @@ from repertory._repeated_event import RepeatedEvent
 from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen
-from repertory.cli.databases import open_source_of
+from repertory.cli.databases import of_run, open_source
 from repertory.cli.deciding import KEYS, decide_by
 from repertory.cli.following import Scribe, check_there
 from repertory.cli.options import RUN, At
@@ -44,7 +44,7 @@ async def attach(run_id: str | None = RUN, *, at: At) -> None:
     and e changes its arguments. Ctrl-C or Ctrl-D leaves, and the run continues; several may be attached. Without a
     terminal the command ends with the run.
     """
-    async with open_source_of(run_id, at) as (source, found):
+    async with of_run(open_source(at), run_id, at.db) as (source, found):
         detail = await source.read_run(found)
         if not isinstance(source, ServiceClient):
             raise RunError(_not_served(detail.run))

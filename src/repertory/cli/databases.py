@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.options import At
@@ -26,6 +26,8 @@ COMPANY = "company.toml"  # the file of a company, unless another is named
 
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
+
+Source = TypeVar("Source", bound="RunSource")
 
 
 def data_dir() -> Path:
@@ -115,44 +117,29 @@ async def open_database(db: str | None) -> AsyncGenerator[RecordSource]:
         yield source
 
 
-@asynccontextmanager
-async def open_run(
-    run_id: str | None, db: str | None, *, unfinished: bool = False
-) -> AsyncGenerator[tuple[RecordSource, RunRow]]:
-    """Find a run in a database, and read that database until the end of the block; see ``need_run``."""
-    async with open_database(db) as source:
-        yield source, await source.journal.read_run(await need_run(source, run_id, db, unfinished=unfinished))
-
-
 def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) -> tuple[Database, RunRow]:
     """A run and its database; see ``need_run``."""
     import anyio
 
     async def read() -> tuple[Database, RunRow]:
-        async with open_run(run_id, db, unfinished=unfinished) as (source, row):
-            return source.path, row
+        async with open_database(db) as source:
+            return source.path, await source.journal.read_run(await need_run(source, run_id, db, unfinished=unfinished))
 
     return anyio.run(read)
 
 
 async def need_run(source: RunSource, run_id: str | None, db: str | None, *, unfinished: bool = False) -> str:
-    """The whole id of a run.
+    """The whole id of a run, by a part of it; without one, of the newest run, or of the newest that did not finish.
 
-    Args:
-        source: Where to look for it.
-        run_id: Its id, or a part of it; None for the newest.
-        db: The named database, if any.
-        unfinished: Without an id, find the newest run that did not finish.
-
-    Raises:
-        NothingThere: There is no such run.
-        RunNotFound: Several runs fit.
+    Raises ``NothingThere`` if there is none, and ``RunNotFound`` if several fit. ``db`` is the named database, if any.
     """
     found = await find_id(source, run_id, unfinished=unfinished)
     if found is not None:
         return found
     if run_id is not None:
-        raise no_run(run_id, source.database, db)
+        raise NothingThere(
+            f"there is no run {run_id!r} in {source.database}; repertory ps -a{db_option(db)} lists the runs there"
+        )
     if unfinished:
         listed = f"repertory ps -a{db_option(db)} lists them"
         raise NothingThere(f"every run in {source.database} has finished or is in progress; {listed}")
@@ -161,46 +148,36 @@ async def need_run(source: RunSource, run_id: str | None, db: str | None, *, unf
 
 async def find_id(source: RunSource, run_id: str | None, *, unfinished: bool = False) -> str | None:
     """As ``need_run``; None if there is no such run."""
-    if run_id is not None:
-        return _find_id(await source.ids_with(run_id), run_id)
-    return await (source.newest_resumable() if unfinished else source.newest_root())
-
-
-def _find_id(ids: Iterable[str], part: str) -> str | None:
-    """The whole id for a part of one; None if there is none."""
+    if run_id is None:
+        return await (source.newest_resumable() if unfinished else source.newest_root())
     # The ids of sub-agents start with the root's, so a part of that fits the whole tree. "" fits nothing.
-    fitting = sorted((run_id for run_id in ids if part and part in run_id), key=len)
+    fitting = sorted((each for each in await source.ids_with(run_id) if run_id and run_id in each), key=len)
     others = [other for other in fitting if not other.startswith(fitting[0])]
-    if others and fitting[0] != part:
+    if others and fitting[0] != run_id:
         listed = ", ".join([fitting[0], *others][:4])
-        raise RunNotFound(f"{part!r} fits more than one run; give more of the id: {listed}")
+        raise RunNotFound(f"{run_id!r} fits more than one run; give more of the id: {listed}")
     return fitting[0] if fitting else None
 
 
 # --- a service, or the file -------------------------------------------------------------------------------
 
 
-def find_service(at: At) -> Place | None:
-    """The address of the service that a command is for: the named one, else see ``locate``. None if there is none."""
-    from repertory.service.places import Place
-
-    if not at.is_service_named:
-        return locate(at.db)[1]
-    if at.socket is not None and at.port is not None:
-        raise ConfigurationError("give either --socket or --port, not both")
-    return Place(socket=None if at.socket is None else os.path.abspath(at.socket), port=at.port)
-
-
 @asynccontextmanager
 async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
-    """Connect to the service that a command is for, until the end of the block; None if there is none.
+    """Connect to the service that a command is for, until the end of the block: the named one, else see ``locate``.
 
-    Raises:
-        ServiceUnavailable: It does not answer.
+    None if there is none. Raises ``ServiceUnavailable`` if it does not answer.
     """
     from repertory.service.client import open_client
+    from repertory.service.places import Place
 
-    place = find_service(at)
+    if at.socket is not None and at.port is not None:
+        raise ConfigurationError("give either --socket or --port, not both")
+    if at.is_service_named:
+        socket = None if at.socket is None else str(at.socket.absolute())
+        place: Place | None = Place(socket=socket, port=at.port)
+    else:
+        place = locate(at.db)[1]
     if place is None:
         yield None
         return
@@ -213,57 +190,24 @@ async def open_source(at: At, *, record: bool = False) -> AsyncGenerator[RunSour
     """Read runs until the end of the block: from the service, or from the database if none answers.
 
     Args:
-        at: The database or the service.
+        at: The database or the service. One that is named by its socket or port must answer.
         record: Read the database unless a service is named by its socket or port.
-
-    Raises:
-        NothingThere: There is no database.
-        ServiceUnavailable: The service that was named by its socket or port does not answer.
     """
-    from repertory.service.sources import open_record
-
     async with AsyncExitStack() as stack:
-        try:
-            asks = at.is_service_named or not record
-            client = await stack.enter_async_context(open_service(at)) if asks else None
-        except ServiceUnavailable as error:
-            if at.is_service_named:
-                raise
-            say(f"{error}; reading the database file")
-            client = None
-        if client is None:
-            yield await stack.enter_async_context(open_record(database_to_read(at.db)))
-        else:
-            yield client
-
-
-@asynccontextmanager
-async def open_source_of(run_id: str | None, at: At, *, record: bool = False) -> AsyncGenerator[tuple[RunSource, str]]:
-    """Find a run by its id, or a part of it, and read it until the end of the block.
-
-    Args:
-        run_id: The id; None for the newest root.
-        at: The database or the service.
-        record: Read the database unless a service is named by its socket or port.
-
-    Raises:
-        NothingThere: There is no database, or no such run.
-        RunNotFound: Several runs fit.
-    """
-    async with open_source(at, record=record) as source:
-        yield source, await need_run(source, run_id, at.db)
+        client: ServiceClient | None = None
+        if at.is_service_named or not record:
+            try:
+                client = await stack.enter_async_context(open_service(at))
+            except ServiceUnavailable as error:
+                if at.is_service_named:
+                    raise
+                say(f"{error}; reading the database file")
+        yield await stack.enter_async_context(open_database(at.db)) if client is None else client
 
 
 @asynccontextmanager
 async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
-    """Connect to the service that a command is for, until the end of the block.
-
-    Raises:
-        NothingThere: There is no database.
-        JournalLocked: A process that is not a service owns the database.
-        RunError: No process owns it.
-        ServiceUnavailable: The service does not answer.
-    """
+    """Connect to the service that a command is for, until the end of the block; an error if there is none."""
     from repertory.record.sqlite_file import owner_of
 
     async with open_service(at) as client:
@@ -282,15 +226,12 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
 
 
 @asynccontextmanager
-async def ask_service_of(run_id: str, at: At) -> AsyncGenerator[tuple[ServiceClient, str]]:
-    """The same, with the whole id of a run. Raises ``NothingThere`` also if there is no such run."""
-    async with ask_service(at) as client:
-        yield client, await need_run(client, run_id, at.db)
-
-
-def no_run(run_id: str, where: str, db: str | None) -> NothingThere:
-    """The error for a run that does not exist; ``db`` is the named database, if any."""
-    return NothingThere(f"there is no run {run_id!r} in {where}; repertory ps -a{db_option(db)} lists the runs there")
+async def of_run(
+    opening: AbstractAsyncContextManager[Source], run_id: str | None, db: str | None
+) -> AsyncGenerator[tuple[Source, str]]:
+    """Open where runs are, until the end of the block, and find one there; see ``need_run``."""
+    async with opening as source:
+        yield source, await need_run(source, run_id, db)
 
 
 def db_option(database: Database | str | None) -> str:

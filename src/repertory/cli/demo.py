@@ -16,9 +16,9 @@ from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import Database, db_option, made_data_dir, named_database, runs_database
 from repertory.cli.options import OWN_DATABASE, How, Shown, argument, option
-from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer, print_outcome
+from repertory.cli.reading import overview
+from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer
 from repertory.cli.runs import suggest
-from repertory.cli.stats import overview
 from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -109,9 +109,8 @@ def demo(
 
     if not (shown.as_json or shown.quiet):
         _print_opening(task, folder, chosen, path)
-    fields, error = execute(start, path=path, options=options, how=how, shown=shown, model=chosen, is_shown=True)
-    show = print_outcome if shown.quiet else partial(_print_closing, where=db_option(named))
-    return Answer(fields, partial(show, fields=fields), error)
+    closing = partial(_print_closing, where=db_option(named))
+    return execute(start, path=path, options=options, how=how, shown=shown, model=chosen, closing=closing)
 
 
 def _print_opening(task: str, folder: Path, model: Model, path: Database) -> None:
@@ -126,7 +125,7 @@ def _print_opening(task: str, folder: Path, model: Model, path: Database) -> Non
     )
 
 
-def _print_closing(screen: Console, *, fields: Json, where: str) -> None:
+def _print_closing(screen: Console, fields: Json, *, where: str) -> None:
     screen.print()
     if fields["answer"] is not None:
         print_answer(fields["answer"])
@@ -138,7 +137,7 @@ def _print_closing(screen: Console, *, fields: Json, where: str) -> None:
             *overview(fields),
             ("citations", str(citations["total"]), f"{citations['resolved']} found in the files"),
         ]
-        output.print_table(screen, ("", "", ""), rows)
+        output.print_table(screen, output.Columns(("", "", ""), rows))
     if fields["model"] == "offline":
         words = "The offline model costs nothing; the costs shown are at the prices of a small model."
         output.show(screen, Text(words, style="dim"), "")

@@ -45,8 +45,7 @@ _APART = 5.0  # seconds; schedules, quotas and leases are not more precise than 
 _CONNECTIONS = 20  # a service uses about six, and another one must be able to take over
 _NEEDS_TOOLS = "agents need tools, so use a model that can call them; llama.cpp: llama-server --jinja"
 _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
-_VERDICTS = {"ok": "ok", "warn": "warning", "fail": "problem"}
-_SIGNS = {"ok": ("ok", "green"), "warn": ("!!", "yellow"), "fail": ("no", "red")}
+_VERDICTS = {"ok": ("ok", "ok", "green"), "warn": ("warning", "!!", "yellow"), "fail": ("problem", "no", "red")}
 
 
 @command
@@ -66,7 +65,7 @@ async def doctor(
     checks = await _look(company, db, model, llm, deep)
     problems = sum(check.state == "fail" for check in checks)
     listed = [
-        {"name": check.name, "verdict": _VERDICTS[check.state], "fact": check.fact, "advice": check.advice}
+        {"name": check.name, "verdict": _VERDICTS[check.state][0], "fact": check.fact, "advice": check.advice}
         for check in checks
     ]
     error = RepertoryError(f"{problems} of {len(checks)} checks found a problem") if problems else None
@@ -112,14 +111,12 @@ def _installed() -> Iterator[Check]:
 
 def _folder(folder: Path) -> Check:
     name = "data folder"
-    if folder.exists():
-        if os.access(folder, os.W_OK | os.X_OK):
-            return _private(name, folder, str(folder))
-        return make_check(name, f"{folder} is not writable", _ELSEWHERE, fail=True)
-    above = next(path for path in folder.parents if path.exists())
-    if above.is_dir() and os.access(above, os.W_OK):
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        return make_check(name, f"nothing can be written to {folder}", _ELSEWHERE, fail=True)
+    if there != folder:
         return make_check(name, f"{folder} will be created when it is needed")
-    return make_check(name, f"{folder} cannot be created", _ELSEWHERE, fail=True)
+    return _private(name, folder, str(folder))
 
 
 def _private(name: str, path: Path, fact: str) -> Check:
@@ -336,7 +333,7 @@ async def _call(model: Model) -> Check:
 def _print(screen: Console, checks: list[Check]) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     for check in checks:
-        sign, colour = _SIGNS[check.state]
+        _, sign, colour = _VERDICTS[check.state]
         advice = f"\n{output.one_line(check.advice)}" if check.advice else ""
         fact = Text.assemble(output.one_line(check.fact), (advice, "dim"), overflow="fold")
         table.add_row(Text(sign, style=colour), Text(check.name, no_wrap=True), fact)

@@ -15,7 +15,7 @@ import msgspec
 from repertory._ids import is_in_tree
 from repertory.cli import output
 from repertory.cli.commands import command
-from repertory.cli.databases import open_source, open_source_of
+from repertory.cli.databases import of_run, open_source
 from repertory.cli.live import Progress
 from repertory.cli.options import RUN, At, option
 from repertory.cli.output import one_line
@@ -70,7 +70,7 @@ async def logs(
         if everything:
             source = await stack.enter_async_context(open_source(at, record=True))
         else:
-            source, found = await stack.enter_async_context(open_source_of(run_id, at, record=True))
+            source, found = await stack.enter_async_context(of_run(open_source(at, record=True), run_id, at.db))
         scribe = Scribe(source, found)
         seq = (await source.list_runs(0)).seq  # later events are followed
         is_live = found is None or (await source.read_run(found)).run.live

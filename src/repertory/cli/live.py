@@ -19,9 +19,8 @@ from repertory.cli import output
 from repertory.cli.options import Shown
 from repertory.cli.output import one_line, tokens
 from repertory.cli.reading import call_line
-from repertory.cli.runs import coloured_state, in_tree
+from repertory.cli.runs import in_tree
 from repertory.cli.signals import drawn_on
-from repertory.cli.status import REFRESH, has_picture
 from repertory.runs import events, streaming
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
         stderr: Write lines to standard error, because standard output is for the answer alone.
     """
     screen = output.console(stderr=shown.as_json or stderr)
-    if shown.quiet or shown.plain or not has_picture(screen):
+    if shown.quiet or shown.plain or not output.has_picture(screen):
         is_silent, write = shown.quiet or shown.as_json, output.remark if stderr else partial(print, flush=True)
         yield Progress(None if is_silent else write)
         return
@@ -60,7 +59,7 @@ def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
         return Live(
             console=screen,
             get_renderable=lambda: draw(progress, screen),
-            refresh_per_second=REFRESH,
+            refresh_per_second=output.REFRESH,
             redirect_stdout=False,
             redirect_stderr=False,
             vertical_overflow="ellipsis",
@@ -255,7 +254,7 @@ def draw(progress: Progress, screen: Console) -> RenderableType:
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{branch}{agent.name}".ljust(15),  # keeps the columns in place when agents are added
-            coloured_state(agent.state.ljust(8)),
+            output.coloured_state(agent.state.ljust(8)),
             f"{agent.iteration:4}",
             f"{tokens(agent.view_tokens)} / {tokens(agent.record_tokens)}".rjust(15),
             output.dollars(agent.cost),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-import time
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -26,7 +25,7 @@ from repertory.errors import ConfigurationError, ItemNotFound, RepertoryError, R
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.memory import Conflict, Item, ItemInfo, MergeReport
-    from repertory.service.memories import ItemChange, MemoryView
+    from repertory.service.memories import ItemChange, ItemLine, MemoryView
     from repertory.service.sources import RecordSource
 
 Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
@@ -50,14 +49,6 @@ _TAKEN = {"child": "took the child's", "parent": "kept the parent's", "both": "k
 
 async def _need_scope(source: RecordSource, name: str | None) -> str:
     """The id of a scope, by that or that of its run, or a part of either; None for the newest run's."""
-    found = await _find_scope(source, name)
-    if found is None:
-        what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
-        raise output.NothingThere(f"there is {what} in {source.database}; repertory memory ls -a lists all scopes")
-    return found
-
-
-async def _find_scope(source: RecordSource, name: str | None) -> str | None:
     journal = source.journal
     fitting = await journal.read_scope_ids(name) if name else []
     if name in fitting:
@@ -68,7 +59,10 @@ async def _find_scope(source: RecordSource, name: str | None) -> str | None:
         return scope_id
     if len(fitting) > 1:
         raise RunNotFound(f"{name!r} fits more than one scope; give more of the id: {', '.join(fitting[:4])}")
-    return next(iter(fitting), None)
+    if fitting:
+        return fitting[0]
+    what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
+    raise output.NothingThere(f"there is {what} in {source.database}; repertory memory ls -a lists all scopes")
 
 
 # --- lists ----------------------------------------------------------------------------------------
@@ -102,18 +96,16 @@ async def ls(
         scopes = await read_scopes(journal, owner)
 
     def show(screen: Console) -> None:
+        tree = in_tree(scopes, lambda each: (each.scope_id, _above(each.scope_id)))
         rows = [
-            (
-                f"{branch}{scope.scope_id.removeprefix(_above(scope.scope_id)) if branch else scope.scope_id}",
-                one_line(agents.get(scope.owner, ""), 20),
-                scope.mode,
-                f"{scope.items:,}",
-                f"{scope.bytes:,}",
-                output.duration(time.time() - scope.at),
-            )
-            for branch, scope in in_tree(scopes, lambda scope: (scope.scope_id, _above(scope.scope_id)))
+            {
+                **msgspec.structs.asdict(scope),
+                "scope": f"{branch}{scope.scope_id.removeprefix(_above(scope.scope_id) if branch else '')}",
+                "agent": one_line(agents.get(scope.owner, ""), 20),
+            }
+            for branch, scope in tree
         ]
-        output.print_table(screen, ("SCOPE", "AGENT", "MODE", ">ITEMS", ">BYTES", ">AGE"), rows)
+        output.print_table(screen, output.table("SCOPE AGENT MODE >ITEMS >BYTES >AGE=at", rows))
         if view is not None:
             _print_items(screen, view, limit)
         else:
@@ -134,22 +126,16 @@ def _above(scope_id: str) -> str:
 
 
 def _print_items(screen: Console, view: MemoryView, limit: int) -> None:
-    rows = [
-        (
-            one_line(item.item_id, 60),
-            one_line(item.type, 20),
-            f"{item.size:,}",
-            output.duration(time.time() - item.at),
-            f"{one_line(item.preview)} [{one_line(', '.join(item.tags), 30)}]" if item.tags else one_line(item.preview),
-        )
-        for item in view.items
-    ]
-    output.print_table(screen, ("ITEM", "TYPE", ">BYTES", ">AGE", "CONTENT"), rows)
+    def preview(item: ItemLine) -> str:
+        return one_line(item.preview) + (f" [{one_line(', '.join(item.tags), 30)}]" if item.tags else "")
+
+    columns = "ITEM=item_id TYPE >BYTES=size >AGE=at CONTENT=preview"
+    output.print_table(screen, output.table(columns, view.items, preview=preview))
     scope_id = one_line(view.scope.scope_id)
     if view.more:
         output.show(screen, f"{scope_id} sees more than these {output.count(limit, 'item')}; --limit N lists more")
     else:
-        output.show(screen, f"{scope_id} sees {output.count(len(rows), 'item')}")
+        output.show(screen, f"{scope_id} sees {output.count(len(view.items), 'item')}")
 
 
 # --- one item ---------------------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from repertory import errors
+from repertory.cli.signals import drawn_on
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -27,6 +29,18 @@ BUSY = 75
 STORE = 78
 INTERRUPTED = 130  # 128 + SIGINT
 
+COLOURS = {
+    "running": "cyan",
+    "waiting": "blue",
+    "paused": "yellow",
+    "queued": "dim",
+    "done": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "interrupted": "magenta",
+}
+REFRESH = 8.0  # times a second; more would not be noticed, and each redraw costs a millisecond
+_ORDINALS = ("position", "iteration", "change")  # which are typed again, so they have no commas
 _LONG = re.compile(r"\S{400,}")  # too long for the id of a run or for a likely path
 _SIZES = {"COLUMNS": range(20, 1001), "LINES": range(1, 1001)}  # allowed terminal sizes: tables are padded to the width
 
@@ -146,7 +160,7 @@ class Columns:
 
     def __init__(self, headers: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
         self._headers = headers
-        self._rows = [[cell.translate(_ONE_LINE) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        self.rows = [[cell.translate(_ONE_LINE) if isinstance(cell, str) else cell for cell in row] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
         """Yield the lines."""
@@ -155,7 +169,7 @@ class Columns:
         from rich.text import Text
 
         heads: list[str | Text] = [Text(header.removeprefix(">"), style="dim") for header in self._headers]
-        rows = [heads, *self._rows] if any(self._headers) else self._rows
+        rows = [heads, *self.rows] if any(self._headers) else self.rows
         widths = [max(cell_len(str(row[index])) for row in rows) for index in range(len(heads))]
         while (left := options.max_width - sum(wide + 2 for wide in widths[:-1])) < min(8, widths[-1]) and widths[1:]:
             widths.pop()
@@ -177,18 +191,62 @@ class Columns:
             yield Segment(f"{plain.rstrip()}\n")
 
 
+def coloured_state(state: str) -> Text:
+    """A state of a run in its colour."""
+    from rich.text import Text
+
+    return Text(state, style=COLOURS.get(state.strip(), ""))
+
+
 def show(screen: Console, *parts: RenderableType) -> None:
     """Print renderables, each on lines of its own."""
     for part in parts:
         screen.print(part)
 
 
-def print_table(
-    screen: Console, headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, gap: bool = True
-) -> None:
-    """Print a table, see ``Columns``, and a blank line; nothing if there are no rows."""
-    if rows:
-        show(screen, Columns(headers, rows), *[""][:gap])
+def table(columns: str, rows: Iterable[Any], **cells: Callable[[Any], str | Text]) -> Columns:
+    """Make a table of structs, or of objects of JSON, with a column for each word of ``columns``.
+
+    Args:
+        columns: Such as ``RUN=run_id >LENGTH``: a header, its field if that has another name, ``>`` as in ``Columns``.
+        rows: The rows. What a field holds, and so how it is shown, follows from its name: see ``_cell``.
+        cells: By their fields, the cells that are made otherwise.
+    """
+    parts = [word.partition("=") for word in columns.split()]
+    heads = [(head.replace("_", " "), field or head.lstrip(">").lower()) for head, _, field in parts]
+    lines = [[cells[field](row) if field in cells else _cell(field, row) for _, field in heads] for row in rows]
+    return Columns([head for head, _ in heads], lines)
+
+
+def figures(fields: Mapping[str, object]) -> Columns:
+    """Make a table of the fields of an object, a line each."""
+    return Columns(("", ""), [(name.replace("_", " "), _cell(name, fields)) for name in fields])
+
+
+def _cell(field: str, of: Any) -> str | Text:
+    def get(name: str, default: Any = None) -> Any:
+        return of.get(name, default) if isinstance(of, Mapping) else getattr(of, name, default)
+
+    value = get(field)
+    if field == "state":
+        return coloured_state(value)
+    if field == "at" or field.endswith("_at"):
+        return duration(time.time() - value)
+    if "tokens" in field:
+        return tokens(value)
+    if field.startswith(("cost", "saved")):
+        return cost(value, get("tokens_seen", get("prompt_tokens", 0)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return str(value) if field in _ORDINALS else f"{round(value, 1):,}"
+    return one_line(", ".join(value) if isinstance(value, list | tuple) else value, 300)
+
+
+def print_table(screen: Console, columns: Columns, *, gap: bool = True) -> None:
+    """Print a table and a blank line; nothing if it has no rows."""
+    if columns.rows:
+        show(screen, columns, *[""][:gap])
 
 
 def print_json(value: Any, *, on_one_line: bool = False) -> None:
@@ -233,6 +291,46 @@ def remark(line: str) -> None:
 def drop(stream: TextIO) -> None:
     """Redirect a stream that cannot be written to the null device, so that the last flush raises nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+# --- progress ---------------------------------------------------------------------------------------------
+
+
+def has_picture(screen: Console) -> bool:
+    """Whether the console can show a live display. FORCE_COLOR colours a pipe, but makes no terminal of it."""
+    return screen.file.isatty() and not screen.is_dumb_terminal
+
+
+@contextmanager
+def status_line() -> Generator[Callable[[str], None]]:
+    """Show a line that replaces itself, on standard error; nothing without a terminal."""
+    screen = console(stderr=True)
+    width = screen.width - 1
+    if not has_picture(screen):
+        yield lambda _: None
+        return
+    with drawn_on(screen.file.fileno()):
+        try:
+            yield lambda text: screen.print(f"{one_line(text, width):<{width}}", end="\r")
+        finally:
+            screen.print(" " * width, end="\r")
+
+
+@contextmanager
+def count_up(total: int, what: str) -> Generator[Callable[[], None]]:
+    """Count on a status line how many of a total are done; the yielded function counts one."""
+    with status_line() as show:
+        done, shown_at = 0, 0.0
+
+        def count() -> None:
+            nonlocal done, shown_at
+            done += 1
+            if time.monotonic() - shown_at > 1 / REFRESH:
+                shown_at = time.monotonic()
+                show(f"{done:,} of {total:,} {what}")
+
+        show(f"0 of {total:,} {what}")
+        yield count
 
 
 # --- the standard streams --------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""``repertory inspect`` and ``repertory ledger``: what the model saw, and the record behind it."""
+"""What a run's model saw, the record behind it, and what that cost: ``inspect``, ``ledger`` and ``stats``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,10 +14,10 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import open_source_of
+from repertory.cli.databases import of_run, open_source
 from repertory.cli.options import AS_JSON, FULL, RUN, At, option
-from repertory.cli.output import clean, one_line, tokens
-from repertory.cli.runs import coloured_state, nodes_of
+from repertory.cli.output import clean, cost, one_line, tokens
+from repertory.cli.runs import in_tree, nodes_of, own_id
 
 if TYPE_CHECKING:
     from repertory.llm.messages import Json
@@ -43,13 +45,13 @@ async def inspect(
     Before it comes the record: how each entry was shown, and which decisions made it so. Of a long record these are the
     newest entries and those that the model saw.
     """
-    async with open_source_of(run_id, at) as (source, found):
+    async with of_run(open_source(at), run_id, at.db) as (source, found):
         detail = await source.read_run(found)
         shown = await source.read_inspection(found, iteration, newest=0 if full or as_json else _NEWEST)
 
     def show(screen: Console) -> None:
-        output.show(screen, _standing(detail))
-        _print(screen, shown, full=full)
+        output.show(screen, _standing(detail), _heading(shown))
+        output.show(screen, *_record_part(shown, full=full), "", *_view_part(shown["request"], full=full))
 
     return Answer({"database": source.database, **msgspec.to_builtins(detail), **shown}, show)
 
@@ -57,7 +59,7 @@ async def inspect(
 def _standing(detail: RunDetail) -> RenderableType:
     """The state of a run in a few lines: its task, what it and its tree have spent, its limits, where it is defined."""
     run, own, tree = detail.run, detail.statistics, detail.tree_statistics
-    facts = Text.assemble((one_line(run.agent), "bold"), f" {one_line(run.id)}, ", coloured_state(run.state))
+    facts = Text.assemble((one_line(run.agent), "bold"), f" {one_line(run.id)}, ", output.coloured_state(run.state))
     if run.machine:
         facts.append(f" on {one_line(run.machine)}")
     if run.error:
@@ -77,11 +79,6 @@ def _standing(detail: RunDetail) -> RenderableType:
 
 def _spent(figures: RunStatistics) -> str:
     return f"{figures.iterations} iterations, {tokens(figures.tokens_seen)} tokens, {output.dollars(figures.cost_seen)}"
-
-
-def _print(screen: Console, shown: Json, *, full: bool) -> None:
-    output.show(screen, _heading(shown))
-    output.show(screen, *_record_part(shown, full=full), "", *_view_part(shown["request"], full=full))
 
 
 def _heading(shown: Json) -> RenderableType:
@@ -106,22 +103,17 @@ def _heading(shown: Json) -> RenderableType:
 def _record_part(shown: Json, *, full: bool) -> Iterator[RenderableType]:
     left_out = _left_out(shown["length"] - len(shown["record"]))
     yield Text(f"THE RECORD, and how each entry was shown{left_out}", style="bold")
-    rows = [
-        (
-            str(entry["position"]),
-            str(entry["iteration"]),
-            Text(entry["shown"], style=_COLOURS.get(entry["shown"], "")),
-            tokens(entry["tokens"]),
-            one_line(entry["what"]),
-        )
-        for entry in shown["record"]
-    ]
-    yield output.Columns((">#", ">IT", "SHOWN", ">TOKENS", "WHAT"), rows)
+    columns = ">#=position >IT=iteration SHOWN >TOKENS WHAT"
+    yield output.table(columns, shown["record"], shown=_how_shown)
     decisions = shown["decisions"] if full else shown["decisions"][-_NEWEST:]
     decided = "DECISIONS so far" if decisions else "No decision has changed the view so far."
     yield Text(f"\n{decided}{_left_out(len(shown['decisions']) - len(decisions))}", style="bold")
     for decision in decisions:
         yield Text(f"it {decision['iteration']:<3} {decision['kind']}: {one_line(decision['sentence'])}")
+
+
+def _how_shown(entry: Json) -> Text:
+    return Text(entry["shown"], style=_COLOURS.get(entry["shown"], ""))
 
 
 def _left_out(number: int) -> str:
@@ -159,7 +151,7 @@ async def ledger(
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the full record of a run."""
-    async with open_source_of(run_id, at) as (source, found):
+    async with of_run(open_source(at), run_id, at.db) as (source, found):
         run = (await source.read_run(found)).run  # before the entries, so that an ended run has all of them
         page = await source.read_record(found, 0, 0)
         at_entry = max(0, page["length"] - lines) if lines else 0
@@ -250,3 +242,122 @@ def _whole(blocks: list[dict[str, Any]]) -> str:
         label, text = describe_wire_block(block)
         parts.append(f"{label}: {text}" if label and label != "result" else text)
     return "\n".join(part for part in parts if part)
+
+
+# --- what it cost --------------------------------------------------------------------------------------
+
+
+_DECISIONS = 12  # how many are listed; --json has them all
+_BAR = 0.03  # how far the token estimate may be off in 95 of 100 prompts
+_HEIGHT = 8  # lines of the chart
+
+
+@command
+async def stats(
+    run_id: str | None = RUN, *, tree: bool = option("--tree", "Include its sub-agents.", False), at: At
+) -> Answer:
+    """Show what a run saw and cost, beside what a plain loop would send.
+
+    Iteration by iteration: its context, the prompt cache, the cost by purpose, tools and retrievals,
+    summaries, the decisions with what they saved, how good the token estimate was, and alerts.
+    """
+    async with of_run(open_source(at), run_id, at.db) as (source, found):
+        shown: Json = {"database": source.database, **await source.read_stats(found, tree=tree)}
+        states = {node.run.id: node.run.state for node in nodes_of((await source.read_run(found)).tree)}
+    for run in shown["runs"]:  # on record, what no process runs any more is still running
+        run["state"] = states.get(run["run_id"], run["state"])
+    return Answer(shown, partial(_print_stats, runs=shown["runs"], total=shown["total"], tree=tree))
+
+
+def _print_stats(screen: Console, *, runs: Sequence[Json], total: Json, tree: bool) -> None:
+    first = runs[0]
+    facts = [f" {one_line(first['run_id'])}", one_line(first["model"]), first["state"]]
+    facts.append(output.count(len(runs), "run") if tree else "")
+    output.show(screen, Text.assemble((one_line(first["agent"]), "bold"), ", ".join(filter(None, facts))), "")
+    _print_chart(screen, first["iterations"])
+    output.print_table(screen, output.Columns(("", "", ""), list(overview(total))))
+    if tree:
+        _print_tree(screen, runs)
+    purposes = [{"for": name, **of} for name, of in total["purposes"].items()]
+    output.print_table(screen, output.table("FOR >CALLS >FAILED >TOKENS=prompt_tokens >COST", purposes))
+    tools = sorted(({"tool": name, **of} for name, of in total["tools"].items()), key=lambda of: -of["calls"])
+    output.print_table(screen, output.table("TOOL >CALLS >ERRORS >RETRIEVALS >DEDUPLICATED", tools))
+    _print_decisions(screen, runs)
+    for run in runs:
+        for reason in run["alerts"]:
+            output.show(screen, Text(f"ALERT {one_line(run['agent'])}: {one_line(reason)}", style="yellow"))
+
+
+def _print_chart(screen: Console, iterations: Sequence[Json]) -> None:
+    from repertory.replay.chart import bars
+
+    if not iterations:
+        return
+    view = [step["prompt_tokens"] for step in iterations]
+    plain = [step["plain_tokens"] for step in iterations]
+    label = tokens(max([*view, *plain]))
+    for line in bars(plain, view, width=min(100, max(10, screen.width - 10)), height=_HEIGHT):
+        screen.print(Text(f"{label:>8} {line}"), no_wrap=True, overflow="crop")
+        label = ""
+    caption = f"{'':>8} prompt tokens of iterations 1 to {len(view)}: █ seen, ░ what a plain loop adds"
+    output.show(screen, Text(caption, style="dim"), "")
+
+
+def overview(total: Json) -> Iterator[tuple[str, str, str]]:
+    """The figures of a run or a tree, beside those of a plain loop, as lines of a table.
+
+    Args:
+        total: The fields of ``RunStatistics``, with ``estimate`` if it is known.
+    """
+    iterations, calls = max(1, total["iterations"]), max(1, total["tool_calls"])
+    seen, plain = total["tokens_seen"], total["tokens_plain"]
+    priced = f"plain {cost(total['cost_plain'], plain)}"
+    if total["cost_plain"]:
+        priced += f", {output.ratio(total['cost_seen'], total['cost_plain'])}"
+    yield "iterations", str(total["iterations"]), ""
+    yield "prompt tokens", tokens(seen), f"plain {tokens(plain)}, {output.ratio(seen, plain)}"
+    yield "per iteration", tokens(round(seen / iterations)), f"plain {tokens(round(plain / iterations))}"
+    yield "largest prompt", tokens(total["largest_prompt"]), ""
+    yield "read from cache", tokens(total["cache_read_tokens"]), ""
+    yield "written to cache", tokens(total["cache_write_tokens"]), ""
+    yield "cost", cost(total["cost_seen"], seen), priced
+    if total["cost_lost"] or total["tokens_lost"]:
+        yield "broken off", output.dollars(total["cost_lost"]), "at most, for attempts without a complete answer"
+    yield "tool calls", str(total["tool_calls"]), ""
+    yield "retrievals", str(total["retrievals"]), f"{total['retrievals'] / calls:.1%} of the tool calls"
+    yield "deduplicated", str(total["dedup_hits"]), f"{total['dedup_hits'] / calls:.1%} of the tool calls"
+    used, refused, fallbacks = total["summaries"], total["summaries_refused"], total["summaries_fallback"]
+    yield "summaries", str(total["summaries_written"]), f"{used} swapped in, {refused} refused, {fallbacks} fallbacks"
+    estimate = total.get("estimate")
+    if estimate and estimate["prompts"]:
+        verdict = "within" if estimate["p95"] <= _BAR else "beyond"
+        facts = f"p95 {estimate['p95']:.1%} of {estimate['prompts']} prompts, {verdict} {_BAR:.0%}"
+        yield "estimate off by", f"{estimate['p50']:.1%}", facts
+
+
+def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
+    tree = in_tree(runs, itemgetter("run_id", "parent_id"))
+    rows = [
+        {
+            **run,
+            **run["statistics"],
+            "run": f"{branch}{own_id(run['run_id'], run['parent_id'])}",
+            "alerts": len(run["alerts"]),
+        }
+        for branch, run in tree
+    ]
+    columns = "RUN AGENT STATE >ITER=iterations >SEEN=tokens_seen >PLAIN=tokens_plain >COST=cost_seen >ALERTS TASK"
+    output.print_table(screen, output.table(columns, rows))
+
+
+def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
+    lines = [(run, line) for run in runs for line in run["decisions"] if line["tokens_before"]]
+    names = {
+        run["run_id"]: own_id(run["run_id"], run["parent_id"]) if run["parent_id"] else run["agent"] for run in runs
+    }
+    rows = [{**line, "run": names[run["run_id"]]} for run, line in lines[-_DECISIONS:]]
+    columns = "RUN >ITER=iteration DECISION=kind >BEFORE=tokens_before >AFTER=tokens_after >COST=cost_now >SAVED REASON"
+    # For a single run, its column is left out.
+    output.print_table(screen, output.table(columns if len(runs) > 1 else columns.removeprefix("RUN "), rows))
+    if len(lines) > len(rows):
+        output.show(screen, Text(f"the last {len(rows)} of {len(lines)} decisions; --json has them all", style="dim"))

@@ -20,7 +20,6 @@ from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.options import argument, option
 from repertory.cli.running import import_from_here
-from repertory.cli.status import count_up
 from repertory.errors import ConfigurationError, RecordingError
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def replay(
                 runs.append(found)
     if asked is not None and agree is not None:
         return _agree(runs, chosen, asked, count=agree, seed=seed, yes=yes, is_whole=not problems)
-    with count_up(len(profiles) * sum(len(run.turns) for run in runs), "requests") as count:
+    with output.count_up(len(profiles) * sum(len(run.turns) for run in runs), "requests") as count:
         played = play_all(runs, policy=policy, profiles=profiles, jobs=jobs or os.cpu_count() or 1, on_request=count)
     result = report(played, policy=policy, problems=problems, seconds=time.perf_counter() - begun)
     error = _failed_if(problems or any(figures["failed_runs"] for figures in result["total"]["models"].values()))
@@ -126,12 +125,12 @@ def _agree(
     """Ask the model how often it agrees, after the user has agreed to the cost."""
     from repertory.replay import agree, price_at_most, sample_requests
 
-    with count_up(sum(len(run.turns) for run in runs), "requests played") as played:
+    with output.count_up(sum(len(run.turns) for run in runs), "requests played") as played:
         samples = sample_requests(runs, policy=policy, model=model, count=count, seed=seed, on_request=played)
     if not samples:
         raise ConfigurationError("no turn was shown anything but the full record, or none fits the model")
     _confirm(samples, price_at_most(samples, model.profile), model, yes=yes)
-    with count_up(3 * len(samples), "answers") as answered:
+    with output.count_up(3 * len(samples), "answers") as answered:
         found = agree(samples, model, on_answer=answered)
     for problem in found.failed:
         output.say(problem)
@@ -165,13 +164,7 @@ def _longest(played: Sequence[dict[str, Played]]) -> dict[str, Played]:
 
 
 def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict[str, Played]]) -> None:
-    """Write the report for a terminal of any width.
-
-    Args:
-        screen: The terminal.
-        result: The result of ``repertory.replay.report``.
-        played: The played runs behind it.
-    """
+    """Write a ``repertory.replay.report`` of runs for a terminal of any width."""
     from repertory.replay.chart import bars
     from repertory.replay.reporting import GROUPS
 
@@ -198,19 +191,15 @@ def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict
 
 
 def _print_agreement(screen: Console, result: dict[str, Any]) -> None:
-    """Write how often the answers agreed.
-
-    Args:
-        screen: The terminal.
-        result: The value that ``repertory replay --agree --json`` prints.
-    """
+    """Write how often the answers agreed."""
     rows = [
         [label, _share(result[f"{part}_view"]), _share(result[f"{part}_record"])]
         for label, part in (("the same tools", "tools"), ("the same key arguments", "arguments"))
     ]
     name, cost = output.one_line(result["model"]), output.cost(result["cost"], result["samples"])
     output.show(screen, f"{result['samples']} turns, {name}, seed {result['seed']}, cost {cost}:")
-    output.print_table(screen, ["THE NEXT STEP HAS", ">VIEW, RECORD", ">RECORD, RECORD"], rows)
+    headers = ["THE NEXT STEP HAS", ">VIEW, RECORD", ">RECORD, RECORD"]
+    output.print_table(screen, output.Columns(headers, rows))
 
 
 # --- runs and sums ----------------------------------------------------------------------------------------
@@ -224,7 +213,9 @@ def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence
         first = run["models"][names[0]]
         sizes = (output.tokens(first[name]) for name in ("peak_context", "peak_plain"))
         recall = _share(first["recall"]["union"])
-        lines.append([_cut(run["id"], room), str(run["iterations"]), *costs, recall, *sizes])
+        run_id = output.one_line(run["id"])
+        run_id = run_id if len(run_id) <= room else f"…{run_id[1 - room :]}"  # at its end those of one session differ
+        lines.append([run_id, str(run["iterations"]), *costs, recall, *sizes])
     _print_columns(screen, lines)
     caption = f"by model: cost relative to append-only; recall and peak of {names[0]}"
     output.show(screen, Text(caption, style="dim"), "")
@@ -236,17 +227,6 @@ def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence
         output.show(screen, "")
 
 
-def _cut(text: str, width: int) -> str:
-    """One line, cut in the middle, because the ids of one session's agents differ at the end."""
-    line = kept = output.one_line(text)
-    for length in range(width, 3, -1):
-        if cell_len(kept) <= width:
-            break
-        tail = length // 3
-        kept = f"{line[: length - tail - 1]}…{line[-tail:]}"
-    return kept
-
-
 def _print_columns(screen: Console, lines: Sequence[Sequence[str]]) -> None:
     """Print a table whose first line has the headers; as several, if not all columns fit side by side."""
     labels, *columns = zip(*lines, strict=True)
@@ -256,7 +236,7 @@ def _print_columns(screen: Console, lines: Sequence[Sequence[str]]) -> None:
         while count > 1 and sum(widths[:count]) > screen.width - max(map(cell_len, labels)):
             count -= 1
         (first, *headers), *rows = zip(labels, *columns[:count], strict=True)
-        output.print_table(screen, [first, *(f">{header}" for header in headers)], rows)
+        output.print_table(screen, output.Columns([first, *(f">{header}" for header in headers)], rows))
         del columns[:count], widths[:count]
 
 

@@ -62,8 +62,7 @@ def run(
     async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.spawn(found, task, agent_ref=reference, options=options, context=handed)
 
-    fields, error = execute(start, path=runs_database(db), options=options, how=how, shown=shown)
-    return Answer(fields, partial(print_outcome, fields=fields), error)
+    return execute(start, path=runs_database(db), options=options, how=how, shown=shown)
 
 
 @command
@@ -106,8 +105,7 @@ def resume(
     async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.resume(started.run_id, agent=found, context=handed)
 
-    fields, error = execute(start, path=path, options=options, how=how, shown=shown)
-    return Answer(fields, partial(print_outcome, fields=fields), error)
+    return execute(start, path=path, options=options, how=how, shown=shown)
 
 
 def options_with(saved: Json, root: Path | None, how: How) -> Json:
@@ -173,8 +171,8 @@ def execute(
     how: How,
     shown: Shown,
     model: Model | None = None,
-    is_shown: bool = False,
-) -> tuple[Json, RepertoryError | None]:
+    closing: Callable[[Console, Json], None] | None = None,
+) -> Answer:
     """Run one run to its end, or until a signal stops it, and show its progress. It can be resumed from its record.
 
     Args:
@@ -184,10 +182,7 @@ def execute(
         how: The settings of the run.
         shown: What to show of it.
         model: The model of agents that name none, instead of the one in the options.
-        is_shown: Write the progress to standard output, like the answer.
-
-    Returns:
-        What ``--json`` writes, and the error that ends the command: the run failed, or a signal came first.
+        closing: Shows the end, behind the progress on standard output; None for the answer there alone.
     """
     from repertory.cli.deciding import decide_at_terminal
     from repertory.cli.live import show_progress
@@ -222,14 +217,16 @@ def execute(
         go_on = f"continue with: repertory resume {run.id}{db_option(path)}"
         return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
-    with show_progress(shown, stderr=not is_shown) as progress:
+    with show_progress(shown, stderr=closing is None) as progress:
         fields, error = anyio.run(main, backend=how.backend)
     answer = fields["answer"]
     root = options.get("root")
     citations = [] if answer is None or root is None else check_citations(answer, Path(root))
     unresolved = [asdict(citation) for citation in citations if not citation.resolved]
     counts = {"total": len(citations), "resolved": len(citations) - len(unresolved), "unresolved": unresolved}
-    return fields | {"seconds": round(time.monotonic() - begun, 3), "citations": counts}, error
+    fields |= {"seconds": round(time.monotonic() - begun, 3), "citations": counts}
+    show = _print_outcome if closing is None or shown.quiet else closing
+    return Answer(fields, lambda screen: show(screen, fields), error)
 
 
 async def _outcome(
@@ -275,7 +272,7 @@ def told(run: Run[Any], answer: Any) -> tuple[str, Any]:
 # --- the outcome --------------------------------------------------------------------------------------
 
 
-def print_outcome(_screen: Console, *, fields: Json) -> None:
+def _print_outcome(_: Console, fields: Json) -> None:
     """Write the answer, if there is one, and say which of its citations do not hold."""
     if fields["answer"] is not None:
         print_answer(fields["answer"])

@@ -1,4 +1,4 @@
-"""``repertory ps`` shows runs as trees; ``repertory`` alone suggests what to do next."""
+"""``repertory ps`` and ``top`` show runs as trees; ``repertory`` alone suggests what to do next."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from rich.console import Console
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
 from repertory._ids import unit_of
@@ -27,23 +30,16 @@ from repertory.cli.databases import (
 )
 from repertory.cli.options import AS_JSON, At, option
 from repertory.cli.sections import COMMANDS
+from repertory.cli.signals import drawn_on
+from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import RepertoryError
 from repertory.service.requests import MAX_TREES
 
 if TYPE_CHECKING:
     from repertory.service.places import Place
+    from repertory.service.sources import RunSource
     from repertory.service.views import RunList, RunNode, RunView
 
-COLOURS = {
-    "running": "cyan",
-    "waiting": "blue",
-    "paused": "yellow",
-    "queued": "dim",
-    "done": "green",
-    "failed": "red",
-    "stopped": "yellow",
-    "interrupted": "magenta",
-}
 _BEGIN = ("demo", 'run "TASK" --root DIR', "up company.toml")
 _LOOK = ("ps -a", "stats --tree", "inspect")
 _SERVED = ("start AGENT TASK", "attach", "top")
@@ -112,29 +108,25 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
 
 def runs_table(runs: Sequence[RunView]) -> output.Columns:
     """Make a table of runs as trees, with their figures."""
+    from repertory.service.views import RunFigures
+
     rows = [
-        (
-            f"{branch}{own_id(run.id, run.parent_id) if branch else run.id}",
-            run.agent,
-            _standing(run),
-            output.duration(time.time() - run.started_at),
-            *_figures(run),
-            _about(run),
-        )
+        {
+            **msgspec.structs.asdict(run),
+            **msgspec.structs.asdict(run.figures or RunFigures()),
+            "run": f"{branch}{own_id(run.id, run.parent_id) if branch else run.id}",
+            "state": _standing(run),
+            "task": _about(run),
+        }
         for branch, run in in_tree(runs)
     ]
-    return output.Columns(("RUN", "AGENT", "STATE", ">AGE", ">ITER", ">TOKENS", ">COST", "TASK"), rows)
-
-
-def _figures(run: RunView) -> tuple[str, str, str]:
-    """Iterations, tokens and dollars of a run."""
-    of = run.figures
-    return ("", "", "") if of is None else (str(of.iterations), output.tokens(of.tokens_seen), output.dollars(of.cost))
+    columns = "RUN AGENT STATE >AGE=started_at >ITER=iterations >TOKENS=tokens_seen >COST TASK"
+    return output.table(columns, rows, state=itemgetter("state"))
 
 
 def _standing(run: RunView) -> Text:
     """The state of a run, with its priority if it is queued, and its machine if it is not its lead's."""
-    state = coloured_state(run.state)
+    state = output.coloured_state(run.state)
     if run.machine and unit_of(run.id) == run.id:
         state.append(f" on {output.one_line(run.machine, 40)}", style="dim")
     return state.append(f" {run.priority:+}") if run.state == "queued" and run.priority else state
@@ -158,11 +150,6 @@ def own_id(run_id: str, parent_id: str | None) -> str:
     return output.one_line(run_id.removeprefix(parent_id or ""))
 
 
-def coloured_state(state: str) -> Text:
-    """A state in its colour."""
-    return Text(state, style=COLOURS.get(state.strip(), ""))
-
-
 T = TypeVar("T")
 
 
@@ -171,9 +158,7 @@ def in_tree(
 ) -> Iterator[tuple[str, T]]:
     """Yield each run after its parent, with the branch to draw before it. A run whose parent is missing is a root.
 
-    Args:
-        runs: The runs.
-        ids: Gives the id of a run and that of its parent.
+    ``ids`` gives the id of a run and that of its parent.
     """
     known = {ids(run)[0] for run in runs}
     children: dict[str | None, list[T]] = {}
@@ -242,3 +227,53 @@ def _program() -> str:
     started = sys.argv[0]
     is_command = os.path.basename(started) == "repertory"
     return os.path.relpath(started) if is_command and not shutil.which("repertory") else "repertory"
+
+
+@command
+async def top(
+    *,
+    interval: float = option("--interval SECONDS", "How long between two updates.", 1.0, min=0.1, max=3600),
+    at: At,
+) -> None:
+    """Show what is running, what waits, and all costs, until Ctrl-C.
+
+    Without a terminal it writes them once.
+    """
+    screen = output.console()
+    async with open_source(at) as source:
+        if not output.has_picture(screen):
+            output.show(screen, *await _look(source, sys.maxsize))
+            return
+        async with stopped_by_signals():
+            with drawn_on(screen.file.fileno()), Live(console=screen, auto_refresh=False, screen=True) as picture:
+                while True:
+                    picture.update(Group(*await _look(source, screen.height)), refresh=True)
+                    await anyio.sleep(interval)
+
+
+async def _look(source: RunSource, height: int) -> Sequence[RenderableType]:
+    """What there is, in at most so many lines."""
+    found, waiting = await source.list_runs(), len(await source.waiting())
+    counts = Counter(run.state for run in found.runs)
+    figures = [run.figures for run in found.runs if run.figures is not None]
+    facts = [", ".join(f"{counts[state]} {state}" for state in output.COLOURS if counts[state]) or "no runs"]
+    if waiting:
+        facts.append("1 call waits" if waiting == 1 else f"{waiting} calls wait")
+    facts.append(f"{output.tokens(sum(each.tokens_seen for each in figures))} tokens")
+    facts.append(output.dollars(sum(each.cost for each in figures)))
+    if found.more:
+        facts.append(f"{output.count(found.more, 'older run')} left out")
+    where = source.database if source.place is None else f"{source.place}, {source.database}"
+    lines = [(output.one_line(f"{time.strftime('%H:%M:%S')}  {where}"), "dim")]
+    lines.append(("   ".join([*facts, f"{found.seq:,} events"]), "bold"))
+    if waiting:
+        lines.append(("repertory approvals lists waiting calls", "yellow"))
+    parts: list[RenderableType] = [Text(line, style=style, no_wrap=True, overflow="ellipsis") for line, style in lines]
+    runs = unfinished_trees(found.runs)
+    if not runs:
+        return [*parts, "", Text("No runs in progress; repertory ps -a lists those that have ended.")]
+    fitting = max(1, height - len(parts) - 3)
+    parts += ["", runs_table(runs[-fitting:])]
+    if len(runs) > fitting:
+        parts.append(Text(f"… {len(runs) - fitting} older", style="dim"))
+    return parts

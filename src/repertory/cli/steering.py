@@ -14,20 +14,18 @@ from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import (
     ask_service,
-    ask_service_of,
     db_option,
     named_database,
     need_run,
-    no_run,
+    of_run,
     open_service,
     open_source,
-    open_source_of,
 )
 from repertory.cli.deciding import arguments_in, who_decides
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
-from repertory.errors import ConfigurationError, RunError
+from repertory.errors import ConfigurationError, RunError, RunNotFound
 from repertory.service.sources import RecordSource
 
 if TYPE_CHECKING:
@@ -81,46 +79,33 @@ async def send(
     when the command returns.
     """
     words = sys.stdin.buffer.read().decode(errors="replace") if text == "-" else text
-    async with ask_service_of(run_id, at) as (client, found):
+    async with of_run(ask_service(at), run_id, at.db) as (client, found):
         await client.send(found, words)
 
 
-async def _steer(run_id: str, at: At, verb: str) -> None:
-    async with ask_service_of(run_id, at) as (client, found):
-        await client.steer(found, verb)
+def _steering(verb: str, text: str) -> Any:
+    """A command that has the service steer a run; ``text`` is its help."""
+
+    async def steer(run_id: str = ONE_RUN, *, at: At) -> None:
+        async with of_run(ask_service(at), run_id, at.db) as (client, found):
+            await client.steer(found, verb)
+
+    steer.__doc__ = text
+    return command(steer)
 
 
-@command
-async def pause(run_id: str = ONE_RUN, *, at: At) -> None:
-    """Pause a run of the service at its next boundary, until resume."""
-    await _steer(run_id, at, "pause")
-
-
-@command
-async def stop(run_id: str = ONE_RUN, *, at: At) -> None:
-    """Stop a run of the service at its next boundary.
-
-    That is after its current model call or tool calls.
-    """
-    await _steer(run_id, at, "stop")
-
-
-@command
-async def kill(run_id: str = ONE_RUN, *, at: At) -> None:
-    """Kill a run of the service at once. Its record stays; calls in progress are abandoned."""
-    await _steer(run_id, at, "kill")
+pause = _steering("pause", "Pause a run of the service at its next boundary, until resume.")
+stop = _steering(
+    "stop",
+    "Stop a run of the service at its next boundary.\n\nThat is after its current model call or tool calls.",
+)
+kill = _steering("kill", "Kill a run of the service at once. Its record stays; calls in progress are abandoned.")
 
 
 async def resume_in_service(run_id: str | None, at: At, *, changed: bool) -> Answer | None:
-    """Let the service continue a run; without an id the newest that did not finish.
+    """Let the service continue a run, or the newest that did not finish; None if there is no service.
 
-    Args:
-        run_id: The id of the run, or a part of it.
-        at: The database or the service.
-        changed: Whether settings were given that only this process could continue the run with.
-
-    Returns:
-        None if there is no service.
+    ``changed`` says whether settings were given that only this process could continue the run with.
     """
     async with open_service(at) as client:
         if client is None:
@@ -179,9 +164,9 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
     from repertory.record import open_journal
     from repertory.supervisor.live_runs import check_root
 
-    async with open_source_of(run_id, at) as (source, found):
+    async with of_run(open_source(at), run_id, at.db) as (source, found):
         if found != run_id:
-            raise no_run(run_id, source.database, at.db)
+            raise RunNotFound(f"{run_id!r} is no whole id of a run; it fits {found}")
         if not isinstance(source, RecordSource):
             await source.remove(run_id)
             return
@@ -195,7 +180,7 @@ async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *,
     from repertory.record import open_journal
     from repertory.supervisor.forking import Fork, fork_records
 
-    async with open_source_of(run_id, at) as (source, found):
+    async with of_run(open_source(at), run_id, at.db) as (source, found):
         if not isinstance(source, RecordSource):
             new = await source.fork(found, iteration, text=text, rewind=rewind)
             return new_run(new, at, "follow it with: repertory attach")

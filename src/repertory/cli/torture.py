@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +18,6 @@ from repertory.cli import output, signals
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import db_option
 from repertory.cli.options import BACKEND, Backend, option
-from repertory.cli.status import status_line
 from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 _MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
 _SUMMARIZED = 100  # entries; if a summary's cost grew with the record, the test would measure the summaries
-_SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives the process, not a power failure"}
 
 
 @command
@@ -59,7 +56,7 @@ def stress(
     async def main() -> AppendsReport:
         async with stopped_by_signals() as stop:
             # Created where signals are handled, so that a signal does not leave it behind.
-            with tempfile.TemporaryDirectory(prefix="repertory-") as folder, status_line() as show:
+            with tempfile.TemporaryDirectory(prefix="repertory-") as folder, output.status_line() as show:
                 return await run_appends(
                     writers=writers,
                     appends=appends,
@@ -114,7 +111,7 @@ def torture(
         raise ConfigurationError("a case belongs to one scenario: name it with --only")
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     told: list[int] = []
-    with signals.told_to(told.append), status_line() as show:
+    with signals.told_to(told.append), output.status_line() as show:
         report = run_torture(
             choose([each for each in SCENARIOS if db is None or each.on_servers], only),
             profile=profile,
@@ -141,30 +138,15 @@ def finish(
     error: BaseException | None = typer.Exit(128 + ended_by[0]) if ended_by else None
     if not report.clean:
         error = RepertoryError("not every promise was kept; please report this with the lines above")
-    show = (
-        partial(_print_scenarios, report=report, address=address)
-        if isinstance(report, Report)
-        else partial(_print_appends, report=report)
-    )
-    return Answer({**msgspec.to_builtins(report), "clean": report.clean}, show, error)
+    fields = {**msgspec.to_builtins(report), "clean": report.clean}
 
+    def show(screen: Console) -> None:
+        if isinstance(report, Report):
+            _print_scenarios(screen, report, address)
+        else:
+            output.show(screen, output.figures(fields))
 
-def _print_appends(screen: Console, report: AppendsReport) -> None:
-    rate = f"{report.appends_per_second:,.0f} a second"
-    writers = f"by {report.writers - report.threads} tasks and {report.threads} threads"
-    rows: list[tuple[str | Text, ...]] = [
-        ("acknowledged", f"{report.acknowledged:,}", f"{rate}, {writers}"),
-        ("durability", report.durability, _SURVIVES.get(report.durability, "")),
-    ]
-    for name, count, among in (
-        ("lost", report.lost, ""),
-        ("duplicated", report.duplicated, ""),
-        ("reordered", report.reordered, ""),
-        ("snapshots that changed", report.snapshot_violations, f"of {report.snapshots_checked:,}"),
-        ("summaries that knew too much", report.summary_violations, f"of {report.summaries_checked:,}"),
-    ):
-        rows.append((name, Text(f"{count:,}", style="red" if count else "green"), among))
-    output.print_table(screen, ("", "", ""), rows, gap=False)
+    return Answer(fields, show, error)
 
 
 def _print_scenarios(screen: Console, report: Report, address: PostgresAddress | None) -> None:
@@ -183,8 +165,7 @@ def _print_scenarios(screen: Console, report: Report, address: PostgresAddress |
                 f"{each.seconds:,.0f} s",
             )
         )
-    headers = ("scenario", ">cases", ">failures", "controls", ">time")
-    output.print_table(screen, headers, rows, gap=False)
+    output.show(screen, output.Columns(("scenario", ">cases", ">failures", "controls", ">time"), rows))
     early = ", ended early" if report.interrupted else ""
     for line in (f"seed {report.seed}, profile {report.profile}{early}", *_details(report, address)):
         screen.print(line, soft_wrap=True)

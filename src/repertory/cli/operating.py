@@ -1,27 +1,40 @@
-"""``repertory backup``, ``restore``, ``vacuum`` and ``migrate``: keep a database safe and small, or move it."""
+"""Commands that operate a database: copy, move and shrink it, its machines, and its deliveries to webhooks."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repertory._postgres_address import postgres_address
+import typer
+from rich.console import Console
+
+from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import database_to_read, open_service, runs_database
-from repertory.cli.options import DATABASE, OWN_DATABASE, At, argument
-from repertory.cli.status import status_line
-from repertory.cli.stopping import raised_by_signals
+from repertory.cli.databases import (
+    VARIABLE,
+    ask_service,
+    database_to_read,
+    locate,
+    open_database,
+    open_service,
+    runs_database,
+)
+from repertory.cli.options import DATABASE, OWN_DATABASE, At, argument, option
+from repertory.cli.signals import leave, told_to
 from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from repertory.cli.databases import Database
+    from repertory.machines import Machine
     from repertory.record.backup import Copied
     from repertory.service.client import ServiceClient
+
+webhooks = typer.Typer(help="Look at deliveries to webhooks, and repeat them.")
 
 
 @command
@@ -146,19 +159,129 @@ def _make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _showing() -> Generator[Callable[[str], None]]:
-    """Show the progress on a terminal. A signal is raised at the next step, so that nothing half done stays."""
-    with raised_by_signals() as check, status_line() as show:
-
-        def step(words: str) -> None:
-            check()
-            show(words)
-
-        yield step
-
-
-@contextmanager
 def _progress(verb: str) -> Generator[Callable[[int, int], None]]:
     """Show how much of a file is done; see ``_showing``."""
     with _showing() as show:
         yield lambda done, whole: show(f"{verb} {_mib(done)} of {_mib(whole)} ({done / max(1, whole):.0%})")
+
+
+@contextmanager
+def _showing() -> Generator[Callable[[str], None]]:
+    """Show the progress on a terminal. A signal is raised at the next step, so that nothing half done stays."""
+    heard: list[int] = []
+
+    def hear(number: int) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            leave(number)
+
+    def step(words: str) -> None:
+        if heard:
+            raise output.Interrupted("interrupted before it was done", 128 + heard[0])
+        show(words)
+
+    with told_to(hear), output.status_line() as show:
+        yield step
+
+
+# --- machines ---------------------------------------------------------------------------------------------
+
+
+@command
+def machines(*, db: str | None = DATABASE) -> Answer:
+    """List the machines that share a database, and their runs."""
+    from repertory.machines.operating import list_machines
+
+    database = _shared(db)
+    found = list_machines(database)
+
+    def show(screen: Console) -> None:
+        if not found:
+            output.say("no machine shares this database; start one with repertory serve --db postgresql://…")
+        output.print_table(screen, machines_table(found))
+
+    return Answer({"database": str(database), "machines": found}, show)
+
+
+def machines_table(found: Sequence[Machine]) -> output.Columns:
+    """Make a table of machines."""
+
+    def state(machine: Machine) -> str:
+        up = "draining" if machine.draining else "up"
+        return "lost" if machine.lost_at is not None else "silent" if machine.left < 0 else up
+
+    def left(machine: Machine) -> str:
+        return "" if machine.lost_at is not None else f"{max(machine.left, 0):.0f} of {machine.lease:g} s"
+
+    columns = "NAME STATE LABELS >RUNS LEASE_LEFT=left VERSION ID=machine_id"
+    return output.table(columns, found, state=state, left=left)
+
+
+@command
+def drain(
+    machine: str = argument("MACHINE", "The name or id of a machine, as repertory machines shows it.", ...),
+    *,
+    db: str | None = DATABASE,
+) -> None:
+    """Make a machine take no more runs and hand its own over to others.
+
+    Each run moves at its next boundary. End the process when repertory machines shows that it has no runs any more.
+    """
+    from repertory.machines.operating import drain_machine
+
+    drain_machine(_shared(db), machine)
+    output.say(f"{machine} is draining; repertory machines shows when it has no runs left")
+
+
+def _shared(db: str | None) -> PostgresAddress:
+    found, _ = locate(db)
+    if isinstance(found, PostgresAddress):
+        return found
+    raise ConfigurationError(
+        f"only a database on PostgreSQL is shared by several machines, and {found} is a file; name one with --db "
+        f"postgresql://… or ${VARIABLE}"
+    )
+
+
+# --- webhooks ---------------------------------------------------------------------------------------------
+
+
+@webhooks.command("ls")
+@command
+async def list_attempts(
+    *, limit: int = option("--limit N", "How many at most.", 50, min=1, max=100_000), db: str | None = DATABASE
+) -> Answer:
+    """List the newest deliveries of changes of state to webhooks."""
+    from repertory.service.views import attempt_view
+
+    async with open_database(db) as source:
+        attempts = [attempt_view(*found) for found in await source.journal.read_webhooks(limit=limit)]
+
+    def show(screen: Console) -> None:
+        table = output.table(
+            "CHANGE RUN=run_id OUTCOME ATTEMPT STATUS >AGE=at WEBHOOK=url",
+            attempts,
+            status=lambda tried: str(tried.status or ""),
+            url=lambda tried: output.one_line(f"{tried.error} {tried.url}", 300),
+        )
+        output.print_table(screen, table, gap=False)
+        if not attempts:
+            output.write("No deliveries to webhooks yet.")
+
+    return Answer({"database": source.database, "attempts": attempts}, show)
+
+
+@webhooks.command()
+@command
+async def redeliver(
+    change: int = argument("CHANGE", "The number of a change of state, as webhooks ls shows it.", ...),
+    *,
+    url: str | None = option("--url URL", "The webhook. May be left out if there is only one."),
+    at: At,
+) -> Answer:
+    """Deliver a change to a webhook again, now. Fails if the webhook does not take it."""
+    async with ask_service(at) as client:
+        tried = await client.redeliver(change, url)
+    words = f"{tried.outcome}: {tried.url} answered {tried.status or tried.error}"
+    error = None if tried.outcome == "delivered" else typer.Exit(output.FAILED)
+    return Answer(tried, lambda _: output.say(words), error)
