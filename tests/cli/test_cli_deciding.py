@@ -14,7 +14,7 @@ from cli_support import at_a_terminal, invoke, settings
 
 import repertory as rp
 from patience import PATIENCE
-from repertory.cli.deciding import who_decides
+from repertory.cli.conversing import who_decides
 from repertory.cli.reading import asked_line
 from repertory.runs.events import ApprovalRequested
 from repertory.testing import FunctionModel, call

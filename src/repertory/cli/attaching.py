@@ -13,9 +13,8 @@ import anyio
 from repertory._repeated_event import RepeatedEvent
 from repertory.cli import output
 from repertory.cli.commands import command
-from repertory.cli.conversing import Lines, Screen
+from repertory.cli.conversing import KEYS, Lines, Screen, decide_by
 from repertory.cli.databases import of_run, open_source
-from repertory.cli.deciding import KEYS, decide_by
 from repertory.cli.following import Scribe, check_there
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
@@ -103,8 +102,7 @@ class _Attached:
         """Show the run until it ends, or the person at the terminal leaves."""
         self._seq = (await self._client.list_runs(0)).seq
         self.detail = await self._client.read_run(self._run_id)
-        await self._greet()
-        await self._show_recent(self._seq)
+        await self._show_past()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._show_events)
             if self._typed_at:
@@ -116,28 +114,26 @@ class _Attached:
         if run.state in ("failed", "stopped"):
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
 
-    async def _greet(self) -> None:
-        run, screen = self.detail.run, self._screen
+    async def _show_past(self) -> None:
+        """Show the task, the last message after it, and the run's own newest calls of the current turn."""
+        run = self.detail.run
         keys = "; type to send it messages, Ctrl-C leaves" if self._typed_at else ""
-        await screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
-        await screen.remark(f"> {output.clean(run.task[:_LONGEST])}")
-
-    async def _show_recent(self, seq: int) -> None:
-        """Show the last message after the task, and the run's own newest calls of the current turn."""
-        said = ""
+        await self._screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
+        said = [run.task]
         recent: list[EventView] = []
-        for view in await self._client.read_events(self._run_id, before=seq + 1):
+        for view in await self._client.read_events(run.id, before=self._seq + 1):
             if view.type == "UserSaid":
-                said = view.body["text"]
-                recent.clear()
+                said[1:], recent = [view.body["text"]], []
             elif view.type == "ToolStarted":
                 recent.append(view)
-        if said:
-            await self._screen.remark(f"> {output.clean(said[:_LONGEST])}")
-        for view in recent[-_CALLS:] if self.detail.run.live else ():
-            event = event_of(view, agent=await self._scribe.agent_of(view))
-            assert event is not None
-            await self._screen.show_call(event, self._run_id)
+        for text in said:
+            await self._quote(text)
+        for view in recent[-_CALLS:] if run.live else ():
+            await self._screen.show_call(event_of(view, agent=await self._scribe.agent_of(view)), run.id)
+
+    async def _quote(self, text: str) -> None:
+        """Show a message to the run."""
+        await self._screen.remark(f"> {output.clean(text[:_LONGEST])}")
 
     async def _show_text(self) -> None:
         """Show the text of the run, turn after turn; if nobody can type, only to the end of the current turn."""
@@ -185,7 +181,12 @@ class _Attached:
             event = event_of(view, agent=await self._scribe.agent_of(view))
             of_it = view.run_id == self._run_id
             if view.type == "UserSaid" and of_it:
-                await self._hear(view.body["text"])
+                text = view.body["text"]
+                if text in self._said:
+                    self._said.remove(text)
+                else:  # another client sent it
+                    await self._quote(text)
+                self._news.set()
             elif isinstance(event, events.ApprovalRequested):
                 await self._ask(event)
             elif isinstance(event, events.ApprovalDecided) and (view.run_id, event.call_id) in self._asked:
@@ -199,18 +200,10 @@ class _Attached:
                 self._news.set()
                 if event.state == "paused":
                     await self._screen.remark("[paused]")
-            elif event is not None:
+            else:
                 await self._screen.show_call(event, self._run_id)
         self._seq = view.seq
         self._moved.set()
-
-    async def _hear(self, text: str) -> None:
-        """Take in a message to the run; show it if another client sent it."""
-        if text in self._said:
-            self._said.remove(text)
-        else:
-            await self._screen.remark(f"> {output.clean(text[:_LONGEST])}")
-        self._news.set()
 
     async def _ask(self, call: WaitingCall | events.ApprovalRequested) -> None:
         if (call.run_id, call.call_id) in self._asked:
@@ -221,33 +214,28 @@ class _Attached:
         await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
 
     async def _type(self, everything: anyio.CancelScope) -> None:
-        """Send each typed line, or decide a waiting call with it."""
+        """Send each typed line; or decide the oldest call that waits with it, if it is an answer to that."""
+
+        async def ask(prompt: str) -> str | None:
+            await self._screen.remark(prompt)
+            return await self._lines.read()
+
         while (line := await self._lines.read()) is not None:
-            if line.strip():
-                try:
-                    if not await self._decide(line):
-                        self._said.append(line)
-                        await self._client.send(self._run_id, line)
-                        self._news.set()
-                except RepertoryError as error:
-                    await self._screen.remark(one_line(f"[not sent: {error}]"))
+            if not line.strip():
+                continue
+            try:
+                oldest = next(iter(self._asked), None)  # also if others decide it while a reason is asked for
+                if oldest is None or not await decide_by(line, partial(self._decide, *oldest), ask):
+                    self._said.append(line)
+                    await self._client.send(self._run_id, line)
+                    self._news.set()
+            except RepertoryError as error:
+                await self._screen.remark(one_line(f"[not sent: {error}]"))
         output.say(_left(self.detail))
         everything.cancel()
 
-    async def _decide(self, line: str) -> bool:
-        """Decide the oldest call that waits if the line is an answer to it; whether it was."""
-        if not self._asked:
-            return False
-        oldest = next(iter(self._asked))  # also if others decide it while a reason is asked for
-
-        async def decide(verb: str, **said: Any) -> None:
-            await self._client.decide(*oldest, verb, said)
-
-        return await decide_by(line, decide, self._ask_for)
-
-    async def _ask_for(self, prompt: str) -> str | None:
-        await self._screen.remark(prompt)
-        return await self._lines.read()
+    async def _decide(self, run_id: str, call_id: str, verb: str, **said: Any) -> None:
+        await self._client.decide(run_id, call_id, verb, said)
 
 
 class Heard:

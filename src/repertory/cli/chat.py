@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +14,14 @@ from rich.text import Text
 
 from repertory.cli import output
 from repertory.cli.commands import command
-from repertory.cli.conversing import Lines, Screen, terminal_kept
+from repertory.cli.conversing import Lines, Screen, decide_at_terminal, terminal_kept
 from repertory.cli.databases import Database, db_option, read_row, runs_database
-from repertory.cli.deciding import decide_at_terminal
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, How, argument, option
 from repertory.cli.running import RESEARCH, find_agent, find_object, options_with, print_answer, told
-from repertory.cli.signals import leave, told_to
-from repertory.cli.stopping import beat
+from repertory.cli.stopping import Stop, stopped_by_signals
 from repertory.errors import RepertoryError, RunError
 from repertory.llm.messages import text_of
 from repertory.record import FINAL_STATES
-from repertory.record.waiting import Waiter
 
 if TYPE_CHECKING:
     from repertory.agents import Agent
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
     from repertory.supervisor import Run, Supervisor
 
 _PROMPT = "> "
-_MOST_SIGNALS = 4  # this many end the process, whatever it is doing
 
 
 @command
@@ -70,8 +65,8 @@ def chat(
         how=how,
         as_json=as_json,
     )
-    with terminal_kept() as restore:
-        anyio.run(talk.main, restore, backend=how.backend)
+    with terminal_kept():
+        anyio.run(talk.main, backend=how.backend)
     talk.close()
 
 
@@ -88,38 +83,41 @@ class _Talk:
     how: How
     as_json: bool
 
-    def __post_init__(self) -> None:
+    async def main(self) -> None:
+        """Ask until there are no more questions, or a signal ends it."""
+        from repertory.supervisor import open_supervisor
+
         self._run: Run[Any] | None = None
-        self._failed = False
+        self._failed = self._answers = False
         self._typed_at = sys.stdin.isatty()
         self._shown_on = sys.stdout.isatty() and not self.as_json
         self._lines = Lines(_PROMPT if self._typed_at and self._shown_on else "")
-        self._signals: _Signals | None = None
-
-    async def main(self, restore: Callable[[], None]) -> None:
-        """Ask until there are no more questions, or a signal ends it; ``restore`` restores the terminal."""
-        from repertory.supervisor import open_supervisor
-
-        signals = self._signals = _Signals(restore, self._typed_at)
-        model, summaries = self.options.get("model"), self.how.summaries
-        async with anyio.create_task_group() as beating:
-            beating.start_soon(beat)
-            with told_to(signals.hear):
-                async with open_supervisor(self.path, model=model, summaries=summaries) as supervisor:
-                    with signals.everything:
-                        await self._talk(supervisor)
-            beating.cancel_scope.cancel()
+        self._everything = anyio.CancelScope()
+        async with (
+            stopped_by_signals(self._hear) as self._stop,
+            open_supervisor(self.path, model=self.options.get("model"), summaries=self.how.summaries) as supervisor,
+        ):
+            with self._everything:
+                await self._talk(supervisor)
 
     def close(self) -> None:
         """Say how to continue the chat, and raise the error that it ended with."""
-        assert self._signals is not None
         go_on = "" if self._run is None else f"continue with: repertory chat {self._run.id}{db_option(self.path)}"
-        if self._signals.ended_by:
-            raise output.Interrupted(f"ended; {go_on}" if go_on else "ended", 128 + self._signals.ended_by)
+        if self._everything.cancel_called:
+            raise self._stop.interrupted(f"ended; {go_on}" if go_on else "ended")
         if self._typed_at and go_on:
             output.remark(go_on)
         if self._failed and not self._typed_at:
             raise RunError("not every question was answered")
+
+    def _hear(self, stop: Stop) -> None:
+        """Take in a signal: Ctrl-C stops the current answer, a second one or SIGTERM ends the chat."""
+        if stop.heard != [signal.SIGINT] or not self._typed_at:
+            self._everything.cancel()
+        elif self._answers and self._run is not None:
+            self._run.kill()
+        else:
+            output.remark("\n(Ctrl-C again or Ctrl-D ends the chat)")
 
     async def _talk(self, supervisor: Supervisor) -> None:
         if self.row is not None:
@@ -136,51 +134,46 @@ class _Talk:
             if run.state not in FINAL_STATES:
                 await self._answer(run, question)
         while (line := await self._lines.read()) is not None:
-            assert self._signals is not None
-            self._signals.begun()
+            self._stop.heard.clear()  # the next Ctrl-C is a first one again
             question = line.strip()
             if not question:
                 continue
             try:
-                run = self._run = await self._ask(supervisor, question)
+                if self._run is None:
+                    options: Json = {"agent_ref": self.reference, "options": self.options, "context": self.context}
+                    self._run = await supervisor.spawn(self.agent, question, **options)
+                else:
+                    await self._run.send(question)
             except RepertoryError as error:
                 if self._run is None:
                     raise
                 self._say_failed(question, str(error))
                 continue
-            await self._answer(run, question)
+            await self._answer(self._run, question)
         if self._typed_at and self._shown_on:
             output.put("\n")
 
-    async def _ask(self, supervisor: Supervisor, question: str) -> Run[Any]:
-        if self._run is not None:
-            await self._run.send(question)
-            return self._run
-        return await supervisor.spawn(
-            self.agent, question, agent_ref=self.reference, options=self.options, context=self.context
-        )
-
     async def _answer(self, run: Run[Any], question: str) -> None:
         """Show an answer while it is streamed, to its end."""
-        assert self._signals is not None
         shown = ""
-        with self._signals.stopping(run):
-            async with anyio.create_task_group() as tasks:
-                screen = Screen()
-                tasks.start_soon(decide_at_terminal, run, output.say, screen.aside if self._shown_on else nullcontext)
-                if self._shown_on:
-                    tasks.start_soon(_show_calls, screen, run)
-                    shown = await screen.show_text(run.stream(from_start=True))
-                    await screen.end_line()
-                else:
-                    await run.wait_ended()
-                tasks.cancel_scope.cancel()
-            try:
-                value = await run.wait_result()
-            except RunError as error:
-                stopped = self._signals.stopped
-                self._say_failed(question, "stopped" if stopped else str(error))
-                return
+        self._answers = True
+        async with anyio.create_task_group() as tasks:
+            screen = Screen()
+            tasks.start_soon(decide_at_terminal, run, output.say, screen.aside if self._shown_on else nullcontext)
+            if self._shown_on:
+                tasks.start_soon(_show_calls, screen, run)
+                shown = await screen.show_text(run.stream(from_start=True))
+                await screen.end_line()
+            else:
+                await run.wait_ended()
+            tasks.cancel_scope.cancel()
+        try:
+            value = await run.wait_result()
+        except RunError as error:
+            self._say_failed(question, "stopped" if self._stop.heard else str(error))
+            return
+        finally:
+            self._answers = False
         text, result = told(run, value)
         if self.as_json:
             self._print_json(question, answer=text, result=result)
@@ -199,9 +192,14 @@ class _Talk:
             output.say(words)
 
     def _print_json(self, question: str, **fields: Any) -> None:
-        run = self._run
-        assert run is not None
-        whole = {"run_id": run.id, "question": question, "answer": None, "result": None, "error": None, **fields}
+        whole = {
+            "run_id": self._run and self._run.id,
+            "question": question,
+            "answer": None,
+            "result": None,
+            "error": None,
+            **fields,
+        }
         output.print_json(whole, on_one_line=True)
 
     def _dim(self, text: str) -> None:
@@ -218,60 +216,3 @@ async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None
     entries = await journal.read_entries(row.started.run_id)
     asked = [text_of(entry.content) for entry in entries if entry.kind in ("task", "user-input")]
     return (asked or [row.started.task])[-1], row.result if row.state == "done" else None
-
-
-# --- signals -----------------------------------------------------------------------------------------------
-
-
-class _Signals:
-    """What signals do: Ctrl-C stops the current answer, a second one or SIGTERM ends the chat.
-
-    Attributes:
-        everything: The scope that is cancelled to end the chat.
-        ended_by: The signal that ended it; 0 for none.
-        stopped: Whether the current answer was stopped.
-    """
-
-    def __init__(self, restore: Callable[[], None], typed_at: bool) -> None:
-        self.everything = anyio.CancelScope()
-        self.ended_by = 0
-        self.stopped = False
-        self._restore = restore
-        self._typed_at = typed_at
-        self._asked = False
-        self._heard = 0
-        self._run: Run[Any] | None = None
-        self._loop = Waiter()
-
-    def begun(self) -> None:
-        """A line was typed: the next Ctrl-C is a first one again."""
-        self._asked, self._heard = False, 0
-
-    @contextmanager
-    def stopping(self, run: Run[Any]) -> Generator[None]:
-        """Let the first Ctrl-C stop this run until the block is left."""
-        self._run, self.stopped = run, False
-        try:
-            yield
-        finally:
-            self._run = None
-
-    def hear(self, number: int) -> None:
-        """Take in a signal; called in the signal handler itself."""
-        self._heard += 1
-        if self._heard >= _MOST_SIGNALS:
-            self._restore()
-            leave(number)
-        self._loop.post(self._act, number)
-
-    def _act(self, number: object) -> None:
-        if number != signal.SIGINT or self._asked or not self._typed_at:
-            self.ended_by = int(signal.Signals(number))  # type: ignore[arg-type]
-            self.everything.cancel()
-            return
-        self._asked = True
-        if self._run is not None:
-            self.stopped = True
-            self._run.kill()
-        else:
-            output.remark("\n(Ctrl-C again or Ctrl-D ends the chat)")

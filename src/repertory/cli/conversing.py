@@ -1,20 +1,32 @@
-"""The terminal of a conversation, for ``chat`` and ``attach``: a screen for answers, and the lines typed."""
+"""The terminal of a conversation: a screen for answers, the lines typed, and questions about calls that wait."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import sys
 import termios
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from repertory.cli import output
-from repertory.cli.reading import call_line
+from repertory.cli.output import one_line
+from repertory.cli.reading import asked_line, call_line
+from repertory.cli.signals import at_last
+from repertory.errors import ConfigurationError, RunError
 from repertory.record.waiting import Waiter, wake_all
 from repertory.runs import events, streaming
+from repertory.runs.events import ApprovalRequested
+
+if TYPE_CHECKING:
+    from repertory.supervisor import Run
+
+KEYS = "y: allow, n REASON: deny, e: change the arguments"
 
 
 class Screen:
@@ -40,7 +52,7 @@ class Screen:
                 await self.remark(f"[ignore the text above: {output.one_line(piece.reason, 120)}]")
         return text
 
-    async def show_call(self, event: events.Event, root: str) -> None:
+    async def show_call(self, event: events.Event | None, root: str) -> None:
         """Show a line for a tool call that starts; for a sub-agent with its name."""
         if isinstance(event, events.ToolStarted):
             name = "" if event.run_id == root else f"{event.agent}: "
@@ -127,19 +139,131 @@ class Lines:
 
 
 @contextmanager
-def terminal_kept() -> Generator[Callable[[], None]]:
+def terminal_kept() -> Generator[None]:
     """Restore the terminal afterwards, even if a thread is still reading a line from it."""
     try:
         before = termios.tcgetattr(sys.stdin.fileno())
     except (OSError, ValueError, termios.error):  # no terminal
-        yield lambda: None
+        yield
         return
 
     def restore() -> None:
         with suppress(termios.error):
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
 
+    with at_last(restore):
+        try:
+            yield
+        finally:
+            restore()
+
+
+# --- calls that wait for a person -------------------------------------------------------------------------
+
+
+def who_decides() -> str:
+    """The user's name, for the record; the user id if the user has no name, as in many containers."""
     try:
-        yield restore
-    finally:
-        restore()
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return f"user {os.getuid()}"
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """The arguments of a call, as a person wrote them. Raises ``ConfigurationError`` unless they are a JSON object."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ConfigurationError(f"the arguments must be one JSON object: {error}") from None
+
+
+async def decide_at_terminal(
+    run: Run[Any], say: Callable[[str], None], aside: Callable[[], AbstractAsyncContextManager[None]]
+) -> None:
+    """Ask about each waiting call of a run and its sub-agents, until the run ends.
+
+    Without a terminal the calls stay waiting, and a message says how to decide them.
+
+    Args:
+        run: The run.
+        say: Shows a line to the person.
+        aside: Makes room for a question on the screen, within its block.
+    """
+    there = sys.stdin.isatty() and sys.stderr.isatty()
+    async for event in run.events(tree=True):
+        if not isinstance(event, ApprovalRequested):
+            continue
+        if there and all(each.call_id != event.call_id for each in run.waiting(tree=True)):
+            continue  # it was decided before the person could be asked
+        if there:
+            async with aside(), anyio.create_task_group() as asking:
+                asking.start_soon(_cancel_once_decided, run, event.call_id, asking.cancel_scope)
+                there = await _ask(run, event)
+                asking.cancel_scope.cancel()
+        if not there:
+            say(
+                f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run "
+                f"repertory resume {run.id} at a terminal, or repertory serve --resume and repertory approve"
+            )
+
+
+async def _cancel_once_decided(run: Run[Any], call_id: str, asking: anyio.CancelScope) -> None:
+    """Take a question back if its call was decided otherwise: it has expired, or the run is stopped."""
+    async for _ in run.events(tree=True):
+        if all(call.call_id != call_id for call in run.waiting(tree=True)):
+            asking.cancel()
+
+
+async def decide_by(
+    line: str, decide: Callable[..., Awaitable[None]], ask: Callable[[str], Awaitable[str | None]]
+) -> bool:
+    """Decide a waiting call as a typed line says; whether the line is an answer.
+
+    Args:
+        line: ``y``, ``n REASON`` or ``e``, as ``KEYS`` says; nothing that says more than that allows anything.
+        decide: Is called with ``approve`` or ``deny`` and the arguments of that method of ``Run``.
+        ask: Asks for another line; None at the end of the input.
+
+    Raises:
+        RepertoryError: The call was not decided.
+    """
+    word, _, reason = line.strip().partition(" ")
+    match word.lower():
+        case "y" | "yes" if not reason:
+            await decide("approve", by=who_decides())
+        case "n" | "no":
+            reason = (reason or await ask("why not? ") or "").strip()
+            await decide("deny", reason=reason or "denied at the terminal", by=who_decides())
+        case "e" | "edit" if not reason:
+            arguments = arguments_in(await ask("all arguments, as one JSON object: ") or "")
+            await decide("approve", arguments=arguments, by=who_decides())
+        case _:
+            return False
+    return True
+
+
+async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
+    """Ask until a call is decided; False if nobody answers any more."""
+
+    async def decide(verb: str, **said: Any) -> None:
+        await getattr(run, verb)(event.call_id, **said)
+
+    output.remark(f"{one_line(event.agent)} wants to call {asked_line(event.tool, event.arguments)}")
+    while (line := await _typed(f"{KEYS} ")) is not None:
+        try:
+            if await decide_by(line, decide, _typed):
+                return True
+        except (ConfigurationError, RunError) as error:
+            output.say(str(error))
+    return False
+
+
+async def _typed(prompt: str) -> str | None:
+    """A typed line; None at the end of the input."""
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    try:
+        return await Lines("").read()
+    except anyio.get_cancelled_exc_class():
+        output.remark("")  # what comes next does not stand behind the question
+        raise

@@ -184,7 +184,7 @@ def execute(
         model: The model of agents that name none, instead of the one in the options.
         closing: Shows the end, behind the progress on standard output; None for the answer there alone.
     """
-    from repertory.cli.deciding import decide_at_terminal
+    from repertory.cli.conversing import decide_at_terminal
     from repertory.cli.live import show_progress
     from repertory.cli.stopping import stopped_by_signals
     from repertory.supervisor import open_supervisor

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 TYPE_CHECKING = False  # importing typing takes longer than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
     from types import FrameType
     from typing import NoReturn
 
@@ -27,12 +28,12 @@ class _Process:
     Attributes:
         pid: The process that the handler was installed in: a forked child has nothing to end in order.
         listener: Called for each signal; None ends the process.
-        terminals: The terminals with a live display, whose cursor may be hidden.
+        last: Called before it ends the process, to restore the terminal.
     """
 
     pid = 0
     listener: Callable[[int], None] | None = None
-    terminals: tuple[int, ...] = ()
+    last: tuple[Callable[[], object], ...] = ()
 
 
 def install() -> None:
@@ -55,20 +56,9 @@ def leave(number: int) -> NoReturn:
     Nothing is closed or flushed: the record survives this as it survives a kill.
     """
     if _Process.pid == os.getpid():
-        for terminal in _Process.terminals:
-            try:
-                if _takes_more(terminal):
-                    os.write(terminal, _SHOW_CURSOR)
-            except OSError:  # the terminal is gone
-                continue
+        for act in _Process.last:
+            act()
     os._exit(128 + number)
-
-
-def _takes_more(terminal: int) -> bool:
-    """Whether a terminal takes output at once: one that was stopped with Ctrl-S, or that nobody reads, does not."""
-    poll = select.poll()
-    poll.register(terminal, select.POLLOUT)
-    return bool(poll.poll(0))
 
 
 @contextmanager
@@ -85,10 +75,25 @@ def told_to(listener: Callable[[int], None]) -> Generator[None]:
 
 
 @contextmanager
-def drawn_on(terminal: int) -> Generator[None]:
-    """Start a new line and show the cursor on a terminal if the process ends inside the block."""
-    _Process.terminals += (terminal,)
+def at_last(act: Callable[[], object]) -> Generator[None]:
+    """Call a function, which must not raise, if the process ends inside the block."""
+    before, _Process.last = _Process.last, (*_Process.last, act)
     try:
         yield
     finally:
-        _Process.terminals = _Process.terminals[:-1]
+        _Process.last = before
+
+
+def drawn_on(terminal: int) -> AbstractContextManager[None]:
+    """Start a new line and show the cursor on a terminal if the process ends inside the block."""
+
+    def show_cursor() -> None:
+        poll = select.poll()
+        poll.register(terminal, select.POLLOUT)
+        try:
+            if poll.poll(0):  # one that was stopped with Ctrl-S, or that nobody reads, takes no output
+                os.write(terminal, _SHOW_CURSOR)
+        except OSError:  # the terminal is gone
+            pass
+
+    return at_last(show_cursor)

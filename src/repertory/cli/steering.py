@@ -12,6 +12,7 @@ from repertory._choices import check_text
 from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
+from repertory.cli.conversing import arguments_in, who_decides
 from repertory.cli.databases import (
     ask_service,
     db_option,
@@ -21,7 +22,6 @@ from repertory.cli.databases import (
     open_service,
     open_source,
 )
-from repertory.cli.deciding import arguments_in, who_decides
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
