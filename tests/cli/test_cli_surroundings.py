@@ -12,6 +12,9 @@ import pytest
 from cli_support import RUN, Result, invoke, settings
 
 from patience import PATIENCE
+from repertory._postgres_address import postgres_address
+from repertory.cli.databases import company_database
+from repertory.service.places import Place, anchor_of, announce_service, holding
 
 CODES = {0, 1, 2, 4, 75, 78}
 READING = ("ps -a", "stats", "stats --tree", "inspect", "ledger", "doctor", "resume")
@@ -288,3 +291,15 @@ def test_commands_need_no_extra(home: Path, tmp_path: Path) -> None:
     )
     assert [line for line in done.stdout.splitlines() if not line.rstrip().endswith(" 0")] == []
     assert done.stdout.count("\n") == 9
+
+
+def test_the_password_in_a_company_file_is_kept_beside_its_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reads the database itself needs it, and the service does not tell it."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    file, address = tmp_path / "company.toml", "postgresql://me:secret@db.example/agents"
+    file.write_text(f'name = "desk"\n[service]\ndb = "{address}"\n')
+    with holding(anchor := anchor_of(file)):
+        announce_service(anchor, Place(socket="s", server=str(postgres_address(address))))
+        assert getattr(company_database(file), "uri", None) == address

@@ -68,7 +68,8 @@ def company_database(file: Path) -> Database | None:
     """The database of a company: the file that its running service names, else what the company file says; None if
     that is invalid, or if the libraries of a service are missing.
 
-    ``up`` and ``doctor`` report the details of both.
+    ``up`` and ``doctor`` report the details of both. The address of a server is that of the company file, also if a
+    service runs: only there it has a password.
     """
     from repertory.service.places import anchor_of, file_served
 
