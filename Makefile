@@ -24,7 +24,7 @@ test: $(VENV)/.installed-test ## Run the tests, on trio and asyncio, with branch
 nightly: $(VENV)/.installed-test ## Run the long proofs as well
 	$(BIN)/pytest -m "nightly or not nightly" --hypothesis-profile=new -o faulthandler_timeout=0 $(ARGS)
 
-torture: $(VENV)/.installed-test ## Cut the power, kill and cancel, for a minute; ARGS="--profile full" for half an hour
+torture: $(VENV)/.installed-test ## Cut the power and kill, for a minute; ARGS="--profile full" for half an hour
 	$(BIN)/repertory torture $(ARGS)
 
 check: $(VENV)/.installed-check ## Lint and types

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from patience import PATIENCE
-from repertory.torture.screen import Screen
+from screen import Screen
 
 
 class Terminal:

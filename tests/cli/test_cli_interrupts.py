@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 from cli_support import at_a_terminal
+from interrupts import interrupt_storm, judge, shoot
 
 from patience import PATIENCE
-from repertory.torture.interrupts import interrupt_storm, judge, shoot
-from repertory.torture.screen import Screen
+from screen import Screen
+from seeds import seeds
 
 
-def test_a_signal_at_any_instant_leaves_a_clean_terminal() -> None:
+@pytest.mark.parametrize("seed", seeds(1, at_night=35))
+def test_a_signal_at_any_instant_leaves_a_clean_terminal(seed: int) -> None:
     """Real processes on a real terminal, one to three signals each, from the first import to the last line."""
-    assert interrupt_storm(1, 10) == []
+    assert interrupt_storm(seed, 10) == []
 
 
 def test_a_terminal_that_takes_no_more_does_not_hold_the_process(tmp_path: Path) -> None:

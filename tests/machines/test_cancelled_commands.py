@@ -18,7 +18,7 @@ from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.supervisor import Quota, Quotas
 from repertory.testing import FunctionModel, call
-from repertory.torture.storms import cancelled_after
+from storms import cancelled_after
 
 # After which a call is cancelled, also bare tasks of asyncio. There are fewer, but it waits for the server in threads.
 CHECKPOINTS = (0, 1, 4, 9, 20, 45, 80, 160, 233, 501, 999, 2001)

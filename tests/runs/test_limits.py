@@ -27,7 +27,8 @@ from repertory.runs.accounting import Spending, Tally
 from repertory.runs.events import SummaryRefused
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.testing.faults import Raw
-from repertory.torture.storms import _Tree, limit_storm
+from seeds import seeds
+from storms import Tree, limit_storm
 
 # A dollar for a thousand tokens written, which is as many as an answer of these agents may have.
 DOLLARS = with_prices(msgspec.structs.replace(OFFLINE, name="dollars"), input=0.0, output=1_000.0)
@@ -419,7 +420,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
         rp.Agent(7)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, at_night=50))
 def test_no_storm_takes_a_tree_beyond_its_limits(run_async: RunAsync, *, seed: int) -> None:
     """Random trees under random limits, cut off at random instants and resumed."""
     assert run_async(limit_storm, seed, 8) == []
@@ -428,7 +429,7 @@ def test_no_storm_takes_a_tree_beyond_its_limits(run_async: RunAsync, *, seed: i
 async def test_the_storm_notices_a_tree_beyond_its_limits() -> None:
     """The check can fail: agents that have looser limits than the ones compared with go beyond them."""
 
-    class Loose(_Tree):
+    class Loose(Tree):
         def _agent(self) -> rp.Agent:
             tight, self._limits = self._limits, rp.Limits(iterations=9, runs=9, depth=3)
             agent = super()._agent()

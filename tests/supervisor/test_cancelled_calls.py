@@ -16,7 +16,7 @@ from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.supervisor import Quota, Quotas
 from repertory.testing import FunctionModel, call
-from repertory.torture.storms import cancelled_after, disagreements
+from storms import cancelled_after, disagreements
 
 CHECKPOINTS = (*range(0, 40, 3), 81, 160, 321, 640)  # after which a call is cancelled, also bare tasks of asyncio
 CLERK = rp.Agent("clerk", context=None)

@@ -27,7 +27,8 @@ from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record.sqlite_journal import MemoryJournal
 from repertory.runs import events
 from repertory.testing import FunctionModel, ScriptedModel, call
-from repertory.torture.storms import cancel_storm, cancelled_after, disagreements, unheard
+from seeds import seeds
+from storms import cancel_storm, cancelled_after, disagreements, unheard
 
 
 def clerk(**options: object) -> rp.Agent:
@@ -305,7 +306,7 @@ def test_a_call_that_is_cancelled_at_any_checkpoint_has_happened_or_has_not(run_
     run_async(main)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, at_night=125))
 def test_a_storm_of_cancelled_calls_leaves_no_run_alone_and_no_message_unheard(
     run_async: RunAsync, *, seed: int
 ) -> None:

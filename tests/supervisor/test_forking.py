@@ -22,7 +22,7 @@ from repertory.memory import ItemQuery
 from repertory.record import MemoryJournal
 from repertory.record.records import FINAL_STATES
 from repertory.testing import FunctionModel, ScriptedModel, call
-from repertory.torture.storms import cancelled_after
+from storms import cancelled_after
 
 STEPS = 12
 CHECKPOINTS = (*range(0, 40, 3), 81, 160, 321, 640)  # after which a call is cancelled, also bare tasks of asyncio

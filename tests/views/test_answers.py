@@ -17,6 +17,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutated_answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
 
 import repertory as rp
 from backends import RunAsync
@@ -40,8 +41,8 @@ from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import profile_for
 from repertory.summarizer.messages import ResultSummarized
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
-from repertory.torture.answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
 from repertory.views.answers import MAX_DEPTH, Answer, read_answer
+from seeds import seeds
 
 BINDING = "claude-opus-5-5"
 
@@ -218,7 +219,7 @@ def test_an_answer_without_end_is_cut_and_says_so() -> None:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(2, at_night=80))
 def test_runs_live_through_answers_of_all_kinds(run_async: RunAsync, tmp_path: Path, seed: int) -> None:
     """Over a real journal, cut off and resumed in between; every request is one that a strict server takes."""
     assert run_async(play_answers, seed, 120, tmp_path) == []

@@ -95,9 +95,8 @@ def torture(
 ) -> Answer:
     """Try to make repertory lose data.
 
-    Power cuts, kills, storms of cancellation and mutated answers, drawn from a seed. Nothing may be lost, doubled or
-    damaged, and each scenario's negative controls, which break a promise on purpose, must be caught. What failed is
-    listed with the command that repeats it.
+    Power cuts and kills, drawn from a seed. Nothing may be lost, doubled or damaged, and each scenario's negative
+    controls, which break a promise on purpose, must be caught. What failed is listed with the command that repeats it.
     """
     from platformdirs import user_cache_path
 

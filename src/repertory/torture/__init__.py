@@ -1,4 +1,4 @@
-"""Durability tests: power cuts, kills, storms of cancellation and mutated answers, seeded and repeatable.
+"""Durability tests: power cuts and kills, seeded and repeatable.
 
 ``repertory torture`` plays the scenarios; see ``docs/durability.md`` for what they test.
 """

@@ -26,7 +26,6 @@ from repertory.torture.children import close_servers
 from repertory.torture.servers import databases_on
 
 Profile: TypeAlias = Literal["short", "full"]
-Backend: TypeAlias = Literal["trio", "asyncio"]
 
 _CASE_TIMEOUT: Final = 500.0  # seconds; the longest case takes ten, on a busy machine many times as long
 _ROOM: Final = 2**28  # bytes for each worker; the largest case takes 180 MB
@@ -50,11 +49,6 @@ class Case(msgspec.Struct, frozen=True):
     traces: Path | None = None
     server: str = ""
     database: str = ""
-
-    @property
-    def backend(self) -> Backend:
-        """The event loop that it runs on, unless it draws one for each process."""
-        return "trio" if self.seed % 2 else "asyncio"
 
 
 class Outcome(msgspec.Struct):

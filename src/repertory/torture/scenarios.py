@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from repertory.torture import answers, interrupts, kills, power_cuts, shim, storms
+from repertory.torture import kills, power_cuts, shim
 from repertory.torture.frame import Scenario
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -33,23 +33,5 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         cases={"short": 2, "full": 40},
         controls={"made unasked": kills.made_unasked, "early decisions": kills.early_decisions},
         on_servers=True,
-    ),
-    Scenario(
-        name="answers",
-        play=answers.run_case,
-        cases={"short": 6, "full": 400},
-        controls={"as they came": answers.as_they_came},
-    ),
-    Scenario(
-        name="runs",
-        play=storms.run_case,
-        cases={"short": 3, "full": 200},
-        controls={"half begun": storms.half_begun},
-    ),
-    Scenario(
-        name="cli",
-        play=interrupts.run_case,
-        cases={"short": 1, "full": 60},
-        controls={"careless": interrupts.careless},
     ),
 )

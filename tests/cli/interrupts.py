@@ -23,17 +23,12 @@ import msgspec
 
 from repertory.errors import RepertoryError
 from repertory.record import open_journal
-from repertory.torture.frame import Case, Outcome
-from repertory.torture.screen import Screen
+from screen import Screen
 
 WIDTH, HEIGHT = 80, 24
 _PATIENCE = 120.0  # seconds in which a process must begin, or end
 _NOISE = ("Traceback", "Exception ignored", "Fatal Python error", "KeyboardInterrupt", "Error in", "never awaited")
 _PICTURE = "VIEW / RECORD"  # appears above the live picture, once
-_SHOTS = 6  # per case
-
-# Handles SIGTERM, which is the sign that signals may be sent, and leaves Ctrl-C to Python.
-_CARELESS = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: None); time.sleep(60)")
 
 # The commands to interrupt; {root} is a small folder, {db} a database with a run in it, {new} one that is new.
 COMMANDS: tuple[str, ...] = (
@@ -51,16 +46,6 @@ COMMANDS: tuple[str, ...] = (
     "serve --db {new} --socket {socket} --root {root}",
     "serve --db {new} --socket {socket} --root {root} --backend asyncio",
 )
-
-
-def run_case(case: Case) -> Outcome:
-    """Send Ctrl-C and SIGTERM at random instants to commands on a terminal."""
-    return Outcome({"interrupted commands": _SHOTS}, interrupt_storm(case.seed, _SHOTS))
-
-
-def careless(case: Case) -> Outcome:
-    """Negative control: a program that leaves Ctrl-C to Python."""
-    return Outcome(failures=judge(shoot([], [(0.0, signal.SIGINT)], home=case.folder, program=_CARELESS)))
 
 
 class Shot(msgspec.Struct, frozen=True):

@@ -45,7 +45,6 @@ from repertory.supervisor import Supervisor, open_supervisor
 from repertory.testing.refusal import Refusal
 from repertory.testing.rules import check_body
 from repertory.tools import ToolContext, tool
-from repertory.torture.frame import Case, Outcome
 from repertory.views.answers import MAX_DEPTH, Answer
 
 TOOLS: Final = ("look", "put", "fire")  # pure, idempotent, unsafe
@@ -61,20 +60,8 @@ _REASONS: Final = (
     "",
 )
 _WHOLE: Final = ("tool_use", "end_turn", "pause_turn")
-_ANSWERS: Final = 48  # per case
 _LENGTH: Final = 24  # answers per journal file, so that a poisoned record is sent again many times
 _LONG: Final = 200_000  # characters, more than an answer of 8,192 tokens can have
-
-
-def run_case(case: Case) -> Outcome:
-    """Play answers of a grammar that is wrong on purpose, in runs that are cut off and resumed."""
-    failures = anyio.run(play_answers, case.seed, _ANSWERS, case.folder, backend=case.backend)
-    return Outcome({"mutated answers": _ANSWERS}, failures)
-
-
-def as_they_came(case: Case) -> Outcome:
-    """Negative control: answers that are kept unchecked."""
-    return Outcome(failures=unread_answers(case.seed, _ANSWERS))
 
 
 class Mutated(msgspec.Struct, frozen=True):

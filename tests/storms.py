@@ -1,13 +1,12 @@
 """Storms: random trouble for a real supervisor and a real file, repeatable by its seed.
 
-A storm takes a seed and its size, runs on the event loop on which it is called, and returns what went wrong, one line
-each; the list must be empty.
+A storm takes a seed and its size, and returns what went wrong, one line each; the list must be empty.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -19,47 +18,23 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 from msgspec import structs
+from sniffio import current_async_library
 
 from repertory.agents import Agent, Limits
 from repertory.errors import RunFailed, RunNotFound
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, with_prices
-from repertory.record import EventLogged, RunStarted, open_journal
+from repertory.record import open_journal
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES
 from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.testing.models import FunctionModel, call
-from repertory.torture.frame import Case, Outcome
-
-_CALLS = 150  # per case
-_TREES = 4
 
 _TOKENS = 1_010  # per call; the prompt has fewer than its estimate, so that no call uses more than it reserved
 _TOGETHER = 16  # calls that are made, and cancelled, concurrently
 _MOST_CHECKPOINTS = 14  # a spawn passes about ten
 _LONGEST = 0.03  # seconds; a spawn takes a few milliseconds, most of them on the disk
-
-
-def run_case(case: Case) -> Outcome:
-    """Cancel concurrent ``spawn`` and ``send`` at random; and cut off trees of runs with limits."""
-    failures = [
-        *anyio.run(cancel_storm, case.seed, _CALLS, backend=case.backend),
-        *anyio.run(limit_storm, case.seed, _TREES, backend=case.backend),
-    ]
-    return Outcome({"cancelled calls": _CALLS, "trees with limits": _TREES}, failures)
-
-
-def half_begun(case: Case) -> Outcome:
-    """Negative control: a run and a message that are in the journal but unknown to every process."""
-
-    async def begin() -> list[str]:
-        async with open_supervisor() as supervisor:
-            said = EventLogged(run_id="run", type="UserSaid", body={"message_id": "m", "text": "x"}, at=0.0)
-            await supervisor.journal.write([RunStarted(run_id="run", agent="a", task="t", at=0.0), said])
-            return await disagreements(supervisor)
-
-    return Outcome(failures=anyio.run(begin, backend=case.backend))
 
 
 async def cancel_storm(seed: int, count: int) -> list[str]:
@@ -104,11 +79,11 @@ async def limit_storm(seed: int, count: int) -> list[str]:
     chance = random.Random(seed)
     found = list[str]()
     for number in range(count):
-        found += [f"tree {number}: {words}" for words in await _Tree(chance).failures()]
+        found += [f"tree {number}: {words}" for words in await Tree(chance).failures()]
     return found
 
 
-class _Tree:
+class Tree:
     """One tree of runs that would grow and spend forever, and its limits."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -261,8 +236,7 @@ async def cancelled_after(
         await function()
         returned = True
 
-    asyncio = sys.modules.get("asyncio")
-    if bare and asyncio is not None and not _in_trio():
+    if bare and current_async_library() == "asyncio":
         task = asyncio.create_task(call())
         await _wait(steps, delay)
         task.cancel()
@@ -281,8 +255,3 @@ async def _wait(steps: int, delay: float) -> None:
         await checkpoint()
     if delay:
         await anyio.sleep(delay)
-
-
-def _in_trio() -> bool:
-    trio = sys.modules.get("trio")
-    return trio is not None and bool(trio.lowlevel.in_trio_run())
