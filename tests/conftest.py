@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -24,14 +23,6 @@ settings.register_profile(
 )
 settings.register_profile("same", parent=settings.get_profile("new"), derandomize=True)
 settings.load_profile("same")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def ended_children() -> Iterator[None]:
-    """Ends the servers of child processes that a test has started by playing a scenario of ``repertory.torture``."""
-    yield
-    if (children := sys.modules.get("repertory.torture.children")) is not None:
-        children.close_servers()
 
 
 @pytest.fixture(params=["trio", "asyncio"])

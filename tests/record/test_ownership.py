@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,31 +16,23 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalLocked
 from repertory.record import Ledger, open_journal
-from repertory.torture.children import Child, ChildServer
+from repertory.torture.children import Child, start
 from repertory.torture.kills import acknowledged_in
 from repertory.torture.team import RUN_ID
+from repertory.torture.workloads import append
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ChildServer]:
-    """One server of child processes for all."""
-    with ChildServer() as server:
-        yield server
-
-
-def start_appending(server: ChildServer, path: Path) -> Child:
+def start_appending(path: Path) -> Child:
     """A process that appends for ever, once its first appends are acknowledged."""
-    child = server.start("append", database=str(path), durability="power", backend="trio")
+    child = start(append, database=str(path), durability="power", backend="trio")
     assert child.read(60, until=b"=0\n"), child.output
     return child
 
 
-def test_a_killed_owner_leaves_no_lock_and_its_ledger_goes_on(
-    server: ChildServer, tmp_path: Path, run_async: RunAsync
-) -> None:
+def test_a_killed_owner_leaves_no_lock_and_its_ledger_goes_on(tmp_path: Path, run_async: RunAsync) -> None:
     """The next process opens the file at once and appends behind what was there."""
     path = tmp_path / "journal.db"
-    with start_appending(server, path) as child:
+    with start_appending(path) as child:
         child.signal(signal.SIGKILL)
         child.wait()
         child.read(60)
@@ -58,12 +49,12 @@ def test_a_killed_owner_leaves_no_lock_and_its_ledger_goes_on(
     run_async(main)
 
 
-def test_a_second_process_is_told_who_owns_the_file(server: ChildServer, tmp_path: Path, run_async: RunAsync) -> None:
+def test_a_second_process_is_told_who_owns_the_file(tmp_path: Path, run_async: RunAsync) -> None:
     """It cannot write, but it can look while the owner goes on writing; the file is read through its log."""
     path = tmp_path / "journal.db"
 
     async def main() -> None:
-        with start_appending(server, path) as child:
+        with start_appending(path) as child:
             acknowledged = acknowledged_in(child.output)
             with pytest.raises(JournalLocked, match=f"is owned by process {child.pid};"):
                 async with open_journal(path):

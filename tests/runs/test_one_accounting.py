@@ -15,9 +15,10 @@ import repertory as rp
 from repertory.record import Journal, RunStatistics, open_journal
 from repertory.service.reports import read_figures
 from repertory.service.run_reader import RunReader
-from repertory.torture.children import ChildServer
+from repertory.torture.children import start
 from repertory.torture.kills import write_corpus
 from repertory.torture.team import RUN_ID
+from repertory.torture.workloads import run_research
 
 Shown = dict[str, dict[str, float]]
 
@@ -61,18 +62,17 @@ async def test_all_readers_agree_after_crashes(seed: int, tmp_path: Path) -> Non
     corpus = write_corpus(tmp_path)
     path, chance = tmp_path / "run.db", random.Random(seed)
     shown: Shown = {}
-    with ChildServer() as server:
-        while not shown or shown["journal"]["iterations"] < 3:
-            arguments = {"database": str(path), "corpus": str(corpus), "durability": "process", "backend": "trio"}
-            with server.start("run_research", **arguments) as child:
-                child.read(60, until=b"OPEN")
-                child.read(chance.uniform(0.05, 0.3))
-                child.signal(signal.SIGKILL)
-                child.wait()
-            async with open_journal(path, readonly=True) as journal:
-                if await journal.read_runs():
-                    shown = await read_all(journal, path)
-                    check_agreement(shown)
+    while not shown or shown["journal"]["iterations"] < 3:
+        arguments = {"database": str(path), "corpus": str(corpus), "durability": "process", "backend": "trio"}
+        with start(run_research, **arguments) as child:
+            child.read(60, until=b"OPEN")
+            child.read(chance.uniform(0.05, 0.3))
+            child.signal(signal.SIGKILL)
+            child.wait()
+        async with open_journal(path, readonly=True) as journal:
+            if await journal.read_runs():
+                shown = await read_all(journal, path)
+                check_agreement(shown)
     async with rp.open_supervisor(path) as supervisor:
         run = await supervisor.resume(RUN_ID, agent=rp.research_team(corpus, model="offline"))
         await run.wait_result()

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from repertory.torture import shim
-from repertory.torture.children import ChildServer
+from repertory.torture.children import start
 from repertory.torture.disk import Disk
 from repertory.torture.trace import Event, Faulted, Marked, Synced, Written, read_trace
-from repertory.torture.workloads import Life
+from repertory.torture.workloads import Life, live
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ChildServer]:
-    """One server for all."""
-    with ChildServer(preload=shim.library()) as server:
-        yield server
-
-
-def live(server: ChildServer, folder: Path, *rules: shim.Rule) -> tuple[int, str, list[Event]]:
+def play(folder: Path, *rules: shim.Rule) -> tuple[int, str, list[Event]]:
     """Let writers write; their exit code, their words and their trace."""
     (folder / "root").mkdir()
-    told = msgspec.to_builtins(Life(kind="writers", life=0, seed=1, rules=list(rules)))
-    with server.start("live", folder=str(folder / "root"), trace=str(folder / "trace"), life=told) as child:
+    life = Life(kind="writers", life=0, seed=1, rules=list(rules))
+    with start(live, folder=str(folder / "root"), trace=str(folder / "trace"), life=life) as child:
         assert child.read(60)
         return child.wait(), child.output, read_trace(folder / "trace")
 
 
-def test_the_trace_leads_to_the_files_that_are_there(server: ChildServer, tmp_path: Path) -> None:
+def test_the_trace_leads_to_the_files_that_are_there(tmp_path: Path) -> None:
     """Nothing that the process wrote was overlooked: the model ends with the same bytes as the folder."""
-    status, words, events = live(server, tmp_path)
+    status, words, events = play(tmp_path)
     assert (status, words) == (0, "")
     disk = Disk()
     disk.apply(*events)
@@ -47,18 +38,18 @@ def test_the_trace_leads_to_the_files_that_are_there(server: ChildServer, tmp_pa
     assert sum(isinstance(event, Marked) for event in events) > 5
 
 
-def test_a_sync_that_fails_stops_the_journal(server: ChildServer, tmp_path: Path) -> None:
+def test_a_sync_that_fails_stops_the_journal(tmp_path: Path) -> None:
     """The fault arrives as a typed error, and as an event of its own."""
-    status, words, events = live(server, tmp_path, shim.Rule(on="sync", first=12, last=12, action="fail"))
+    status, words, events = play(tmp_path, shim.Rule(on="sync", first=12, last=12, action="fail"))
     assert status == 0
     assert words.startswith("FAILED ")
     (at,) = [at for at, event in enumerate(events) if isinstance(event, Synced) and event.lost]
     assert isinstance(events[at - 1], Faulted)
 
 
-def test_a_death_comes_at_the_call_that_was_named(server: ChildServer, tmp_path: Path) -> None:
+def test_a_death_comes_at_the_call_that_was_named(tmp_path: Path) -> None:
     """So that the same scenario dies at the same place again."""
-    status, _, events = live(server, tmp_path, shim.Rule(on="write", first=20, last=20, action="die before"))
+    status, _, events = play(tmp_path, shim.Rule(on="write", first=20, last=20, action="die before"))
     assert status == -9
     assert sum(isinstance(event, Written) for event in events) == 19
     assert isinstance(events[-1], Faulted)

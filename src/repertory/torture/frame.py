@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from repertory.errors import ConfigurationError
-from repertory.torture.children import close_servers
+from repertory.torture.children import end_children
 from repertory.torture.servers import databases_on
 
 Profile: TypeAlias = Literal["short", "full"]
@@ -363,7 +363,7 @@ def _place(room: int) -> str:
 def _leave(number: int, frame: object) -> None:
     """Exit at once, in the middle of a case: unwinding event loops would only be noisy. The pool removes folders."""
     try:
-        close_servers()
+        end_children()
     finally:
         os._exit(0)
 
@@ -381,7 +381,7 @@ def _work(connection: Connection, folder: str) -> None:
                 task: _Task = connection.recv()
                 connection.send(_play_case(task, Path(folder)))
     finally:
-        close_servers()
+        end_children()
 
 
 def _play_case(task: _Task, parent: Path) -> Outcome:

@@ -17,7 +17,7 @@ from repertory.errors import JournalLocked, JournalUnreadable, RepertoryError
 from repertory.record.moving import move_journal
 from repertory.record.records import Effect
 from repertory.torture.approvals import TOOLS, Lie, approval_problems
-from repertory.torture.children import Child, server
+from repertory.torture.children import Child, start
 from repertory.torture.frame import Case, Outcome
 from repertory.torture.judging import (
     Place,
@@ -29,6 +29,7 @@ from repertory.torture.judging import (
 )
 from repertory.torture.servers import drop_databases, make_database
 from repertory.torture.team import RUN_ID, expected_answer
+from repertory.torture.workloads import append, open_and_leave, run_approvals, run_effects, run_research
 
 _TIMEOUT: Final = 150.0  # seconds; a life takes a third of one, on a busy machine a hundred times as long
 _OPENING: Final = 0.05  # seconds that opening takes, about
@@ -68,7 +69,7 @@ class _Victim:
     def __init__(
         self,
         case: Case,
-        function: str,
+        function: Callable[..., None],
         *,
         done: Callable[[Child], int] | None = None,
         **arguments: Any,
@@ -138,7 +139,7 @@ class _Victim:
 
     def _start(self, **more: int) -> Child:
         backend = self.chance.choice(("trio", "asyncio"))
-        return server().start(self._function, backend=backend, **self._arguments, **more)
+        return start(self._function, backend=backend, **self._arguments, **more)
 
     def _let_work(self, child: Child, most: float) -> None:
         if self._done is None:
@@ -161,7 +162,7 @@ class _Victim:
             and "DONE" not in child.output
             and self.chance.random() < 0.5
         ):
-            with server().start("open_and_leave", database=self._place) as other:
+            with start(open_and_leave, database=self._place) as other:
                 other.read(_TIMEOUT)
                 if "REFUSED JournalLocked" not in other.output:
                     self.outcome.failures.append(
@@ -194,7 +195,7 @@ def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect 
     """Kill a team whose tools have effects."""
     return _kill_until_answered(
         case,
-        "run_effects",
+        run_effects,
         expected_answer(_STEPS),
         effect_problems,
         most=most,
@@ -211,7 +212,7 @@ def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie
     """Kill an agent whose calls wait for a decision or a result: while they wait, are decided, or run."""
     return _kill_until_answered(
         case,
-        "run_approvals",
+        run_approvals,
         f"{_ASKING_STEPS * len(TOOLS)} calls",
         approval_problems,
         most=most,
@@ -225,7 +226,7 @@ def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie
 
 def _kill_until_answered(
     case: Case,
-    function: str,
+    function: Callable[..., None],
     answer: str,
     problems: Callable[[Path, list[str]], list[str]],
     *,
@@ -271,7 +272,7 @@ def early_decisions(case: Case) -> Outcome:
 
 def kill_research(case: Case, *, most: int) -> Outcome:
     """Kill the shipped research team, with memory, delegation and an edited view."""
-    with closing(_Victim(case, "run_research", corpus=str(write_corpus(case.folder)))) as victim:
+    with closing(_Victim(case, run_research, corpus=str(write_corpus(case.folder)))) as victim:
         _kill_until_done(victim, most=most, within=0.15)
         answer, expected = _answer(victim.finish()), _unbroken()
         if answer != expected:
@@ -283,7 +284,7 @@ def kill_research(case: Case, *, most: int) -> Outcome:
 def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
     """Kill writers in the middle of their appends."""
     acknowledged: dict[str, Place | None] = {}
-    with closing(_Victim(case, "append", done=_said, early=early)) as victim:
+    with closing(_Victim(case, append, done=_said, early=early)) as victim:
         outcome = victim.outcome
         for _ in range(most):
             acknowledged |= acknowledged_in(victim.live(most=0.03))
@@ -369,7 +370,7 @@ def write_corpus(folder: Path) -> Path:
 def _unbroken() -> str:
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder))
-        victim = _Victim(Case(0, Path(folder)), "run_research", corpus=str(corpus))
+        victim = _Victim(Case(0, Path(folder)), run_research, corpus=str(corpus))
         written = victim.finish()
     if (answer := _answer(written)) is None:
         raise RepertoryError(f"a run that nothing interrupts gave no answer: {victim.outcome.failures}, {written!r}")

@@ -11,12 +11,13 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from repertory._error_texts import leaves_of
 from repertory.errors import RepertoryError
 from repertory.llm.messages import Text
 from repertory.record import Draft, Durability, Journal, Ledger, open_journal
 from repertory.supervisor import open_supervisor
 from repertory.torture import shim
-from repertory.torture.children import server
+from repertory.torture.children import start
 from repertory.torture.disk import MODES, Disk, Image
 from repertory.torture.frame import Case, Outcome
 from repertory.torture.judging import (
@@ -30,7 +31,7 @@ from repertory.torture.judging import (
 )
 from repertory.torture.team import RUN_ID, TASK, effects_team, expected_answer
 from repertory.torture.trace import Event, Faulted, Marked, Synced, read_trace
-from repertory.torture.workloads import RUNS, Life, leaves, text_of_entry
+from repertory.torture.workloads import RUNS, Life, hold_open, live, text_of_entry
 
 _LIFE_TIMEOUT = 120.0  # seconds; a life takes a tenth of one, on a busy machine many times as long
 _STEPS = 3
@@ -221,13 +222,11 @@ def _live(case: Case, root: Path, life: Life, outcome: Outcome) -> list[Event]:
     if case.traces is not None:
         return read_trace(case.traces / trace.name)
     outcome.evidence.append(trace)
-    told = msgspec.to_builtins(life)
-    preloaded = server(shim.library())
     with ExitStack() as stack:
         if life.reader:
-            other = stack.enter_context(preloaded.start("hold_open", database=str(root / "data" / "journal.db")))
+            other = stack.enter_context(start(hold_open, database=str(root / "data" / "journal.db")))
             other.read(_LIFE_TIMEOUT, until=b"OPEN")
-        child = stack.enter_context(preloaded.start("live", folder=str(root), trace=str(trace), life=told))
+        child = stack.enter_context(start(live, folder=str(root), trace=str(trace), life=life))
         if not child.read(_LIFE_TIMEOUT):
             outcome.failures.append(f"life {life.life} did not end within {_LIFE_TIMEOUT:.0f} s, after {life.rules}")
             return read_trace(trace)
@@ -270,7 +269,7 @@ def _judge(case: Case, image: Image, account: Account, kind: str, *, resumed: bo
         look = _look_at_writers if kind == "writers" else _resume_team if resumed else look_at_team
         return anyio.run(look, database, account, backend="trio")
     except (RepertoryError, BaseExceptionGroup) as error:
-        return [f"{type(leaf).__name__}: {leaf}" for leaf in leaves(error)]
+        return [f"{type(leaf).__name__}: {leaf}" for leaf in leaves_of(error)]
     finally:
         shutil.rmtree(folder)
 

@@ -1,4 +1,4 @@
-"""What child processes do until they are killed. The functions are called by name in a forked process."""
+"""What child processes do until they are killed. The functions are called in a forked process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import contextlib
 import itertools
 import os
 import random
-import signal
+import select
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from repertory._error_texts import leaves_of
 from repertory.agents import Agent, research_team
 from repertory.errors import JournalError, RepertoryError, RunNotFound
 from repertory.llm.messages import Text
@@ -36,6 +36,14 @@ QUESTION = "How does the pantry keep count of its jars, who refills it, and what
 def say(text: str) -> None:
     """Send a line to the parent in one write, so that a kill leaves all of it or nothing."""
     os.write(1, f"{text}\n".encode())
+
+
+def stand_still() -> None:
+    """Wait to be killed. If the parent was killed itself, nobody reads the output any more, and that ends it, too."""
+    output = select.poll()
+    output.register(1, 0)
+    output.poll()
+    os._exit(1)
 
 
 # --- power cuts -------------------------------------------------------------------------------------------
@@ -67,27 +75,19 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     reader: bool = False
 
 
-def live(folder: str, trace: str, life: dict[str, Any]) -> None:
+def live(folder: str, trace: str, life: Life) -> None:
     """Run one life of a power-cut scenario; prints ``FAILED`` with a typed error if a fault stopped it."""
-    told = msgspec.convert(life, Life)
-    shim.begin(folder, trace, told.rules)
+    shim.begin(folder, trace, life.rules)
     path = os.path.join(folder, "data", "journal.db")
-    main = _write if told.kind == "writers" else _run_team
-    backend = "trio" if told.seed % 2 else "asyncio"
+    main = _write if life.kind == "writers" else _run_team
+    backend = "trio" if life.seed % 2 else "asyncio"
     try:
-        anyio.run(partial(main, path, told), backend=backend)
+        anyio.run(partial(main, path, life), backend=backend)
     except (RepertoryError, BaseExceptionGroup) as error:
-        for leaf in leaves(error):
+        for leaf in leaves_of(error):
             if not isinstance(leaf, RepertoryError):
                 raise
         say(f"FAILED {type(error).__name__}: {error}")
-
-
-def leaves(error: BaseException) -> list[BaseException]:
-    """The errors in a tree of exception groups."""
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    return [leaf for part in error.exceptions for leaf in leaves(part)]
 
 
 async def _write(path: str, life: Life) -> None:
@@ -159,7 +159,7 @@ def hold_open(database: str) -> None:
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         say("OPEN")
-        signal.pause()
+        stand_still()
 
 
 # --- kills ------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def _account(path: str, lines: int) -> Callable[[str], None]:
     def write(line: str) -> None:
         os.write(descriptor, f"{line}\n".encode())
         if next(written) >= lines:
-            threading.Event().wait()
+            stand_still()
 
     return write
 
