@@ -6,8 +6,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SPREAD := --numprocesses=auto --dist=worksteal # the tests take very different times
 
-.PHONY: help demo test check docs bench nightly torture clean
+.PHONY: help demo test cover check docs bench nightly torture clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,9 +16,12 @@ help: ## List what can be made
 demo: $(VENV)/.installed ## Watch a team of agents answer a question about the standard library's source
 	@$(BIN)/repertory demo $(ARGS)
 
-test: $(VENV)/.installed-test ## Run the tests, on trio and asyncio, with branch coverage
+test: $(VENV)/.installed-test ## Run the tests, on trio and asyncio, one process a core; ARGS="-n0 -x" in one, to the first that fails
+	$(BIN)/pytest $(SPREAD) $(ARGS)
+
+cover: $(VENV)/.installed-test ## Run them with branch coverage, which costs half as much again, and hold it to its limit
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage run -m pytest $(SPREAD) $(ARGS)
 	@$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
