@@ -16,12 +16,15 @@ from postgres_server import MISSING, VARIABLE, PostgresServer, find_programs, po
 
 T = TypeVar("T")
 
-# A run is judged on the same examples each time; new ones are found at night, with --hypothesis-profile=new. How long
-# they take, and how often one is drawn that is too large, says more of the machine and of the draw than of the code.
+# A run is judged on the same few examples each time; many new ones are drawn at night, with --hypothesis-profile=new.
+# How long they take, and how often one is drawn that is too large, says more of the machine and the draw than the code.
 settings.register_profile(
-    "new", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "new",
+    max_examples=500,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("same", parent=settings.get_profile("new"), derandomize=True)
+settings.register_profile("same", parent=settings.get_profile("new"), max_examples=50, derandomize=True)
 settings.load_profile("same")
 
 

@@ -288,7 +288,6 @@ RESTARTS = st.sampled_from(["permanent", "transient", "temporary"])
 OVERFLOWS = st.sampled_from(["fail", "drop-new", "drop-old", "wait"])
 
 
-@settings(max_examples=300, deadline=None)
 @given(script=SCRIPTS, strategy=STRATEGIES, restart=RESTARTS, overflow=OVERFLOWS)
 def test_every_message_is_accounted_for_on_trio(script: Any, strategy: Any, restart: Any, overflow: Any) -> None:
     """Handled, dead-lettered, withdrawn or refused, and exactly once; every ask ends; in virtual time."""
@@ -297,7 +296,6 @@ def test_every_message_is_accounted_for_on_trio(script: Any, strategy: Any, rest
     assert list(world.ledger.problems()) == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(script=SCRIPTS, strategy=STRATEGIES, restart=RESTARTS, overflow=OVERFLOWS)
 def test_every_message_is_accounted_for_on_asyncio(script: Any, strategy: Any, restart: Any, overflow: Any) -> None:
     """The same in real time, a thousand times faster."""
@@ -308,7 +306,7 @@ def test_every_message_is_accounted_for_on_asyncio(script: Any, strategy: Any, r
 
 
 @pytest.mark.nightly
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=20_000)
 @given(script=SCRIPTS, strategy=STRATEGIES, restart=RESTARTS, overflow=OVERFLOWS)
 def test_every_message_is_accounted_for_all_night(script: Any, strategy: Any, restart: Any, overflow: Any) -> None:
     """The same over many more scripts."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import RunAsync
@@ -478,7 +478,6 @@ def test_notes_that_make_no_sense_do_no_harm(note: str) -> None:
     assert respond(ModelRequest(model="offline", messages=messages, tools=tools)).content
 
 
-@settings(max_examples=50)
 @given(st.lists(st.text(max_size=200), min_size=1, max_size=5), st.booleans())
 def test_any_conversation_gets_an_answer(texts: list[str], tools: bool) -> None:
     """It never fails, whatever is in the text and whichever tools are offered."""

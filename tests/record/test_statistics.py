@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import journal_kit as kit
@@ -200,7 +200,6 @@ def records_of(run_id: str) -> st.SearchStrategy[Record]:
     )
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.one_of(records_of("run-1"), records_of("run-1.a"), records_of("run-1x")), max_size=40))
 def test_sql_and_python_count_alike(records: list[Record]) -> None:
     """Whatever the records hold: the sums in the file, in memory, record by record, and in the view for users."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from replay_stories import long_run
 
@@ -131,7 +131,6 @@ def play(history: list[Any]) -> list[ModelRequest]:
     return requests
 
 
-@settings(max_examples=200, deadline=None)
 @given(moves)
 def test_every_bill_is_what_the_oracle_says(history: list[Any]) -> None:
     """Figure by figure; and what is remembered from request to request changes nothing."""
@@ -147,7 +146,6 @@ def test_every_bill_is_what_the_oracle_says(history: list[Any]) -> None:
         assert 0 <= kept <= len(biller.positions)
 
 
-@settings(max_examples=100, deadline=None)
 @given(moves)
 def test_the_test_server_would_bill_the_same(history: list[Any]) -> None:
     """It reads the bytes of the body as they go over the wire."""

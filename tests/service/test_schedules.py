@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import journal_kit as kit
@@ -77,7 +77,6 @@ FIELDS = st.tuples(
 ZONES = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "America/St_Johns", "Asia/Kolkata"])
 
 
-@settings(max_examples=80)
 @given(fields=FIELDS, zone=ZONES, start=st.integers(0, 400 * 24 * 60), part=st.floats(0.01, 0.99))
 def test_due_times_do_not_depend_on_when_one_looks(fields: tuple[str, ...], zone: str, start: int, part: float) -> None:
     """From any time between two of them the same one comes next: so a restart finds what the process before would."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
@@ -628,7 +628,6 @@ class Course:
         assert {run.state for run in self.runs.values()} <= {"done", "stopped"}
 
 
-@settings(max_examples=60)
 @given(steps=st.lists(Step.kinds, max_size=25))
 def test_whatever_happens_no_bound_is_passed_and_everybody_has_a_turn(steps: list[tuple[Any, ...]]) -> None:
     """Random spawns, ends, stops, pauses, messages, bounds and restarts: the invariants hold after each step."""

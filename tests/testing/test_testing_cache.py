@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.llm import Usage, profile_for
@@ -114,7 +114,6 @@ def mark(body: dict[str, Any], places: list[int], kind: str) -> dict[str, Any]:
     return body
 
 
-@settings(max_examples=300, deadline=None)
 @given(moves)
 def test_the_cache_bills_as_the_rules_say(history: list[Any]) -> None:
     """Random histories that grow, are edited, idle and overlap: every figure of every bill agrees with the oracle."""

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import RunAsync
@@ -216,7 +216,6 @@ def test_the_requests_that_are_spoiled_are_good_ones(run_async: RunAsync, *, cou
     run_async(main)
 
 
-@settings(max_examples=300)
 @given(malformed())
 def test_whatever_stands_in_a_request_it_is_answered_or_refused(drawn: tuple[bool, dict[str, Any]]) -> None:
     """The server never breaks on a value of another type: each part is looked at before it is used."""

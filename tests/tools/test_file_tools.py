@@ -460,7 +460,7 @@ def test_a_hostile_glob_costs_nothing() -> None:
 _text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_text)
 def test_any_text_is_viewed_line_for_line(tmp_path: Path, text: str) -> None:
     """Only newlines end a line; a carriage return before one is not shown, a byte order mark neither."""

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anthropic.lib.tools import ToolError
 from anthropic.tools.memory import BetaLocalFilesystemMemoryTool
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import repertory as rp
@@ -106,7 +106,6 @@ commands = st.one_of(
 whole_view = {"command": "view", "path": "/memories"}
 
 
-@settings(max_examples=150)
 @given(st.lists(commands, max_size=25))
 @example(
     [
@@ -115,6 +114,18 @@ whole_view = {"command": "view", "path": "/memories"}
         {"command": "view", "path": "/memories/z"},
         {"command": "delete", "path": "/memories/z"},
         {"command": "view", "path": "/memories/z"},
+    ]
+)
+@example(
+    [
+        {"command": "create", "path": "/memories/a/.b/c", "file_text": "1\n2\n3\n4\n5\n6\n7\n"},
+        {"command": "str_replace", "path": "/memories/a/.b/c", "old_str": "4\n5", "new_str": "x"},
+        {"command": "str_replace", "path": "/memories/a/.b/c", "old_str": "\n", "new_str": "x"},
+        *(
+            {"command": "insert", "path": "/memories/a/.b/c", "insert_line": line, "insert_text": "x\ny"}
+            for line in (0, 3, 8, 99)
+        ),
+        {"command": "view", "path": "/memories/a/.b/c", "view_range": [2, -1]},
     ]
 )
 def test_every_answer_is_the_providers_own(sequence: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mutated_answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
 
@@ -66,7 +66,6 @@ def deep(levels: int) -> Json:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=500)
 @given(st.integers(0, 2**32), st.sampled_from([2_000, 131_072]))
 def test_whatever_comes_is_kept_in_a_form_that_can_be_sent_again(seed: int, most: int) -> None:
     """The journal gives it back, our validation and the strict server take it, and there is nothing more to change."""
