@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 import anyio.lowlevel
@@ -99,17 +99,18 @@ def test_a_picture_comes_as_a_picture(run_async: RunAsync, address: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("server", "disabled", "is_told"),
+    ("options", "disabled", "is_told"),
     [
-        (McpServer("tests", COMMAND, include=["add", "fail"]), [], True),
-        (McpServer("tests", COMMAND, include=["add", "fail"]), ["add", "fail"], False),
-        (McpServer("tests", COMMAND, include=["add"], instructions=False), [], False),
+        ({"include": ["add", "fail"]}, [], True),
+        ({"include": ["add", "fail"]}, ["add", "fail"], False),
+        ({"include": ["add"], "instructions": False}, [], False),
     ],
 )
 def test_a_model_is_told_once_what_a_server_says_of_its_tools(
-    run_async: RunAsync, server: McpServer, disabled: list[str], is_told: bool
+    run_async: RunAsync, address: str, options: dict[str, Any], disabled: list[str], is_told: bool
 ) -> None:
     """In a frame that its words cannot end, behind the agent's own instructions; not if it has none of them."""
+    server = McpServer("tests", address, **options)
     agent = rp.Agent("clerk", instructions="Do sums.", tools=[server], disabled_tools=disabled)
 
     async def main() -> ModelRequest:
@@ -639,12 +640,12 @@ def test_schemas_that_the_messages_api_refuses_are_put_in_another_way(run_async:
     ],
 )
 def test_a_rule_knows_a_tool_by_each_of_its_names_and_an_argument_has_one(
-    run_async: RunAsync, servers: int, denied: str, arguments: dict[str, int], told: str
+    run_async: RunAsync, address: str, servers: int, denied: str, arguments: dict[str, int], told: str
 ) -> None:
     """Whoever writes a rule reads the server's names, and whoever allows a call must see what it is made with."""
 
     async def main() -> str:
-        tools = [McpServer(f"s{number}", COMMAND, include=["dotted.name"]) for number in range(servers)]
+        tools = [McpServer(f"s{number}", address, include=["dotted.name"]) for number in range(servers)]
         tools.append(McpServer("liberal", [sys.executable, "-c", LIBERAL]))
         called = "list" if arguments else "dotted_name" if servers == 1 else "s1_dotted_name"
         model = ScriptedModel([call(called, **arguments), "done"])

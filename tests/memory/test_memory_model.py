@@ -325,7 +325,7 @@ def test_fifty_agents_agree_with_a_plain_model(backend: str) -> None:
         pass
 
     OnBackend.backend = backend
-    limits = settings(max_examples=6, stateful_step_count=15, deadline=None, database=None)
+    limits = settings(max_examples=3, stateful_step_count=15, deadline=None, database=None)
     run_state_machine_as_test(OnBackend, settings=limits)
 
 

@@ -34,6 +34,8 @@ COLUMNS = [(table.name, column) for table in TABLES.values() for column in (*tab
     (side, column) for side, body in SIDES for column in (body, "checksum")
 ]
 
+GARBAGE = ("NULL", "'x'", "x'ff00'", "CAST(x'ff41' AS TEXT)", "'{\"a\": ['", "-0.5")  # two by turns for each column
+
 Read = Callable[[Journal], Awaitable[Any]]
 READS: dict[str, Read] = {
     "runs": lambda journal: journal.read_runs(),
@@ -153,7 +155,8 @@ def test_no_column_can_be_changed_unnoticed(
 ) -> None:
     """Whatever stands in it instead: the deep check names the record, reading it is a typed error, others are read."""
     original, written = sound
-    for garbage in ("NULL", "12345", "'x'", "x'ff00'", "CAST(x'ff41' AS TEXT)", "'{\"a\": ['", "-0.5"):
+    turn = COLUMNS.index((table, column)) % len(GARBAGE)
+    for garbage in ("12345", GARBAGE[turn], GARBAGE[turn - 1]):
         path = copy(original, tmp_path)
         with closing(sqlite3.connect(path)) as database, database:
             ((seq, before),) = database.execute(f"SELECT max(seq), {column} FROM {table}").fetchall()
@@ -404,7 +407,7 @@ def test_bytes_that_rot_are_never_taken_for_what_was_written(
     sound: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     """Bits, bytes and pages anywhere in the file: typed errors, or what was written, or less and the check says so."""
-    assert fuzz(sound, tmp_path, seed=1, rounds=40) > 10
+    assert fuzz(sound, tmp_path, seed=1, rounds=20) > 5
 
 
 @pytest.mark.nightly

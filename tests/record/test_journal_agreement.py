@@ -178,13 +178,13 @@ def agree(backend: str, server: PostgresServer | None, examples: int, steps: int
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_the_journals_agree_with_a_plain_model(backend: str) -> None:
     """Appends, refusals, state changes, expiry, search and re-opening in any order, on both backends."""
-    agree(backend, None, 12, 20)
+    agree(backend, None, 6, 20)
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_the_journal_on_a_server_agrees_with_them(backend: str, postgres: PostgresServer) -> None:
     """The same with PostgreSQL."""
-    agree(backend, postgres, 6, 15)
+    agree(backend, postgres, 3, 15)
 
 
 @pytest.mark.nightly

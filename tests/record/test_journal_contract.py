@@ -423,7 +423,7 @@ def test_a_read_shows_everything_that_was_submitted_before_it(check: Check) -> N
     """Also what nobody waits for: a restarted actor must not decide again what its predecessor has decided."""
 
     async def body(journal: Journal) -> None:
-        for number in range(1, 200):
+        for number in range(1, 40):
             made = DecisionMade(run_id="r", iteration=number, kind="stub", body={}, at=1.0)
             journal.submit([made, kit.called(number, {}, "r"), kit.appended("r", number - 1)])
             counts = [

@@ -420,7 +420,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
         rp.Agent(7)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", seeds(3, at_night=50))
+@pytest.mark.parametrize("seed", seeds(1, at_night=50))
 def test_no_storm_takes_a_tree_beyond_its_limits(run_async: RunAsync, *, seed: int) -> None:
     """Random trees under random limits, cut off at random instants and resumed."""
     assert run_async(limit_storm, seed, 8) == []
@@ -436,7 +436,7 @@ async def test_the_storm_notices_a_tree_beyond_its_limits() -> None:
             self._limits = tight
             return agent
 
-    found = [words for seed in range(8) for words in await Loose(random.Random(seed)).failures()]
+    found = [words for seed in range(2) for words in await Loose(random.Random(seed)).failures()]
     assert any("limits.runs" in words for words in found)
     assert any("limits.cost" in words for words in found)
     assert any("limits.tokens" in words for words in found)

@@ -56,7 +56,7 @@ def check_agreement(shown: Shown) -> None:
         assert other == pytest.approx(first, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 6))])
 async def test_all_readers_agree_after_crashes(seed: int, tmp_path: Path) -> None:
     """A killed team is counted alike by the command line, the service, SQL, and the run that goes on with it."""
     corpus = write_corpus(tmp_path)

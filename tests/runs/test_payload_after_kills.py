@@ -59,7 +59,7 @@ async def test_every_change_is_there_once_or_not_at_all_after_kills(backend: str
     """Kills at random moments, a look at the record after each, and the whole at the end."""
     path, chance = tmp_path / "p.db", random.Random(backend)
     kills = 0
-    while not kill_one(path, backend, chance.randint(1, 4) if kills < 8 else 99, chance.uniform(0, 0.01)):
+    while not kill_one(path, backend, chance.randint(1, 4) if kills < 4 else 99, chance.uniform(0, 0.01)):
         kills += 1
         async with open_journal(path, readonly=True) as journal:
             await check(journal)
