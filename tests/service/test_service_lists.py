@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 from service_parts import Client, open_client
 
+from repertory.llm.messages import text_of
+from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel
 
 
@@ -53,6 +56,31 @@ def test_a_list_has_what_fits(short: Path, run_async: Any) -> None:
             assert "r9" in (await client.get("/runs?before=r9", 404))["error"]
 
     run_async(main)
+
+
+async def test_what_has_not_ended_is_listed_however_old_it_is(short: Path) -> None:
+    """If that is asked for: within the filters, as many again at most, and not where states are named."""
+
+    async def answer(request: ModelRequest) -> str:
+        if text_of(request.messages[0].content) == "Wait.":
+            await anyio.sleep_forever()
+        return "Done."
+
+    async with open_client(short, FunctionModel(answer)) as client:
+        for number, (agent, task) in enumerate(
+            (("clerk", "Wait."), ("scribe", "Wait."), ("clerk", "x"), ("clerk", "y"))
+        ):
+            await client.post("/runs", {"agent": agent, "task": task, "run_id": f"r{number}"}, 201)
+        for number in (2, 3):
+            await client.get(f"/runs/r{number}/result?wait=20")
+        for query, names, more in (
+            ("limit=2", ["r0", "r1", "r2", "r3"], 0),
+            ("limit=1", ["r1", "r3"], 2),
+            ("limit=1&agent=clerk", ["r0", "r3"], 1),
+            ("limit=1&state=done", ["r3"], 1),
+        ):
+            page = await client.get(f"/runs?unfinished=yes&{query}")
+            assert ([run["id"] for run in page["runs"]], page["more"]) == (names, more)
 
 
 async def test_pages_stay_as_they_are_while_others_begin(short: Path) -> None:

@@ -132,12 +132,7 @@ class ServiceClient:
 
         A service lists no more than ``MAX_TREES`` of each.
         """
-        path = f"/runs?figures=yes&limit={min(limit, MAX_TREES)}"
-        found = await self._ask("GET", path, RunList)
-        if found.next is None:
-            return found
-        older = f"{path}&state={UNFINISHED}&before={_part(found.next)}"
-        return found.with_older(await self._ask("GET", older, RunList))
+        return await self._ask("GET", f"/runs?figures=yes&unfinished=yes&limit={min(limit, MAX_TREES)}", RunList)
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""

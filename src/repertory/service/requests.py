@@ -167,6 +167,8 @@ class RunsQuery(msgspec.Struct, frozen=True):
     """Which runs to list: at most ``limit`` trees, the newest; and whether with their figures.
 
     Attributes:
+        unfinished: Whether to list older trees that have not ended, too, as many again at most; not beside ``state``,
+            ``machine`` or the oldest.
         state: The state of the root; several states are separated by commas.
         agent: The name of the root's agent.
         client: The client that asked for it.
@@ -182,6 +184,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 100
     figures: Literal["yes", "no"] = "no"
+    unfinished: Literal["yes", "no"] = "no"
     state: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": rf"^(({_STATES})(,({_STATES}))*)?$"})] = ""
     agent: str = ""
     client: str = ""

@@ -73,13 +73,19 @@ class RunReader:
         seq = await self._journal.last_event()  # before the list, so that nothing is missed
         which = await self._on_record(query)
         shown, count = await self._journal.read_roots(which, query.limit)
+        edge = (shown[-1] if which.oldest else shown[0]) if len(shown) < count and shown else None
+        if edge is not None and query.unfinished == "yes" and not (which.in_state or which.oldest):
+            shown = [*await self._unfinished(msgspec.structs.replace(which, before=edge), query.limit), *shown]
         views = [view for _, view in await self._with_views(await self._journal.read_trees(shown))]
         if query.figures == "yes":
             figures = await self._figures(views)
             views = [_with_figures(view, figures.get(view.id, _NOTHING)) for view in views]
-        more = count - len(shown)
-        edge = (shown[-1] if which.oldest else shown[0]) if shown and more else None
-        return RunList(runs=views, seq=seq, more=more, next=edge)
+        return RunList(runs=views, seq=seq, more=count - len(shown), next=edge)
+
+    async def _unfinished(self, which: RootFilter, limit: int) -> list[str]:
+        """The newest of these roots that have not ended: a schedule soon starts more trees than are shown."""
+        unfinished = msgspec.structs.replace(which, in_state=[InState(states=UNSETTLED)])
+        return (await self._journal.read_roots(unfinished, limit))[0]
 
     async def _on_record(self, query: RunsQuery) -> RootFilter:
         """The part of a query that the journal can answer, which does not know who runs what."""
@@ -126,9 +132,8 @@ class RunReader:
         seq, now = await self._journal.last_event(), time.time()
         since = query.since or _midnight(now)
         shown, count = await self._journal.read_roots(RootFilter(), query.limit)
-        if shown and len(shown) < count:  # a schedule soon starts more trees than are shown
-            unfinished = RootFilter(in_state=[InState(states=UNSETTLED)], before=shown[0])
-            older, _ = await self._journal.read_roots(unfinished, query.limit)
+        if shown and len(shown) < count:
+            older = await self._unfinished(RootFilter(before=shown[0]), query.limit)
             failed = await self._journal.read_roots_since(now - _DAY, "failed")
             shown = list({*older, *failed[-query.limit :], *shown})
         found = await self._with_views(await self._journal.read_trees(shown))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
-import msgspec
 
 from repertory._ids import unit_of
 from repertory._postgres_address import PostgresAddress
@@ -20,7 +19,7 @@ from repertory.record.run_lists import RootFilter
 from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
-from repertory.service.requests import MAX_TREES, UNFINISHED, RunsQuery
+from repertory.service.requests import MAX_TREES, RunsQuery
 from repertory.service.run_reader import GOING, UNSETTLED, RunReader
 from repertory.service.views import EventView, RunDetail, RunList, event_view
 
@@ -68,12 +67,7 @@ class RecordSource:
 
     async def list_runs(self, limit: int = MAX_TREES) -> RunList:
         """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures."""
-        reader, query = await self._reader(), RunsQuery(limit=limit, figures="yes")
-        found = await reader.list_runs(query)
-        if found.next is None:
-            return found
-        older = msgspec.structs.replace(query, state=UNFINISHED, before=found.next)
-        return found.with_older(await reader.list_runs(older))
+        return await (await self._reader()).list_runs(RunsQuery(limit=limit, figures="yes", unfinished="yes"))
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""

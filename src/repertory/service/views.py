@@ -133,11 +133,6 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     more: int
     next: str | None = None
 
-    def with_older(self, older: RunList) -> RunList:
-        """This list, with some of the trees that it leaves out."""
-        more = self.more - sum(run.parent_id is None for run in older.runs)
-        return msgspec.structs.replace(self, runs=[*older.runs, *self.runs], more=more)
-
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The data with which the web page starts.
