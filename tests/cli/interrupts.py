@@ -66,13 +66,12 @@ class Shot(msgspec.Struct, frozen=True):
     hung: bool = False
 
 
-def interrupt_storm(seed: int, count: int, *, commands: Sequence[str] = COMMANDS) -> list[str]:
+def interrupt_storm(seed: int, count: int) -> list[str]:
     """Start commands on a terminal, send each of them one to three signals, and check what is left.
 
     Args:
         seed: The same seed makes the same choices; at which point they meet the processes depends on the machine.
         count: How many processes.
-        commands: The commands, as in ``COMMANDS``.
 
     Returns:
         What was wrong, one line for each process; empty if nothing was.
@@ -84,7 +83,7 @@ def interrupt_storm(seed: int, count: int, *, commands: Sequence[str] = COMMANDS
         places = _prepare(folder)
         for number in range(count):
             new = folder / f"{choose.randrange(3)}.db"  # some are used again, with what an interrupted run left in them
-            command = choose.choice(commands).format(**places, new=new)
+            command = choose.choice(COMMANDS).format(**places, new=new)
             first = choose.choice((0.0, choose.random() * 0.1, choose.random(), choose.random() * 3))
             gaps = [first, *(choose.choice((0.0, 0.3)) * choose.random() for _ in range(choose.choice((0, 0, 1, 2))))]
             plan = [(gap, choose.choice((0, signal.SIGINT, signal.SIGTERM))) for gap in gaps]

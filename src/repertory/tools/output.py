@@ -327,7 +327,8 @@ _SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
         r"\1[redacted]",
     ),
 )
-_LOOKED_THROUGH: Final = 8  # times the length that is shown of an error: blanking out credentials shortens the text
+_LONGEST_LINE: Final = 500  # characters that are shown of an error
+_LOOKED_THROUGH: Final = 8 * _LONGEST_LINE  # of its text: blanking out credentials shortens it
 
 
 def redact(text: str) -> str:
@@ -337,11 +338,11 @@ def redact(text: str) -> str:
     return text
 
 
-def one_line(error: BaseException, *, limit: int = 500) -> str:
-    """``TypeName: message`` on one line, at most ``limit`` characters, with credentials blanked out."""
+def one_line(error: BaseException) -> str:
+    """``TypeName: message`` on one line, at most 500 characters, with credentials blanked out."""
     whole = safe_str(error)
-    text = " ".join(clean_text(whole[: _LOOKED_THROUGH * limit])[0].split())
-    if len(whole) > _LOOKED_THROUGH * limit:  # half a credential would not be recognised; a single word stays
+    text = " ".join(clean_text(whole[:_LOOKED_THROUGH])[0].split())
+    if len(whole) > _LOOKED_THROUGH:  # half a credential would not be recognised; a single word stays
         text = text[: max(text.rfind(mark) for mark in " \"',;&")]
     message = redact(text)
-    return f"{type(error).__name__}: {message}"[:limit] if message else type(error).__name__
+    return f"{type(error).__name__}: {message}"[:_LONGEST_LINE] if message else type(error).__name__
