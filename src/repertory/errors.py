@@ -19,6 +19,7 @@
     │   │   └── ModelTimeout        no content for too long
     │   ├── ModelRequestRejected    the server refused the request (a 400)
     │   │   ├── PromptTooLong       the request does not fit the model's window
+    │   │   ├── MediaUnreadable     the server cannot read an image or a document in it
     │   │   └── ThinkingMismatch    an edit of the past broke a bound thinking block
     │   ├── ModelRefused            the model declined to answer
     │   └── ModelResponseInvalid    the answer cannot be read
@@ -167,6 +168,10 @@ class ModelRequestRejected(ModelError):
 
 class PromptTooLong(ModelRequestRejected):
     """The request is larger than the model's window; send a strictly smaller one."""
+
+
+class MediaUnreadable(ModelRequestRejected):
+    """The server cannot read an image or a document in the request; send it without."""
 
 
 class ThinkingMismatch(ModelRequestRejected):

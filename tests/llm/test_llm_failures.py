@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from repertory.errors import (
+    MediaUnreadable,
     ModelAuthenticationError,
     ModelError,
     ModelRequestRejected,
@@ -174,6 +175,11 @@ def test_what_a_server_says_is_named_wherever_it_says_it(body: Any, words: str) 
             False,
             "",
         ),
+        (400, said("messages.2.content.0.image.source: Could not process image"), MediaUnreadable, False, "without"),
+        (400, said("messages.2.content.0.pdf.source: The PDF specified was not valid."), MediaUnreadable, False, ""),
+        (400, said("The PDF specified is password protected."), MediaUnreadable, False, ""),
+        (400, "cannot identify image file <_io.BytesIO object at 0x7f>", MediaUnreadable, False, ""),
+        (500, "Failed to load image or audio file", MediaUnreadable, False, ""),
         (400, said("messages.0: all messages must have non-empty content"), ModelRequestRejected, False, "non-empty"),
         (422, said("max_tokens: Field required"), ModelRequestRejected, False, "max_tokens"),
         (408, None, ModelUnavailable, True, ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import repertory as rp
 from context_scenes import clerk
 from repertory._json_text import canonical_json
-from repertory.errors import ContextOverflow, ModelUnavailable, PromptTooLong, RunFailed
+from repertory.errors import ContextOverflow, MediaUnreadable, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Image, ToolResult
@@ -149,6 +150,39 @@ async def test_pictures_beyond_what_a_request_may_have_leave_view(at_once: int) 
         assert await run.wait_result() == "Done."
     assert max(seen) > 20 >= seen[-1]
     assert at_once > 1 or min(seen[20:]) >= 5, seen  # the newest stay
+
+
+@pytest.mark.parametrize("name", [NAME, "claude-sonnet-5-5"])
+async def test_pictures_that_the_server_cannot_read_leave_view(name: str) -> None:
+    """Those that it accepted before stay. The run goes on, later too; where there are none, the caller is told."""
+    bad = PNG + b"damaged"
+
+    @rp.tool
+    def look(way: int) -> list[object]:
+        """Look around."""
+        return ["around", rp.media_block(bad if way == 2 else PNG, "image/png")]
+
+    seen: list[list[str]] = []
+
+    def answer(request: ModelRequest) -> ModelResponse | str:
+        parts = [
+            block.content for message in request.messages for block in message.content if isinstance(block, ToolResult)
+        ]
+        images = [part.source["data"] for each in parts for part in each if isinstance(part, Image)]
+        seen.append(images)
+        if b64encode(bad).decode() in images or "Stumble" in str(request.messages[-1]):
+            raise MediaUnreadable("Could not process image")
+        return call("look", way=len(parts) + 1) if len(parts) < 3 else "Done."
+
+    model = FunctionModel(answer, profile=rp.profile_for(name))
+    agent = rp.Agent("guard", tools=[look])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent, "Look.")
+        assert await run.wait_result() == "Done."
+        assert list(map(len, seen)) == [0, 1, 2, 1, 2]
+        assert await (await supervisor.resume(run.id, agent=agent)).ask("And now?") == "Done."
+        with pytest.raises(RunFailed, match="MediaUnreadable"):
+            await run.ask("Stumble.")
 
 
 @pytest.mark.parametrize("rhythm", ["thrifty", "strict"])

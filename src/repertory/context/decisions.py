@@ -69,7 +69,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: ``pays``, ``cold``, ``uncached`` (no prompt cache), ``once`` (shown in full only once), ``expired``,
             ``comfort``, ``forced``, ``recovery`` (after a refusal), ``strict``, ``provider`` (its signed summary),
-            ``drop-block`` (see ``docs/binding.md``), ``expand`` or ``pin``.
+            ``unreadable`` (images that the server cannot read), ``drop-block`` (see ``docs/binding.md``), ``expand`` or
+            ``pin``.
         iteration: The first iteration whose request shows the edits.
         position: Length of the ledger when the decision was made.
         edge: The next epoch is not expected to edit entries before this position, so a cache breakpoint is set there.

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from repertory.errors import (
+    MediaUnreadable,
     ModelAuthenticationError,
     ModelError,
     ModelRequestRejected,
@@ -36,6 +37,12 @@ _TOO_LONG = re.compile(
     r"|max(?:imum)? (?:context|prompt|model|allowed input) length|max_model_len|model context window is \d"
     r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length"
     r"|too (?:many images|much media)|many-images? requests|at most \d+ image",  # what is oldest in view goes first
+    re.IGNORECASE,
+)
+# Anthropic, Gemini, vLLM, llama.cpp; a damaged file, or one with a password, has the right first bytes.
+_MEDIA = re.compile(
+    r"(?:could not|cannot|unable to|failed to) (?:process|identify|load|decode)(?: input)? image"
+    r"|PDF (?:specified )?(?:was|is) (?:not valid|invalid|password[- ]protected)",
     re.IGNORECASE,
 )
 _THINKING = re.compile(
@@ -115,6 +122,8 @@ def _classify(place: Place, status: int, message: str, fact: str) -> tuple[Model
     if _TOO_LONG.search(message) or status == 413:
         fits = f"the prompt does not fit model {place.model!r}: {fact}; send a strictly smaller one"
         return PromptTooLong(fits), False
+    if _MEDIA.search(message):
+        return MediaUnreadable(f"an image or a document cannot be read: {fact}; send it without"), False
     if status == 400 and _THINKING.search(message):
         todo = "send the history unchanged, or drop the thinking"
         return ThinkingMismatch(f"a thinking block no longer fits its history: {fact}; {todo}"), False

@@ -15,7 +15,8 @@ from repertory._error_texts import name_error
 from repertory._json_text import canonical_json
 from repertory.actors import ActorRef
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
-from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
+from repertory.context.edits import stub_edit
+from repertory.errors import ContextOverflow, MediaUnreadable, ModelError, PromptTooLong, ThinkingMismatch
 from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, text_of, tool_uses
@@ -29,6 +30,7 @@ from repertory.runs.accounting import plain_call
 from repertory.runs.events import IterationStarted, ModelAnswered, to_record
 from repertory.runs.fan_out import Head
 from repertory.runs.live import LiveRun
+from repertory.shortening.shaping import media_in
 from repertory.tools import Tool
 from repertory.views.answers import Answer
 from repertory.views.plan_edits import PlanEdits
@@ -41,6 +43,7 @@ _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
 _MAX_REFUSALS = 3
 _THINKING = frozenset[type]({Thinking, RedactedThinking})
+_UNREADABLE = "unreadable"  # the kind of the decision to go on without images and documents
 _DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
 
@@ -377,7 +380,8 @@ class ContextView:
 
         Returns:
             Whether another request may be answered: a smaller one, if a policy can make one and not too many were
-            refused in a row; or, once, one for which the server drops the thinking that no longer fits.
+            refused in a row; one without new images and documents; or, once, one for which the server drops the
+            thinking that no longer fits.
         """
         policy, limit, counted, answer_limit, again = self._policy, 0, 0, 0, False
         if isinstance(error, PromptTooLong):
@@ -391,6 +395,8 @@ class ContextView:
                 if limit < (counted or size):
                     most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
                     self._targets = (min(most, _STRICT_TARGET), most) if policy.rhythm == "strict" else (most,)
+        elif isinstance(error, MediaUnreadable):
+            again = self._leave_out_media(error)
         elif isinstance(error, ThinkingMismatch):
             again = self._drop_mismatched(error)
         replied = ModelReplied(
@@ -414,6 +420,22 @@ class ContextView:
         self._calibration = self._calibration.observe(estimate=estimate, real=counted)
         self._make_planner()
         self._make_projector()
+
+    def _leave_out_media(self, error: MediaUnreadable) -> bool:
+        """Show no images and documents of the newest results, which the server has not accepted before; recorded."""
+        new: list[Entry] = []
+        for entry in reversed(self._entries if self._policy is not None else ()):
+            if entry.role == "assistant":
+                break
+            if media_in(entry) and entry.position not in self._live.plan.shown:
+                new.append(entry)
+        if not new:
+            return False
+        note = "\n[without {}: it could not be read, or something beside it]"
+        texts = [(text_of(entry.content) + note.format(media_in(entry))).lstrip() for entry in new]
+        edits = [stub_edit(entry, text, "cut") for entry, text in zip(new, texts, strict=True)]
+        self._edits.decide(_UNREADABLE, str(error), self._live.iteration, *edits, notify=True)
+        return True
 
     def _drop_mismatched(self, error: ThinkingMismatch) -> bool:
         """From now on have the server drop the thinking that it refused; recorded, so it also holds after a restart."""
