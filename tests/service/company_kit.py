@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import Any
 
+from command_line import command
 from patience import PATIENCE
 from repertory.record.sqlite_file import owner_of
 
@@ -57,7 +58,10 @@ class Company:
         return done.returncode, done.stderr
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+        """Run a command to its end; only ``up`` needs a process of its own."""
+        if words[0] != "up":
+            with chdir(self.folder):
+                return command(*words, **self.variables)
         with self.begin(*words) as process, ExitStack() as stack:
             stack.callback(process.kill)  # if it is not at its end in time
             said = process.communicate(timeout=PATIENCE)

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from browser import Browser
+from service_commands import at_terminal  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from service_parts import open_client
 from test_service_process import Served, until
 
 import repertory as rp
-from patience import PATIENCE
+from command_line import command
 from repertory.llm.messages import Text
 from repertory.llm.model import ModelRequest
 from repertory.testing import ScriptedModel, call
@@ -134,12 +132,6 @@ def test_pictures_are_given_in_base_64(short: Path, run_async: Any) -> None:
     assert shown == [Text("the bill"), rp.media_block(scan, "application/pdf", title="bill")]
 
 
-def repertory(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command."""
-    command = [sys.executable, "-m", "repertory", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
 def wait_for_calls(served: Served, count: int) -> None:
     """Wait until so many calls wait."""
     until(lambda: len(served.ask("GET", "/approvals")["waiting"]) >= count)
@@ -151,33 +143,33 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
     at = ("--socket", str(served.socket))
     try:
         served.hear("serving")
-        nothing = repertory("approvals", *at)
+        nothing = command("approvals", *at)
         assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "No call waits.\n", "")
         run_id = served.ask("POST", "/runs", {"agent": "payer", "task": "Pay."})["id"]
         wait_for_calls(served, 3)
-        listed = repertory("approvals", "--json", *at)
+        listed = command("approvals", "--json", *at)
         assert len(json.loads(listed.stdout)["waiting"]) == 3
-        assert "c0" in repertory("approvals", *at).stdout
+        assert "c0" in command("approvals", *at).stdout
         for text in ("{", "[1]", "[" * 50_000, os.fsdecode(b'{"to": "\xff"}')):
-            wrong = repertory("approve", "c0", "--arguments", text, *at)
+            wrong = command("approve", "c0", "--arguments", text, *at)
             assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
             assert "the arguments must be one JSON object" in wrong.stderr
-        assert "no call 'c7' waits" in repertory("approve", "c7", *at).stderr
+        assert "no call 'c7' waits" in command("approve", "c7", *at).stderr
         changed = json.dumps({"to": "ann", "amount": 50})
         done = [
-            repertory("approve", "c0", "--arguments", changed, "--by", "eve", *at),
-            repertory("deny", "c1", "not him", *at),
-            repertory("approve", "c2", "--run", run_id, *at),
-            repertory("approve", "c2", "--run", run_id, *at),
+            command("approve", "c0", "--arguments", changed, "--by", "eve", *at),
+            command("deny", "c1", "not him", *at),
+            command("approve", "c2", "--run", run_id, *at),
+            command("approve", "c2", "--run", run_id, *at),
         ]
         assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 4
-        assert "--run RUN finds one that was decided" in repertory("approve", "c2", *at).stderr
+        assert "--run RUN finds one that was decided" in command("approve", "c2", *at).stderr
         detail = until(lambda: (found := served.ask("GET", f"/runs/{run_id}"))["run"]["state"] == "done" and found)
         assert "paid ann 50\n[eve changed the arguments" in detail["result"]
         assert "not him | paid cyn 2" in detail["result"]
     finally:
         served.process.terminate()
         served.end()
-    nobody = repertory("approvals", *at)
+    nobody = command("approvals", *at)
     assert nobody.returncode == 75
     assert "no service answers at unix:" in nobody.stderr

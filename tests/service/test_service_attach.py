@@ -4,62 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from service_commands import AtTerminal, about, environment
 from test_service_process import HERE, Served
-from test_service_verbs import begin, environment
+from test_service_verbs import begin
 
 from patience import PATIENCE, hear
-
-
-class Terminal:
-    """A command at a terminal of its own."""
-
-    def __init__(self, folder: Path, *words: str, **env: str) -> None:
-        self.fd, theirs = pty.openpty()
-        self.seen = ""
-        own = {name: value for name, value in environment(folder).items() if value is not None}
-        path = os.pathsep.join(map(str, (HERE, HERE.parent)))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "repertory", *words, "--db", str(folder / "a.db")],
-            preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - there are no threads here
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm", "PYTHONPATH": path, **own, **env},
-            cwd=folder,
-        )
-        os.close(theirs)
-
-    def expect(self, text: str) -> str:
-        """What is shown up to a text, which has to come."""
-        end = time.monotonic() + PATIENCE
-        while text not in self.seen:
-            assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
-            if select.select([self.fd], [], [], 0.05)[0]:
-                self.seen += os.read(self.fd, 65_536).decode()
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def type(self, text: str) -> None:
-        """Press keys."""
-        os.write(self.fd, text.encode())
-
-    def end(self) -> int:
-        """Wait for the end, and read what is left; its exit code."""
-        while select.select([self.fd], [], [], PATIENCE)[0]:
-            try:
-                piece = os.read(self.fd, 65_536)
-            except OSError:  # the other end is closed
-                break
-            self.seen += piece.decode()
-        os.close(self.fd)
-        return self.process.wait(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -74,25 +30,10 @@ def served(short: Path) -> Iterator[Served]:
         served.end()
 
 
-def command(served: Served, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command about the database of the service, where there is no terminal."""
-    own = {name: value or "" for name, value in environment(served.folder).items()}
-    path = os.pathsep.join(map(str, (HERE, HERE.parent)))
-    return subprocess.run(
-        [sys.executable, "-m", "repertory", *words, "--db", str(served.folder / "a.db")],
-        env={**os.environ, **own, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-
-
-def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
+def test_two_are_attached_to_a_run_and_one_leaves(served: Served, at_terminal: AtTerminal) -> None:
     """Each sees what the other says, and the answers; Ctrl-C ends one of them, and neither the run nor the other."""
     run_id = begin(served, "talker")
-    first, second = (Terminal(served.folder, "attach", run_id[-6:]) for _ in range(2))
+    first, second = (at_terminal(served.folder, "attach", run_id[-6:]) for _ in range(2))
     for terminal in (first, second):
         terminal.expect("type to send it messages, Ctrl-C leaves")
         terminal.expect("I heard: Go.")
@@ -116,10 +57,10 @@ def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
         assert "Traceback" not in terminal.seen
 
 
-def test_each_answer_is_shown_once_however_fast_a_run_is_asked_again(served: Served) -> None:
+def test_each_answer_is_shown_once_however_fast_a_run_is_asked_again(served: Served, at_terminal: AtTerminal) -> None:
     """And no end is said twice, though what happens is heard of behind what is said."""
     run_id = begin(served, "talker")
-    terminal = Terminal(served.folder, "attach", run_id)
+    terminal = at_terminal(served.folder, "attach", run_id)
     seen = terminal.expect("[done]")
     for number in range(8):
         served.ask("POST", f"/runs/{run_id}/messages", {"text": f"More {number}."})
@@ -134,16 +75,16 @@ def test_each_answer_is_shown_once_however_fast_a_run_is_asked_again(served: Ser
     assert not re.search(r"\[done\]\s*\[done\]", re.sub("\x1b\\[[0-9;]*m", "", seen))
 
 
-def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served) -> None:
+def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served, at_terminal: AtTerminal) -> None:
     """As at ``repertory run``; what is decided elsewhere is said; anything else goes to the run and allows nothing."""
     run_id = begin(served, "payer")
-    terminal = Terminal(served.folder, "attach", run_id, COLUMNS="100")
+    terminal = at_terminal(served.folder, "attach", run_id, COLUMNS="100")
     asked = []
     for _ in range(3):
         terminal.expect("wants to call pay to=")
         asked.append(int(terminal.expect("; y: allow").rpartition("=")[2]))
     assert sorted(asked) == [0, 1, 2]
-    assert command(served, "approve", f"c{asked[2]}").returncode == 0
+    assert about(served, "approve", f"c{asked[2]}").returncode == 0
     terminal.expect("[pay was allowed by ")
     terminal.type("yes, but less\re\r")
     terminal.expect("all arguments, as one JSON object")
@@ -169,24 +110,24 @@ def test_the_last_question_is_shown_however_busy_other_runs_were_since(served: S
     while served.ask("GET", "/runs?limit=1")["seq"] < since + 500:
         served.ask("POST", f"/runs/{other}/messages", {"text": "More."})
         served.ask("GET", f"/runs/{other}/result?wait=60")
-    assert "> And the soup?" in command(served, "attach", asked).stdout
+    assert "> And the soup?" in about(served, "attach", asked).stdout
 
 
 def test_attached_without_a_terminal_it_ends_with_the_run(served: Served) -> None:
     """With the answer, and 0; of one that was stopped with why, and 1."""
     (served.folder / "go").touch()
-    done = command(served, "attach", begin(served, "walker"))
+    done = about(served, "attach", begin(served, "walker"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.rstrip().endswith("6 steps")
     (served.folder / "go").unlink()
     run_id = begin(served, "walker")
     served.ask("POST", f"/runs/{run_id}/kill", {})
-    stopped = command(served, "attach", run_id)
+    stopped = about(served, "attach", run_id)
     assert stopped.returncode == 1
     assert f"run {run_id} stopped" in stopped.stderr
 
 
-def test_what_another_process_runs_can_be_followed_and_takes_nothing(served: Served) -> None:
+def test_what_another_process_runs_can_be_followed_and_takes_nothing(served: Served, at_terminal: AtTerminal) -> None:
     """``repertory run`` in another terminal is no service: its run takes no messages, and the way to see it is said."""
     served.process.terminate()
     served.end()
@@ -201,12 +142,12 @@ def test_what_another_process_runs_can_be_followed_and_takes_nothing(served: Ser
         text=True,
     )
     hear(running.stderr, "step number=3")
-    refused = command(served, "attach")
+    refused = about(served, "attach")
     assert refused.returncode == 1
     assert "is not run by a service, so it takes no messages; repertory logs -f run-" in refused.stderr
-    terminal = Terminal(served.folder, "logs", "-f")
+    terminal = at_terminal(served.folder, "logs", "-f")
     terminal.expect("step number=3")
-    refused = command(served, "pause", "run-")
+    refused = about(served, "pause", "run-")
     assert refused.returncode == 75
     assert f"in use by process {running.pid}" in refused.stderr
     (served.folder / "go").touch()
@@ -216,32 +157,32 @@ def test_what_another_process_runs_can_be_followed_and_takes_nothing(served: Ser
     running.communicate(timeout=PATIENCE)
 
 
-def test_logs_follow_a_run_to_its_end(served: Served) -> None:
+def test_logs_follow_a_run_to_its_end(served: Served, at_terminal: AtTerminal) -> None:
     """What has happened, then what happens; as lines, and as events for a program."""
     run_id = begin(served, "walker")
-    terminal = Terminal(served.folder, "logs", run_id, "-f")
+    terminal = at_terminal(served.folder, "logs", run_id, "-f")
     terminal.expect("starts: Go.")
     terminal.expect("step number=3")
     (served.folder / "go").touch()
     terminal.expect("step number=5")
     terminal.expect("done")
     assert terminal.end() == 0
-    events = [json.loads(line) for line in command(served, "logs", run_id, "--json").stdout.splitlines()]
+    events = [json.loads(line) for line in about(served, "logs", run_id, "--json").stdout.splitlines()]
     assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
     assert {event["agent"] for event in events} == {"walker"}
     assert events[-1]["body"]["state"] == "done"
-    lines = command(served, "logs", run_id).stdout.splitlines()
+    lines = about(served, "logs", run_id).stdout.splitlines()
     assert lines[-1].endswith("done")
     for count in (1, 4):  # lines, not events: of many there is nothing to say
-        assert command(served, "logs", run_id, "-n", str(count)).stdout.splitlines() == lines[-count:]
-    assert "starts: Go." in command(served, "logs", "--all").stdout
+        assert about(served, "logs", run_id, "-n", str(count)).stdout.splitlines() == lines[-count:]
+    assert "starts: Go." in about(served, "logs", "--all").stdout
 
 
-def test_top_shows_what_waits_and_leaves_the_terminal_as_it_was(served: Served) -> None:
+def test_top_shows_what_waits_and_leaves_the_terminal_as_it_was(served: Served, at_terminal: AtTerminal) -> None:
     """At a terminal a picture, which Ctrl-C ends; elsewhere it is written once."""
     begin(served, "payer")
-    assert "1 waiting   3 calls wait" in command(served, "top").stdout
-    terminal = Terminal(served.folder, "top", COLUMNS="70", LINES="12")
+    assert "1 waiting   3 calls wait" in about(served, "top").stdout
+    terminal = at_terminal(served.folder, "top", COLUMNS="70", LINES="12")
     terminal.expect("3 calls wait")
     terminal.expect("payer")
     terminal.type("\x03")

@@ -11,8 +11,8 @@ from typing import Any
 
 import anyio
 import pytest
-from test_service_attach import Terminal, command, environment
-from test_service_process import Served
+from service_commands import AtTerminal, about, environment
+from test_service_process import Served, until
 from test_service_verbs import begin
 
 from patience import PATIENCE
@@ -66,14 +66,14 @@ def test_logs_follow_a_run_over_a_kill(served: list[Served]) -> None:
     assert following.returncode == 0, said
     assert "waiting up to 60 s for the next one" in said
     assert events[-1]["body"]["state"] == "done"
-    recorded = [json.loads(line) for line in command(served[-1], "logs", run_id, "--json").stdout.splitlines()]
+    recorded = [json.loads(line) for line in about(served[-1], "logs", run_id, "--json").stdout.splitlines()]
     assert [event["seq"] for event in events] == [event["seq"] for event in recorded]
 
 
-def test_logs_give_up_after_the_time_that_they_say(served: list[Served]) -> None:
+def test_logs_give_up_after_the_time_that_they_say(served: list[Served], at_terminal: AtTerminal) -> None:
     """With how to go on, and the exit code of something that may be tried again."""
     run_id = begin(served[0], "walker")
-    terminal = Terminal(served[0].folder, "logs", "-f", run_id, "--reconnect", "0", COLUMNS="200")
+    terminal = at_terminal(served[0].folder, "logs", "-f", run_id, "--reconnect", "0", COLUMNS="200")
     terminal.expect("step number=3")
     served[0].kill()
     assert terminal.end() == 75
@@ -81,10 +81,12 @@ def test_logs_give_up_after_the_time_that_they_say(served: list[Served]) -> None
 
 
 @pytest.mark.parametrize("orderly", [True, False])
-def test_who_is_attached_is_told_how_to_go_on_without_the_service(served: list[Served], orderly: bool) -> None:
+def test_who_is_attached_is_told_how_to_go_on_without_the_service(
+    served: list[Served], at_terminal: AtTerminal, orderly: bool
+) -> None:
     """However the service ends; the next one has the run where it was."""
     run_id = begin(served[0], "walker")
-    terminal = Terminal(served[0].folder, "attach", run_id, COLUMNS="200")
+    terminal = at_terminal(served[0].folder, "attach", run_id, COLUMNS="200")
     terminal.expect("step number=3")
     if orderly:
         served[0].process.terminate()
@@ -94,7 +96,8 @@ def test_who_is_attached_is_told_how_to_go_on_without_the_service(served: list[S
     assert f"once a service runs it again: repertory attach {run_id}" in terminal.seen
     restart(served).hear("serving")
     (served[0].folder / "go").touch()
-    again = command(served[-1], "attach", run_id)
+    until(lambda: served[-1].ask("GET", f"/runs/{run_id}/result")["state"] == "done")
+    again = about(served[-1], "attach", run_id)
     assert (again.returncode, again.stdout.count("6 steps")) == (0, 1)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 from browser import Browser, needs_browser
+from service_commands import AtTerminal
 from service_parts import EventStream, open_client
-from test_service_attach import Terminal
 from test_service_page import go, post, serving, state_is
 from test_service_process import Served
 from test_service_verbs import begin
@@ -74,13 +74,13 @@ async def test_what_another_machine_removes_ends_its_streams_too(short: Path) ->
             assert await stream.block() is None
 
 
-def test_whoever_is_attached_to_a_removed_run_is_told(short: Path) -> None:
+def test_whoever_is_attached_to_a_removed_run_is_told(short: Path, at_terminal: AtTerminal) -> None:
     """At a terminal, where one may go on with a run that has ended; with the exit code of what is not there."""
     served = Served(short, "--agent", "serve_agents:talker")
     served.hear("serving")
     try:
         run_id = begin(served, "talker")
-        terminal = Terminal(short, "attach", run_id)
+        terminal = at_terminal(short, "attach", run_id)
         terminal.expect("[done]")
         remove(served, run_id)
         terminal.expect(f"run {run_id} was removed, with its whole record")

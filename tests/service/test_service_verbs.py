@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
+from service_commands import environment
 from test_service_process import HERE, Served, until
 from typer.testing import CliRunner
 
@@ -137,13 +138,6 @@ def alone(folder: Path) -> Path:
     served.end()
     assert (folder / "off" / "s").exists()  # nobody tidied up
     return folder / "off"
-
-
-def environment(folder: Path) -> dict[str, str | None]:
-    """That of the agents, with nothing of this machine's settings."""
-    own = {"XDG_RUNTIME_DIR": folder / "run", "XDG_DATA_HOME": folder / "data", "SERVE_FOLDER": folder}
-    keys = ("REPERTORY_DB", "REPERTORY_MODEL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
-    return {**dict.fromkeys(keys), **{name: str(path) for name, path in own.items()}, "COLUMNS": "200"}
 
 
 def invoke(line: str, folder: Path, run_id: str) -> Any:
