@@ -71,6 +71,30 @@ def test_a_plain_client_gets_an_answer(run_async: RunAsync) -> None:
     run_async(main)
 
 
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ([Text("x" * 100)], [{"type": "text", "text": "x" * 12}]),
+        ([Text("x" * 12), Text("y")], [{"type": "text", "text": "x" * 12}]),
+        (
+            [ToolUse("call_1", "add", {"a": 1, "b": 2})],
+            [{"type": "tool_use", "id": "call_1", "name": "add", "input": {}}],
+        ),
+    ],
+)
+def test_an_answer_ends_at_its_limit(run_async: RunAsync, answer: Any, kept: list[dict[str, Any]]) -> None:
+    """It is cut off there, as by the API, and billed as far as it went."""
+
+    async def main() -> None:
+        async with open_messages_server(lambda _: answer) as server:
+            status, _, text = await anyio.to_thread.run_sync(post, server.url, {**BODY, "max_tokens": 3})
+            said = json.loads(text)
+            assert (status, said["stop_reason"], said["content"]) == (200, "max_tokens", kept)
+            assert said["usage"]["output_tokens"] == 3
+
+    run_async(main)
+
+
 def test_a_stream_has_the_events_that_the_api_documents(run_async: RunAsync) -> None:
     """Order, names, a ping, and usage at both ends."""
 

@@ -31,7 +31,7 @@ from repertory.testing.http import Gone, HttpRequest, Reply, serve_connection
 from repertory.testing.models import Answer, FunctionModel
 from repertory.testing.refusal import Refusal, malformed, refuse
 from repertory.testing.rules import check_body, check_headers, check_length
-from repertory.testing.wire import decode_request, encode_event, encode_response, error_body, events_of
+from repertory.testing.wire import cut_off, decode_request, encode_event, encode_response, error_body, events_of
 
 Responder: TypeAlias = Model | Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
 
@@ -213,10 +213,13 @@ class MessagesServer:
         content = answer.content
         if self._thinks and not any(isinstance(block, Thinking) for block in content):
             content = (Thinking(f"Request {self._count}: what is asked, and what do I know?"), *content)
+        within = cut_off(content, request.max_tokens)
+        written = min(max(1, estimate_tokens(within)), request.max_tokens)
         return msgspec.structs.replace(
             answer,
-            content=self._binder.sign(content, body=body, model=profile.name, dropped=dropped),
-            usage=msgspec.structs.replace(prompt, output_tokens=max(1, estimate_tokens(content))),
+            content=self._binder.sign(within, body=body, model=profile.name, dropped=dropped),
+            stop_reason=answer.stop_reason if within == content else "max_tokens",
+            usage=msgspec.structs.replace(prompt, output_tokens=written),
         )
 
     async def _compact(

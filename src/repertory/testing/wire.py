@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from repertory.llm.messages import Json, Message, Text, Thinking, ToolUse, decode_content, encode_block
+from repertory.llm.messages import Block, Json, Message, Text, Thinking, ToolUse, decode_content, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse, ToolSchema, Usage
 
 _OWN = frozenset({"model", "messages", "max_tokens", "system", "tools", "stream"})
@@ -55,6 +55,31 @@ def unmarked(block: Json) -> Json:
         parts: list[Any] = plain["content"]
         plain["content"] = [unmarked(part) if isinstance(part, dict) else part for part in parts]
     return plain
+
+
+def cut_off(content: tuple[Block, ...], most: int) -> tuple[Block, ...]:
+    """The beginning of an answer that fits ``most`` tokens, at four characters each; blocks without text count none.
+
+    A text ends anywhere, and so does thinking. A call that is cut off has no arguments: only whole ones are sent.
+    """
+    room, kept = 4 * most, list[Block]()
+    for block in content:
+        text, cut = "", block
+        match block:
+            case Text(text):
+                cut = msgspec.structs.replace(block, text=text[:room])
+            case Thinking(text):
+                cut = msgspec.structs.replace(block, thinking=text[:room])
+            case ToolUse(input=arguments):
+                text = msgspec.json.encode(arguments).decode() if arguments else ""
+                cut = msgspec.structs.replace(block, input={})
+            case _:
+                pass
+        if len(text) > room:
+            return (*kept, cut) if room else tuple(kept)
+        kept.append(block)
+        room -= len(text)
+    return content
 
 
 def encode_usage(usage: Usage) -> Json:
