@@ -402,7 +402,7 @@ def test_nobody_listens(run_async: RunAsync) -> None:
         async with open_messages_server(answering()) as server:
             url = server.url
         model = AnthropicModel(NAME, base_url=url, retry=QUICK)
-        with pytest.raises(ModelUnavailable, match=r"is the server at http://127.0.0.1:[0-9]+ running"):
+        with pytest.raises(ModelUnavailable, match=r"is the server running"):
             await model.complete(request())
         await model.aclose()
 

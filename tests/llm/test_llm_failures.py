@@ -227,7 +227,7 @@ def test_an_error_after_the_status_of_a_success_means_the_same_as_with_its_own()
     """By its type, since it has no status; an unknown one is the server's failure."""
     assert _failures.from_body(PLACE, said("Overloaded", "overloaded_error")).passing
     assert isinstance(_failures.from_body(PLACE, said("no", "permission_error")).error, ModelAuthenticationError)
-    assert "answered 409" in str(_failures.from_body(PLACE, said("changed meanwhile", "conflict_error")).error)
+    assert _failures.from_body(PLACE, said("changed meanwhile", "conflict_error")).passing
     assert isinstance(_failures.from_body(PLACE, {"error": {"message": "x", "code": 400}}).error, ModelRequestRejected)
     for unknown in ({"type": "error"}, said("new", "moon_phase_error"), {"error": {"message": "x", "code": 7}}):
         failure = _failures.from_body(PLACE, unknown)
@@ -249,7 +249,7 @@ def test_a_broken_connection_tells_its_root_cause() -> None:
     outer.__cause__ = ConnectionRefusedError(111, "Connection refused")
     local = _failures.unreachable(PLACE, outer)
     assert "Connection refused" in str(local.error)
-    assert "is the server at http://localhost:11434 running?" in str(local.error)
+    assert "is the server running?" in str(local.error)
     remote = _failures.unreachable(Place("https://api.anthropic.com", "m", local=False), TimeoutError())
     assert "check the network" in str(remote.error)
 

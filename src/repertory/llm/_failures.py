@@ -31,39 +31,33 @@ from repertory.llm.retry import asked_delay
 # The wordings of Anthropic, OpenAI, Bedrock, Gemini, xAI, Groq, Mistral, Moonshot, Qwen, MiniMax and Z.ai, of
 # llama.cpp, vLLM, SGLang, LM Studio and Ollama, and of proxies such as LiteLLM, which pass on what others say.
 _TOO_LONG = re.compile(
-    r"(?:prompt|input) (?:is )?too long|prompt exceeds max|exceed_context|larger context length"
+    r"(?i)(?:prompt|input) (?:is )?too long|prompt exceeds max|exceed_context|larger context length"
     r"|context[ _]?(?:size|length|window)[ _]?(?:has been )?exceed"
     r"|exceed(?:s|ed)? (?:[\w']+ ){0,3}(?:context|token limit)|(?:longer|greater|more) than (?:[\w']+ ){0,3}context"
     r"|max(?:imum)? (?:context|prompt|model|allowed input) length|max_model_len|model context window is \d"
     r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length"
-    r"|too (?:many images|much media)|many-images? requests|at most \d+ image",  # what is oldest in view goes first
-    re.IGNORECASE,
+    r"|too (?:many images|much media)|many-images? requests|at most \d+ image"  # what is oldest in view goes first
 )
 # Anthropic, Gemini, vLLM, llama.cpp; a damaged file, or one with a password, has the right first bytes.
 _MEDIA = re.compile(
-    r"(?:could not|cannot|unable to|failed to) (?:process|identify|load|decode)(?: input)? image"
-    r"|PDF (?:specified )?(?:was|is) (?:not valid|invalid|password[- ]protected)",
-    re.IGNORECASE,
+    r"(?i)(?:could not|cannot|unable to|failed to) (?:process|identify|load|decode)(?: input)? image"
+    r"|PDF (?:specified )?(?:was|is) (?:not valid|invalid|password[- ]protected)"
 )
 _THINKING = re.compile(
-    r"bound to a different conversation|invalid `?signature`? in `?thinking`? block"
-    r"|`?redacted_thinking`? blocks in the latest|blocks must match the parameters",
-    re.IGNORECASE,
+    r"(?i)bound to a different conversation|invalid `?signature`? in `?thinking`? block"
+    r"|`?redacted_thinking`? blocks in the latest|blocks must match the parameters"
 )
 # Comes with status 400 or 429; no attempt succeeds before somebody pays, or the month is over.
 _UNPAID = re.compile(r"credit balance is too low|API usage limits|spend_limit_reached|insufficient_quota")
-# An error in a body has a type but no status of its own.
+# An error in a body has a type but no status of its own. Those that are missing here may pass, as 0 does.
 _STATUS_OF_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
     "permission_error": 403,
     "not_found_error": 404,
-    "conflict_error": 409,
     "request_too_large": 413,
     "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
     "overloaded_error": 529,
 }
 _NO_ENDPOINT = "Unexpected endpoint"  # LM Studio, with status 200
@@ -109,11 +103,9 @@ def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]
     """Translate an HTTP status, 0 for an unknown one, and an error body."""
     message = place.scrub(_message_in(body)) or "no explanation"
     request_id = place.scrub(headers.get("request-id", ""))[:100]
-    answered = f"answered {status}" if status else "answered with an error"
-    fact = f"{place.url} {answered}: {message}" + (f" (request {request_id})" if request_id else "")
-    wants = headers.get("x-should-retry")
+    fact = f"{place.url} answered {status or 'with an error'}: {message}{request_id and f' (request {request_id})'}"
     error, passing = _classify(place, status, message, fact)
-    if wants in ("true", "false") and status >= 400:
+    if status >= 400 and (wants := headers.get("x-should-retry")) in ("true", "false"):
         passing = wants == "true"
     return Failure(error, passing, asked_delay(headers, now=time.time()))
 
@@ -177,8 +169,7 @@ def unreachable(place: Place, error: BaseException) -> Failure:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     why = place.scrub(f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__)
-    local = f"is the server at {place.url} running?"
-    todo = local if place.local else "check the network, the proxy and ANTHROPIC_BASE_URL"
+    todo = "is the server running?" if place.local else "check the network, the proxy and ANTHROPIC_BASE_URL"
     return Failure(ModelUnavailable(f"no connection to {place.url} ({why}); {todo}"), True)
 
 
