@@ -385,7 +385,7 @@ def test_an_answer_that_takes_for_ever_is_bounded(run_async: RunAsync) -> None:
     """The whole attempt has a bound of its own, and is not made again: it would take as long."""
 
     async def main() -> None:
-        async with open_messages_server(FunctionModel(lambda _: "word " * 2000), faults=[Drip(0.02)]) as server:
+        async with open_messages_server(FunctionModel(lambda _: "word " * 800), faults=[Drip(0.05)]) as server:
             model = client(server, request_timeout=3.0)
             with pytest.raises(ModelTimeout, match=r"request_timeout=3"):
                 await model.complete(request())

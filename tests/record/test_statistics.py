@@ -144,6 +144,7 @@ def test_totals_are_the_figures_of_all_runs_however_they_are_read(
                     figures[agent] = figures.get(agent, RunStatistics(runs=0)) + more
             whole = await journal.read_totals()
             assert (whole.figures, whole.upto, removals) == (figures, upto, 0)
+            assert (await journal.read_totals(upto=upto)).states == whole.states
             there = {key: count for key, count in states.items() if count}
             assert there == {("a", "done"): 1, ("a", "stopped"): 1, ('b "x"', "failed"): 1}
             assert there == {key: count for key, count in whole.states.items() if count}

@@ -260,11 +260,14 @@ class RunReads(Reads):
         sql = statistics_sql(where)
         return await self._fetch("figures", sql, values * sql.count(where) if where else (), _figures)
 
-    async def read_totals(self, *, after: int = 0) -> Totals:
-        """What the records after a number add to the figures of all runs, by agent; 0 for all records."""
+    async def read_totals(self, *, after: int = 0, upto: int | None = None) -> Totals:
+        """What the records after a number add to the figures of all runs, by agent; 0 for all records.
+
+        ``upto`` is the number of the last one; None for the newest.
+        """
         removals = await self._number("removals", "SELECT count(*) FROM removals")
-        last = await self._number("records", NEWEST)
-        upto = max(after, min(last, await self._complete_below() - 1))
+        if upto is None:
+            upto = max(after, min(await self._number("records", NEWEST), await self._complete_below() - 1))
         stretch, sql, states = (after, upto), totals_sql(), Counter[tuple[str, RunState]]()
         figures = await self._fetch("figures", sql, stretch * (sql.count("?") // 2), _figures)
         changes = await self._rows(tuple[str, RunState, RunState | None, int], "states", STATES_SQL, *stretch * 2)

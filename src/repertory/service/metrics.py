@@ -53,32 +53,32 @@ _NOTHING: Final = RunStatistics(runs=0)
 
 
 class Metrics:
-    """The figures of every run in a journal, summed by agent. They continue over restarts.
+    """How many runs of a journal are in each state, and what has been added to their figures since the first read, by
+    agent.
 
-    What was read once is kept, so another read costs only what has happened since, however many runs there are.
+    Counters begin at 0 in each process and never fall, also if runs are removed: Prometheus takes a fall for a restart,
+    and counts all that is left once more. What was read once is kept, so another read costs only what is new.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._turn = anyio.Lock()
-        self._forget(removals=0)
-
-    def _forget(self, *, removals: int) -> None:
-        self._upto, self._removals = 0, removals
+        self._upto: int | None = None
+        self._removals = 0
         self._figures: dict[str, RunStatistics] = {}
         self._states = Counter[tuple[str, RunState]]()
 
     async def read(self, machines: Sequence[Machine] = ()) -> bytes:
         """The text that Prometheus reads; ``machines`` are those that share the journal, lost ones are left out."""
         async with self._turn:
-            new = await self._journal.read_totals(after=self._upto)
-            if new.removals != self._removals:  # removed runs no longer count
-                self._forget(removals=new.removals)
-                new = await self._journal.read_totals()
-            self._upto = new.upto
-            self._states.update(new.states)
-            for agent, figures in new.figures.items():
+            new = await self._journal.read_totals(after=self._upto or 0)
+            for agent, figures in new.figures.items() if self._upto is not None else ():
                 self._figures[agent] = self._figures.get(agent, _NOTHING) + figures
+            if new.removals == self._removals or self._upto is None:
+                self._states.update(new.states)
+            else:  # removed runs are in no state
+                self._states = Counter((await self._journal.read_totals(upto=new.upto)).states)
+            self._upto, self._removals = new.upto, new.removals
             registry = CollectorRegistry(auto_describe=False)
             registry.register(self)
             if machines:
@@ -88,7 +88,7 @@ class Metrics:
     def collect(self) -> Iterable[Metric]:
         """Each metric with its values by agent."""
         runs = GaugeMetricFamily("repertory_runs", "Runs on record, by their state.", labels=["agent", "state"])
-        agents = sorted({agent for (agent, _), count in self._states.items() if count})
+        agents = sorted({agent for (agent, _), count in self._states.items() if count} | self._figures.keys())
         for agent in agents:
             for state in get_args(RunState):  # also where it is 0: a series that begins with 1 has not risen
                 runs.add_metric([agent, state], self._states[agent, state])
