@@ -28,6 +28,7 @@
     │   ├── JournalSchemaTooNew     written by a newer repertory
     │   ├── JournalUnavailable      the database server does not answer
     │   ├── JournalUnreadable       not a journal, damaged, or no permission
+    │   │   ├── JournalMissing      there is none yet
     │   │   └── JournalDamaged      a record is not what was written
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
     │   │   └── LeaseLost           another machine has taken over the runs of this one
@@ -217,6 +218,10 @@ class JournalUnavailable(JournalError):
 
 class JournalUnreadable(JournalError):
     """The file is not a journal, is damaged, or may not be read."""
+
+
+class JournalMissing(JournalUnreadable):
+    """There is no journal at that place yet."""
 
 
 class JournalDamaged(JournalUnreadable):

@@ -308,10 +308,11 @@ def test_a_company_file_is_looked_at_without_a_start(tmp_path: Path) -> None:
     assert refused.code == 1
     assert "line 6: [webhooks] secret_env" in refused.out
     found = invoke(*words, home=tmp_path, env={"HOOK": "whsec_" + "A" * 32}).json
-    facts = [check["fact"] for check in found["checks"] if check["name"] in ("company", "schedule")]
+    facts = [check["fact"] for check in found["checks"] if check["name"] in ("company", "schedule", "database")]
     assert "1 agent: clerk; it has the secrets of its webhooks" in facts[0]
     assert facts[1].startswith("morning is due next at 20")
     assert facts[1].endswith(" 07:00 Europe/Berlin")
+    assert facts[2] == f"there is no journal at {tmp_path / 'company.db'} yet; repertory up makes one"
     assert not (tmp_path / "company.db").exists()
 
 

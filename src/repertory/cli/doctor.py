@@ -31,7 +31,7 @@ from repertory.cli.databases import (
     named_database,
 )
 from repertory.cli.options import DATABASE, MODEL, argument, option
-from repertory.errors import ConfigurationError, JournalError, ModelError, RepertoryError
+from repertory.errors import ConfigurationError, JournalError, JournalMissing, ModelError, RepertoryError
 from repertory.service.health import Check, make_check, sqlite_check
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
         *(_postgres(database) if isinstance(database, PostgresAddress) else [sqlite_check()]),
         *([check async for check in _company(company)] if company is not None else ()),
         _folder(data_dir()),
-        await _database(database, deep),
+        await _database(database, company, deep),
         *_disk(database),
         *[check async for check in _service(database, company)],
         _key(os.environ),
@@ -126,13 +126,11 @@ def _private(name: str, path: Path, fact: str) -> Check:
     return make_check(name, fact)
 
 
-async def _database(path: Database, deep: bool) -> Check:
+async def _database(path: Database, company: Path | None, deep: bool) -> Check:
     from repertory.record import SqliteJournal, open_journal
     from repertory.record.opening import is_owned
 
     name = "database"
-    if isinstance(path, Path) and not os.path.exists(path):  # noqa: ASYNC240 - nothing else goes on
-        return make_check(name, f"{path} does not exist yet; repertory demo creates it")
     try:
         async with open_journal(path, readonly=True) as journal:
             damage = await journal.check(deep=True) if deep and isinstance(journal, SqliteJournal) else None
@@ -140,6 +138,8 @@ async def _database(path: Database, deep: bool) -> Check:
                 advice = "restore it from a backup; undamaged runs can still be read"
                 return make_check(name, f"{path} is damaged: {'; '.join(damage)}", advice, fail=True)
             runs = len(await journal.read_ids())
+    except JournalMissing as error:
+        return make_check(name, f"{error} yet; repertory {'demo' if company is None else 'up'} makes one")
     except RepertoryError as error:
         return make_check(name, str(error), fail=True)
     whole = ", and all of it is intact" if damage is not None else "; --deep checks files only" if deep else ""
@@ -168,7 +168,7 @@ async def _service(database: Database, company: Path | None) -> AsyncIterator[Ch
     from repertory.service.places import anchor_of, service_of
 
     name = "service"
-    if isinstance(database, Path) and not os.path.exists(database):  # noqa: ASYNC240 - as above
+    if isinstance(database, Path) and not os.path.exists(database):  # noqa: ASYNC240 - nothing else goes on
         return
     place = service_of(database if company is None or isinstance(database, Path) else anchor_of(company))
     if place is None:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from repertory.errors import ConfigurationError, JournalDamaged, JournalUnreadable, JournalWriteFailed
+from repertory.errors import ConfigurationError, JournalDamaged, JournalMissing, JournalWriteFailed
 from repertory.record.sqlite_damage import count_records, find_damage
 from repertory.record.sqlite_file import (
     FileLock,
@@ -190,7 +190,7 @@ def vacuum_file(path: Path) -> tuple[int, int]:
     """
     real = os.path.realpath(path)
     if not os.path.exists(real):
-        raise JournalUnreadable(f"there is no journal at {path}")
+        raise JournalMissing(f"there is no journal at {path}")
     lock = FileLock(real)
     try:
         connection = open_to_write(real, "power")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
-from repertory.errors import JournalUnreadable
+from repertory.errors import JournalMissing, JournalUnreadable
 from repertory.record.schema import (
     SHARED,
     TRIGGERS,
@@ -249,5 +249,5 @@ def check_readable(connection: Connection, address: PostgresAddress) -> None:
     """
     version = schema_version(connection, address)
     if version == 0:
-        raise JournalUnreadable(f"there is no journal at {address}")
+        raise JournalMissing(f"there is no journal at {address}")
     check_current(version, address)

@@ -20,6 +20,7 @@ from repertory.errors import (
     JournalDamaged,
     JournalError,
     JournalLocked,
+    JournalMissing,
     JournalUnreadable,
     JournalWriteFailed,
 )
@@ -263,7 +264,7 @@ def check_readable(path: str) -> None:
     """
     _check_kind(path)
     if not os.path.exists(path):
-        raise JournalUnreadable(f"there is no journal at {path}")
+        raise JournalMissing(f"there is no journal at {path}")
     with explained(path, "read"), open_to_read(path) as connection:
         check_current(schema_version(connection, path), path)
 
