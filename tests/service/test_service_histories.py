@@ -101,7 +101,7 @@ def test_the_commands_work_on_the_file_where_there_is_no_service(tmp_path: Path)
     assert states == {"one": "done", forked: "interrupted", rewound: "interrupted"}
     assert "no whole iteration 7" in command("fork", "one", "--iteration", "7", *at, code=1)
     command("rm", json.loads(command("fork", "one", "--iteration", "2", "--json", *at))["id"], *at)
-    assert "no run 'on'" in command("rm", "on", *at, code=4)
+    assert "'on' is no whole id of a run; it fits one" in command("rm", "on", *at, code=4)
     command("rm", "one", *at)
     assert "one" not in command("ps", "-a", *at)
 
