@@ -89,6 +89,16 @@ def test_a_talk_at_a_terminal(home: Path) -> None:
         assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
 
 
+def test_the_signal_that_ends_a_chat_is_its_exit_code(home: Path) -> None:
+    """Not a Ctrl-C before it, which ended nothing."""
+    with at_a_terminal("chat", "--agent", "ag:clerk", "--db", "a.db", home=home) as terminal:
+        terminal.expect("> ")
+        terminal.type("\x03")
+        terminal.expect("Ctrl-C again")
+        terminal.process.terminate()
+        assert terminal.end() == 143
+
+
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_after_a_question_that_was_left_open_the_keyboard_is_the_chats(backend: str, home: Path) -> None:
     """Nothing still reads for an answer that nobody waits for any more, and takes what is typed next."""

@@ -11,7 +11,7 @@ from cli_support import EVIL, EVIL_SHOWN
 from rich.console import Console
 
 from repertory.cli.live import Progress, draw
-from repertory.cli.runs import in_tree
+from repertory.cli.runs import in_tree, runs_table
 from repertory.llm.model import Usage
 from repertory.runs.events import (
     ContextEdited,
@@ -27,6 +27,7 @@ from repertory.runs.events import (
     ToolEnded,
     ToolStarted,
 )
+from repertory.service.views import RunView
 
 
 def about(run_id: str = "run-1", agent: str = "lead", iteration: int = 1) -> dict[str, Any]:
@@ -146,3 +147,13 @@ def test_a_tree_is_drawn_with_its_branches() -> None:
     runs = [{"run_id": run_id, "parent_id": parent_id} for run_id, parent_id in parents.items()]
     drawn = [f"{branch}{run['run_id']}" for branch, run in in_tree(runs, itemgetter("run_id", "parent_id"))]
     assert drawn == ["a", "├ b", "│ └ d", "└ c", "e"]
+
+
+def test_a_table_of_runs_shows_who_is_below_whom() -> None:
+    """Also where only blanks stand before a branch."""
+    shared: dict[str, Any] = dict.fromkeys(("agent", "model", "task"), "")
+    shared |= dict.fromkeys(("depth", "iteration", "started_at", "updated_at"), 0)
+    shared |= {"state": "done", "live": False, "resumable": False}
+    parents = {"r": None, "r.1": "r", "r.1.1": "r.1"}
+    runs = [RunView(id=run_id, parent_id=above, **shared) for run_id, above in parents.items()]
+    assert [row[0] for row in runs_table(runs).rows] == ["r", "└ .1", "  └ .1"]

@@ -72,7 +72,8 @@ def test_metrics_are_the_figures_of_all_runs_by_agent(short: Path, run_async: An
     async def main() -> None:
         model = ScriptedModel([call("look_up", word="tide"), "It has 4 letters.", "It is short."])
         async with open_client(short, model) as client:
-            await client.http.get("/metrics")  # counters begin here
+            begun = (await client.http.get("/metrics")).text  # counters begin here
+            assert 'repertory_cost_dollars_total{agent="clerk"} 0.0' in begun
             for task in ("How long is 'tide'?", 'Say "it"\n# TYPE'):
                 await client.wait_for(await client.start(task), "done")
             answer = await client.http.get("/metrics")

@@ -108,7 +108,10 @@ def test_who_gets_no_answer_learns_what_may_have_happened(short: Path, run_async
         asked: list[tuple[Callable[[ServiceClient], Awaitable[object]], str]] = [
             (lambda it: it.start("clerk", "Go."), r"if the run began all the same, it is run-[0-9a-z]+-[0-9a-z]+:"),
             (lambda it: it.fork("run-1", None, text=None), "if the run began all the same, it is run-"),
-            (lambda it: it.send("run-1", "Hurry."), "may have come all the same: repertory logs run-1 shows it"),
+            (
+                lambda it: it.send("run-1", "Hurry."),
+                r"may have come all the same: repertory logs run-1 --db \S+ shows it",
+            ),
         ]
         for number, (ask_for, words) in enumerate(asked):
             (short / f"{number}").mkdir()

@@ -88,7 +88,8 @@ class _Talk:
         from repertory.supervisor import open_supervisor
 
         self._run: Run[Any] | None = None
-        self._failed = self._answers = False
+        self._failed = self._answers = self._stopped = False
+        self._ended_by = 0  # the signal that ended the chat; 0 for none
         self._typed_at = sys.stdin.isatty()
         self._shown_on = sys.stdout.isatty() and not self.as_json
         self._lines = Lines(_PROMPT if self._typed_at and self._shown_on else "")
@@ -103,8 +104,8 @@ class _Talk:
     def close(self) -> None:
         """Say how to continue the chat, and raise the error that it ended with."""
         go_on = "" if self._run is None else f"continue with: repertory chat {self._run.id}{db_option(self.path)}"
-        if self._everything.cancel_called:
-            raise self._stop.interrupted(f"ended; {go_on}" if go_on else "ended")
+        if self._ended_by:
+            raise output.Interrupted(f"ended; {go_on}" if go_on else "ended", 128 + self._ended_by)
         if self._typed_at and go_on:
             output.remark(go_on)
         if self._failed and not self._typed_at:
@@ -113,8 +114,10 @@ class _Talk:
     def _hear(self, stop: Stop) -> None:
         """Take in a signal: Ctrl-C stops the current answer, a second one or SIGTERM ends the chat."""
         if stop.heard != [signal.SIGINT] or not self._typed_at:
+            self._ended_by = stop.heard[-1]
             self._everything.cancel()
         elif self._answers and self._run is not None:
+            self._stopped = True
             self._run.kill()
         else:
             output.remark("\n(Ctrl-C again or Ctrl-D ends the chat)")
@@ -156,7 +159,7 @@ class _Talk:
     async def _answer(self, run: Run[Any], question: str) -> None:
         """Show an answer while it is streamed, to its end."""
         shown = ""
-        self._answers = True
+        self._answers, self._stopped = True, False
         async with anyio.create_task_group() as tasks:
             screen = Screen()
             tasks.start_soon(decide_at_terminal, run, output.say, screen.aside if self._shown_on else nullcontext)
@@ -170,7 +173,7 @@ class _Talk:
         try:
             value = await run.wait_result()
         except RunError as error:
-            self._say_failed(question, "stopped" if self._stop.heard else str(error))
+            self._say_failed(question, "stopped" if self._stopped else str(error))
             return
         finally:
             self._answers = False

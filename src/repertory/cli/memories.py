@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -105,7 +106,8 @@ async def ls(
             }
             for branch, scope in tree
         ]
-        output.print_table(screen, output.table("SCOPE AGENT MODE >ITEMS >BYTES >AGE=at", rows))
+        columns = "SCOPE AGENT MODE >ITEMS >BYTES >AGE=at"
+        output.print_table(screen, output.table(columns, rows, scope=itemgetter("scope")))
         if view is not None:
             _print_items(screen, view, limit)
         else:

@@ -347,7 +347,7 @@ def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
         for branch, run in tree
     ]
     columns = "RUN AGENT STATE >ITER=iterations >SEEN=tokens_seen >PLAIN=tokens_plain >COST=cost_seen >ALERTS TASK"
-    output.print_table(screen, output.table(columns, rows))
+    output.print_table(screen, output.table(columns, rows, run=itemgetter("run")))
 
 
 def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:

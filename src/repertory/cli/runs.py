@@ -121,7 +121,7 @@ def runs_table(runs: Sequence[RunView]) -> output.Columns:
         for branch, run in in_tree(runs)
     ]
     columns = "RUN AGENT STATE >AGE=started_at >ITER=iterations >TOKENS=tokens_seen >COST TASK"
-    return output.table(columns, rows, state=itemgetter("state"))
+    return output.table(columns, rows, run=itemgetter("run"), state=itemgetter("state"))
 
 
 def _standing(run: RunView) -> Text:

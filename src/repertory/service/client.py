@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -90,6 +91,10 @@ class ServiceClient:
     def database(self) -> str:
         """The absolute path of the database that it serves."""
         return self.service.database
+
+    @property
+    def _where(self) -> str:
+        return f" --db {shlex.quote(self.database)}"
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -192,12 +197,12 @@ class ServiceClient:
 
     async def _begin(self, path: str, body: Mapping[str, Any]) -> str:
         run_id = new_id("run")  # ours, so that it can be named if the answer is lost
-        lost = f"; if the run began all the same, it is {run_id}: repertory ps -a shows it"
+        lost = f"; if the run began all the same, it is {run_id}: repertory ps -a{self._where} shows it"
         return (await self._ask("POST", path, Started, {**body, "run_id": run_id}, lost=lost)).id
 
     async def send(self, run_id: str, text: str) -> None:
         """Send a message to a run; it is durable afterwards."""
-        lost = f"; the message may have come all the same: repertory logs {run_id} shows it"
+        lost = f"; the message may have come all the same: repertory logs {run_id}{self._where} shows it"
         await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, {"text": text}, lost=lost)
 
     async def steer(self, run_id: str, verb: str) -> None:

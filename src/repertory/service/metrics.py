@@ -68,9 +68,15 @@ class Metrics:
         self._figures: dict[str, RunStatistics] = {}
         self._states = Counter[tuple[str, RunState]]()
 
-    async def read(self, machines: Sequence[Machine] = ()) -> bytes:
-        """The text that Prometheus reads; ``machines`` are those that share the journal, lost ones are left out."""
+    async def read(self, machines: Sequence[Machine] = (), *, agents: Iterable[str] = ()) -> bytes:
+        """The text that Prometheus reads.
+
+        Args:
+            machines: Those that share the journal; lost ones are left out.
+            agents: Those that may run. They are there with 0, so that the first run of one is a rise.
+        """
         async with self._turn:
+            self._figures |= dict.fromkeys(agents, _NOTHING) | self._figures
             new = await self._journal.read_totals(after=self._upto or 0)
             for agent, figures in new.figures.items() if self._upto is not None else ():
                 self._figures[agent] = self._figures.get(agent, _NOTHING) + figures

@@ -103,12 +103,16 @@ class Offers:
     def list(self) -> list[AgentView]:
         """The agents that a run can be started with."""
         return [
-            AgentView(name=name, description=offer.agent.summary, root=offer.options.get("root"))
+            AgentView(
+                name=name,
+                description=offer.agent.summary,
+                root=offer.options.get("root") if offer.reference == _RESEARCH_REF else None,
+            )
             for name, offer in self._offers.items()
         ]
 
     def find(self, agent: str, root: str | None) -> Offer:
-        """Find an agent by name; ``root`` confines a run of one that reads a folder to a part of it, None to the whole.
+        """Find an agent by name; ``root`` confines the research team to a folder in its own, None to the whole.
 
         Raises:
             ConfigurationError: There is no such agent, or the folder is not allowed.
@@ -121,7 +125,7 @@ class Offers:
         offer = self._offers[agent]
         if root is None:
             return offer
-        if "root" not in offer.options:
+        if offer.reference != _RESEARCH_REF:  # others may do with it as they like
             raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
         folder = _existing_folder(Path(offer.options["root"]))
         options: Json = {**offer.options, "root": str(_confined(folder, root))}

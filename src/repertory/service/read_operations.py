@@ -96,7 +96,8 @@ class ReadOperations:
     async def metrics(self) -> Response:
         """The figures of all runs as Prometheus reads them."""
         machines = await self._control.supervisor.machines()
-        return Response(await self._metrics.read(machines), media_type=CONTENT_TYPE)
+        agents = [each.name for each in self._control.offers.list()]
+        return Response(await self._metrics.read(machines, agents=agents), media_type=CONTENT_TYPE)
 
     async def service(self) -> ServiceView:
         """The service that answers here."""
