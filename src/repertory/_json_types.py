@@ -140,8 +140,8 @@ def why_not(error: Exception, kind: Any) -> str:
         return f"{reason}; define it, and import all that it names, at the top level of a module"
     if isinstance(kind, list | tuple):
         return f"{reason}; a choice of types is written A | B"
-    if "unions" in reason and "custom type" in reason:  # pydantic's models are the only ones that get this far
-        return f"{reason}; make the union a field of a pydantic model"
+    if "unions" in reason and "custom type" in reason:
+        return f"{reason}; use one of the types alone, or make a union of pydantic models a field of a pydantic model"
     if "unions" in reason and ("Struct" in reason or "dataclass" in reason):
         return f"{reason}; tag its structs: class A(msgspec.Struct, tag=True)"
     return reason

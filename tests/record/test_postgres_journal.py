@@ -288,6 +288,9 @@ def test_an_older_database_gets_what_it_lacks(run_async: RunAsync, postgres: Pos
         migrate(connection, address)
         assert schema_version(connection, address) == VERSION
         assert connection.execute(columns).fetchall() == made
+        connection.execute("CREATE SCHEMA mine")  # as for a role of that name, of which PostgreSQL looks there first
+        connection.execute("SET search_path = mine, public")
+        check_readable(connection, address)
 
 
 def test_indexes_are_built_by_whoever_has_another_search_path(postgres: PostgresServer) -> None:

@@ -18,7 +18,7 @@ from repertory._json_text import canonical_json
 from repertory.errors import ContextOverflow, MediaUnreadable, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Image, ToolResult
+from repertory.llm.messages import Image, Text, Thinking, ToolResult
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.record import open_journal
 from repertory.testing import FunctionModel, MessagesServer, call, open_messages_server
@@ -152,35 +152,52 @@ async def test_pictures_beyond_what_a_request_may_have_leave_view(at_once: int) 
     assert at_once > 1 or min(seen[20:]) >= 5, seen  # the newest stay
 
 
+@pytest.mark.parametrize("way_back", ["retrieved", "pinned", "expanded"])
 @pytest.mark.parametrize("name", [NAME, "claude-sonnet-5-5"])
-async def test_pictures_that_the_server_cannot_read_leave_view(name: str) -> None:
-    """Those that it accepted before stay. The run goes on, later too; where there are none, the caller is told."""
+async def test_pictures_that_the_server_cannot_read_leave_view(name: str, way_back: str) -> None:
+    """Those that it accepted before stay, and so does the reasoning. The run goes on, later too, also if they are
+    brought back; where there are none, the caller is told.
+    """
     bad = PNG + b"damaged"
 
     @rp.tool
-    def look(way: int) -> list[object]:
+    async def look(way: int) -> rp.ToolOutput:
         """Look around."""
-        return ["around", rp.media_block(bad if way == 2 else PNG, "image/png")]
+        if way_back == "expanded" and way == 3:
+            await run.expand(next(entry.position for entry in run.view() if entry.representation == "stub"))
+        picture = rp.media_block(bad if way == 2 else PNG, "image/png")
+        return rp.ToolOutput((Text("around"), picture), pin=way_back == "pinned")
 
     seen: list[list[str]] = []
+    thoughts: list[int] = []
 
-    def answer(request: ModelRequest) -> ModelResponse | str:
+    def answer(request: ModelRequest) -> Any:
         parts = [
             block.content for message in request.messages for block in message.content if isinstance(block, ToolResult)
         ]
         images = [part.source["data"] for each in parts for part in each if isinstance(part, Image)]
         seen.append(images)
+        thoughts.append(sum(isinstance(block, Thinking) for each in request.messages for block in each.content))
         if b64encode(bad).decode() in images or "Stumble" in str(request.messages[-1]):
             raise MediaUnreadable("Could not process image")
-        return call("look", way=len(parts) + 1) if len(parts) < 3 else "Done."
+        if "Again" in str(request.messages[-1]):
+            return call("context_retrieve", tool_name="look", iteration=2)
+        if len(parts) >= 3:
+            return "Done."
+        return ModelResponse(
+            content=(Thinking("Hm.", f"signed-{len(parts)}"), call("look", way=len(parts) + 1)), stop_reason="tool_use"
+        )
 
     model = FunctionModel(answer, profile=rp.profile_for(name))
-    agent = rp.Agent("guard", tools=[look])
+    agent = rp.Agent("guard", tools=[look, *rp.context_tools()])
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(agent, "Look.")
         assert await run.wait_result() == "Done."
-        assert list(map(len, seen)) == [0, 1, 2, 1, 2]
-        assert await (await supervisor.resume(run.id, agent=agent)).ask("And now?") == "Done."
+        assert list(map(len, seen)) == [0, 1, 2, 1, *([3, 1] if way_back == "expanded" else [2])]
+        assert thoughts[:4] == [0, 1, 2, 2]
+        run = await supervisor.resume(run.id, agent=agent)
+        assert await run.ask("And now?") == "Done."
+        assert await run.ask("Again.") == "Done."
         with pytest.raises(RunFailed, match="MediaUnreadable"):
             await run.ask("Stumble.")
 

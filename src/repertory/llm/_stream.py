@@ -149,7 +149,7 @@ class Assembler:
         """Add one event and return the parts of it that a caller may want to show."""
         with reading("malformed event in the answer's stream", event):
             kind = event["type"]
-            self.stopped = self.stopped and not kind.startswith("content_block_")
+            self.stopped = self.stopped and kind not in ("content_block_start", "content_block_delta")
             if kind == "message_start":
                 if self.grown:
                     raise ValueError("'message_start' within an answer")

@@ -458,8 +458,8 @@ async def _read_events(
 
 def _known_usage(answer: ModelResponse, request: ModelRequest) -> Usage:
     """What was billed, estimated where the server does not say: limits, quotas and costs would count nothing."""
-    usage = answer.usage
-    read = usage.input_tokens if usage.prompt_tokens else estimate_tokens(request)
+    usage, is_free = answer.usage, answer.stop_reason == "refusal" and not answer.content
+    read = usage.input_tokens if usage.prompt_tokens or is_free else estimate_tokens(request)
     written = usage.output_tokens or estimate_tokens(answer.content)
     return msgspec.structs.replace(usage, input_tokens=read, output_tokens=written)
 

@@ -197,7 +197,7 @@ def _relations(connection: Connection) -> list[tuple[str, str | None]]:
     return [
         *connection.execute(
             """SELECT c.relname, a.attname FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid
-               WHERE c.relnamespace = quote_ident(current_schema())::regnamespace"""
+               WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('migrations'))"""
         )
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from repertory.context import EMPTY, ContextPolicy, Decision, Plan, apply, encode_decision
 from repertory.context.decisions import entry_at, expansion
 from repertory.context.lifecycle import events_of, retrieved
-from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, PinEntry, UnpinEntry
+from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, PinEntry, StubResult, UnpinEntry
 from repertory.errors import ContextError
 from repertory.record import Entry, Snapshot
 from repertory.record.records import DecisionMade, Record
@@ -102,6 +102,17 @@ class PlanEdits:
         after = apply(plan, decision)
         self._past_changed = self._past_changed or after.epoch != plan.epoch
         self.adopt(decision, after, notify=notify)
+
+    def leave_out(self, kind: str, reason: str, stubs: Sequence[StubResult], *, turn: int) -> None:
+        """Show stubs of results that cannot be sent, also of pinned ones; the model's last turn is at ``turn``."""
+        pinned = [stub.position for stub in stubs if stub.position in self._live.plan.pins]
+        for position in pinned:
+            self._ending_pins.pop(position, None)
+        edits: tuple[Edit, ...] = (*(UnpinEntry(position=position) for position in pinned), *stubs)
+        # No reasoning is bound to results that the model has not answered.
+        self._past_changed = self._past_changed or any(stub.position < turn for stub in stubs)
+        decision = self._decision(kind, reason, self._live.iteration, edits)
+        self.adopt(decision, apply(self._live.plan, decision))
 
     def _decision(self, kind: str, reason: str, iteration: int, edits: tuple[Edit, ...]) -> Decision:
         end = len(self._live.ledger.snapshot())

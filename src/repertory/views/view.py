@@ -16,6 +16,7 @@ from repertory._json_text import canonical_json
 from repertory.actors import ActorRef
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
 from repertory.context.edits import stub_edit
+from repertory.context.plan import ExpandEntry
 from repertory.errors import ContextOverflow, MediaUnreadable, ModelError, PromptTooLong, ThinkingMismatch
 from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.features import dropping_mismatched
@@ -422,19 +423,24 @@ class ContextView:
         self._make_projector()
 
     def _leave_out_media(self, error: MediaUnreadable) -> bool:
-        """Show no images and documents of the newest results, which the server has not accepted before; recorded."""
-        new: list[Entry] = []
-        for entry in reversed(self._entries if self._policy is not None else ()):
-            if entry.role == "assistant":
-                break
-            if media_in(entry) and entry.position not in self._live.plan.shown:
-                new.append(entry)
+        """Show no images and documents which the server has not accepted before; recorded.
+
+        They are in the newest results, or in earlier ones that were shown again.
+        """
+        turn = max((entry.position for entry in self._entries if entry.role == "assistant"), default=-1)
+        shown = self._live.plan.shown
+        new = [
+            entry
+            for entry in (self._entries if self._policy is not None else ())
+            if (isinstance(shown[at], ExpandEntry) if (at := entry.position) in shown else at > turn)
+            and media_in(entry)
+        ]
         if not new:
             return False
         note = "\n[without {}: it could not be read, or something beside it]"
         texts = [(text_of(entry.content) + note.format(media_in(entry))).lstrip() for entry in new]
-        edits = [stub_edit(entry, text, "cut") for entry, text in zip(new, texts, strict=True)]
-        self._edits.decide(_UNREADABLE, str(error), self._live.iteration, *edits, notify=True)
+        stubs = [stub_edit(entry, text, "cut") for entry, text in zip(new, texts, strict=True)]
+        self._edits.leave_out(_UNREADABLE, str(error), stubs, turn=turn)
         return True
 
     def _drop_mismatched(self, error: ThinkingMismatch) -> bool:
