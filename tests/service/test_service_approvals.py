@@ -77,6 +77,10 @@ def test_calls_are_listed_decided_and_given_their_result(short: Path, run_async:
             await client.post(f"{path}/c2/deny", {"reason": "no"})
             other = {"arguments": {"to": "ann", "amount": 2}}
             assert "already by eve: allowed" in (await client.post(f"{path}/c1/approve", other, 409))["error"]
+            await client.post(f"{path}/c3/result", {"result": {"bottles": 3}})
+            for other in ({"result": {"bottles": 4}}, {"result": {"bottles": 3}, "is_error": True}):
+                assert "given another result" in (await client.post(f"{path}/c3/result", other, 409))["error"]
+            assert "is done" in (await client.post(f"{path}/c9/result", {"result": 1}, 409))["error"]
 
     run_async(main)
 
@@ -125,8 +129,11 @@ def test_pictures_are_given_in_base_64(short: Path, run_async: Any) -> None:
                 ({"content": [media], "result": "x"}, 422, "got both"),
             ):
                 assert says in (await client.post(path, body, status))["error"]
-            await client.post(path, {"content": [{"type": "text", "text": "the bill"}, media]})
+            bill = {"content": [{"type": "text", "text": "the bill"}, media]}
+            await client.post(path, bill)
             await client.wait_for(run_id, "done")
+            await client.post(path, bill)  # safe to repeat, also now
+            assert "given another result" in (await client.post(path, {"content": [media]}, 409))["error"]
 
     run_async(main)
     assert shown == [Text("the bill"), rp.media_block(scan, "application/pdf", title="bill")]

@@ -34,7 +34,7 @@ from repertory.runs.events import (
     to_record,
 )
 from repertory.runs.live import LiveRun
-from repertory.runs.waiting_calls import waiting_id
+from repertory.runs.waiting_calls import answer_id, waiting_id
 from repertory.tools.execution import Unfinished
 from repertory.tools.media import too_large
 from repertory.tools.output import blocks_of, to_output
@@ -42,6 +42,7 @@ from repertory.tools.repeats import arguments_digest
 from repertory.tools.schema import check_by_schema
 
 T = TypeVar("T")
+AnswerT = TypeVar("AnswerT", ApprovalDecided, ResultGiven)
 
 
 class EndedWaiting(Exception):
@@ -161,20 +162,65 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
     await live.waits.durable(decided)
 
 
+async def was_answered(
+    journal: Journal,
+    run_id: str,
+    verb: str,
+    *,
+    call_id: str = "",
+    arguments: Json | None = None,
+    result: object = None,
+    is_error: bool = False,
+    **_more: str,
+) -> bool:
+    """Whether the record has the same answer as ``approve``, ``deny`` or ``give_result``; False for other verbs.
+
+    Raises:
+        RunError: The call was answered otherwise.
+        ConfigurationError: As ``give_result``.
+    """
+    if verb in ("approve", "deny"):
+        return await was_decided(journal, run_id, call_id, allowed=verb == "approve", arguments=arguments)
+    return verb == "give_result" and await was_given(journal, run_id, call_id, result, is_error=is_error)
+
+
 async def was_decided(journal: Journal, run_id: str, call_id: str, *, allowed: bool, arguments: Json | None) -> bool:
     """Whether the record says that a call of a run, or of one below it, was decided in the same way.
 
     Raises:
         RunError: It was decided otherwise.
     """
-    known = list[ApprovalDecided]()  # several, if the server's ids differ only within a run
-    for row in await journal.read_runs(below=run_id):
-        for _, record in await journal.read_events(row.started.run_id, types=[ApprovalDecided.__name__]):
-            event = from_record(record)
-            if isinstance(event, ApprovalDecided) and event.call_id == call_id:
-                known.append(event)
+    known = await _recorded(journal, run_id, ApprovalDecided, call_id)
     _check_same(known, allowed=allowed, arguments=journal.redact(arguments))
     return bool(known)
+
+
+async def was_given(journal: Journal, run_id: str, call_id: str, result: object, *, is_error: bool) -> bool:
+    """Whether the record says that a call of a run, or of one below it, was given the same result.
+
+    Raises:
+        RunError: It was given another.
+        ConfigurationError: As ``give_result``.
+    """
+    known = await _recorded(journal, run_id, ResultGiven, call_id)
+    for event in known:
+        plain, stored = _kept(journal, event.run_id, call_id, result, is_error=is_error, at=event.at)
+        if _is_same(event, plain, stored, is_error=is_error):
+            return True
+    if known:
+        raise RunError(f"call {call_id} of run {known[-1].run_id} was given another result already")
+    return False
+
+
+async def _recorded(journal: Journal, run_id: str, kind: type[AnswerT], call_id: str) -> list[AnswerT]:
+    """The answers to a call of a run or of one below it: several if the server's ids differ only within a run."""
+    found = list[AnswerT]()
+    for row in await journal.read_runs(below=run_id):
+        for _, record in await journal.read_events(row.started.run_id, types=[kind.__name__]):
+            event = from_record(record)
+            if isinstance(event, kind) and answer_id(event) == call_id:
+                found.append(event)
+    return found
 
 
 async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: bool) -> None:
@@ -190,16 +236,9 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
     awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)
     if awaited is None and known is None and call_id not in waits.making:
         raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for a result; run.waiting() lists those")
-    blocks = blocks_of(result)
-    stored = None if blocks is None else _stored(live, call_id, blocks, is_error=is_error)
-    try:
-        result = None if stored is not None else live.shared.journal.redact(json.loads(json_text(result)))
-        to_output(result, name="the result", cap=None)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"a result must be text, JSON or blocks: {error}") from error
-    content_id = "" if stored is None else stored.content_id
+    result, stored = _kept(live.shared.journal, live.run_id, call_id, result, is_error=is_error, at=live.shared.clock())
     if known is not None:
-        if (known.result, known.content_id, known.is_error) != (result, content_id, is_error):
+        if not _is_same(known, result, stored, is_error=is_error):
             raise RunError(f"call {call_id} of run {live.run_id} was given another result already")
     else:
         _check_still_waits(live, call_id if awaited is None else awaited.call_id)
@@ -211,7 +250,33 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
     await waits.durable(known)
 
 
-def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBlock], *, is_error: bool) -> ContentStored:
+def _kept(
+    journal: Journal, run_id: str, call_id: str, result: object, *, is_error: bool, at: float
+) -> tuple[object, ContentStored | None]:
+    """A result as it is recorded: text or JSON; or None, and what is stored.
+
+    Raises:
+        ConfigurationError: As ``give_result``.
+    """
+    blocks = blocks_of(result)
+    if blocks is not None:
+        return None, _stored(journal, run_id, call_id, blocks, is_error=is_error, at=at)
+    try:
+        plain = journal.redact(json.loads(json_text(result)))
+        to_output(plain, name="the result", cap=None)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"a result must be text, JSON or blocks: {error}") from error
+    return plain, None
+
+
+def _is_same(known: ResultGiven, result: object, stored: ContentStored | None, *, is_error: bool) -> bool:
+    content_id = "" if stored is None else stored.content_id
+    return (known.result, known.content_id, known.is_error) == (result, content_id, is_error)
+
+
+def _stored(
+    journal: Journal, run_id: str, call_id: str, blocks: Sequence[Text | Image | RawBlock], *, is_error: bool, at: float
+) -> ContentStored:
     """Images and documents as stored content, so that no event has to contain them.
 
     Raises:
@@ -222,16 +287,16 @@ def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBloc
         raise ConfigurationError(f"the result of call {call_id} cannot be shown to a model: {refusals[0]}")
     if is_error and not all(isinstance(block, Text) for block in blocks):
         raise ConfigurationError(f"the result of call {call_id} says why it failed, which takes text alone")
-    body = canonical_json(live.shared.journal.redact([encode_block(block) for block in blocks])).decode()
-    digest = hashlib.blake2b(f"{live.run_id}\0{call_id}\0{body}".encode(), digest_size=8).hexdigest()
+    body = canonical_json(journal.redact([encode_block(block) for block in blocks])).decode()
+    digest = hashlib.blake2b(f"{run_id}\0{call_id}\0{body}".encode(), digest_size=8).hexdigest()
     return ContentStored(
         content_id=f"given-{digest}",
-        run_id=live.run_id,
+        run_id=run_id,
         source_type="given",
         source=call_id,
         body=body,
         format="json",
-        at=live.shared.clock(),
+        at=at,
     )
 
 

@@ -56,6 +56,11 @@ def waiting_id(event: ResultAwaited | ResultGiven) -> str:
     return event.call_id if event.round == 1 else f"{event.call_id}.{event.round}"
 
 
+def answer_id(event: FromOutside) -> str:
+    """The id that an answer was given with."""
+    return waiting_id(event) if isinstance(event, ResultGiven) else event.call_id
+
+
 class WaitingCalls:
     """The calls of one run that wait or have waited.
 
@@ -117,17 +122,13 @@ class WaitingCalls:
             self.decided[event.call_id] = event
         else:
             self.given[waiting_id(event)] = event
-        self._tickets[self._key(event)] = ticket
+        self._tickets[answer_id(event), type(event)] = ticket
 
     async def durable(self, event: FromOutside) -> None:
         """Wait until a decision or result is on disk. Raises ``JournalError``."""
-        ticket = self._tickets.get(self._key(event))
+        ticket = self._tickets.get((answer_id(event), type(event)))
         if ticket is not None:  # else an earlier process wrote it
             await ticket.wait()
-
-    @staticmethod
-    def _key(event: FromOutside) -> tuple[str, type[FromOutside]]:
-        return (waiting_id(event) if isinstance(event, ResultGiven) else event.call_id), type(event)
 
     def is_open(self, call_id: str) -> bool:
         """Whether a call has no result yet."""

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 import msgspec
@@ -20,8 +20,7 @@ from repertory._repeated_event import RepeatedEvent
 from repertory._version import __version__
 from repertory.agents import load_agent
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound, ScopeNotFound
-from repertory.llm.messages import Json
-from repertory.loop.outside import was_decided
+from repertory.loop.outside import was_answered
 from repertory.record.records import FINAL_STATES, RunRow
 from repertory.record.run_lists import RootFilter
 from repertory.runs.events import StateChanged
@@ -37,6 +36,8 @@ from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
+
+T = TypeVar("T")
 
 _POLL: Final = 1.0  # seconds between two looks at what other machines do
 
@@ -295,11 +296,20 @@ class Control:
     async def tell(self, run_id: str, verb: str, **body: Any) -> None:
         """Call a method of a run, such as ``stop``, also if another machine owns it.
 
+        Answers to waiting calls are safe to repeat, also after the run has ended.
+
         Raises:
             RunError: The run is not under way, or the method raises it.
         """
-        await carry_out(await self._reach(run_id, self._refuse), verb, body)
-        self.feed.notify()
+
+        async def unless_said(run_id: str) -> None:
+            if not await was_answered(self.journal, run_id, verb, **body):
+                await self._refuse(run_id)
+
+        run = await self._reach(run_id, unless_said)
+        if run is not None:
+            await carry_out(run, verb, body)
+            self.feed.notify()
 
     async def resume(self, run_id: str) -> None:
         """Continue a run that is paused, was begun by an earlier process, failed or was stopped.
@@ -357,31 +367,9 @@ class Control:
         await self.supervisor.remove(run_id)
         self.feed.tell_removed(run_id)
 
-    # --- calls that wait ----------------------------------------------------------------------------------
-
-    async def approve(self, run_id: str, call_id: str, *, arguments: Json | None, by: str) -> None:
-        """Approve a waiting call. Raises ``RunError`` and ``ConfigurationError`` as ``Run.approve`` does."""
-        if not await self._was_decided(run_id, call_id, allowed=True, arguments=arguments):
-            await self.tell(run_id, "approve", call_id=call_id, arguments=arguments, by=by)
-
-    async def deny(self, run_id: str, call_id: str, reason: str, *, by: str) -> None:
-        """Deny a waiting call. Raises the errors of ``Run.deny``."""
-        if not await self._was_decided(run_id, call_id, allowed=False):
-            await self.tell(run_id, "deny", call_id=call_id, reason=reason, by=by)
-
-    async def _was_decided(self, run_id: str, call_id: str, *, allowed: bool, arguments: Json | None = None) -> bool:
-        """Whether a call was decided the same way before, in a run that is no longer under way here.
-
-        Then a client repeats a request because the service died before it could answer.
-        """
-        run_id = await self.find_id(run_id)
-        if self.find(run_id) is not None:
-            return False  # the run itself knows
-        return await was_decided(self.journal, run_id, call_id, allowed=allowed, arguments=arguments)
-
     # --- runs of this process -----------------------------------------------------------------------------
 
-    async def _reach(self, run_id: str, otherwise: Callable[[str], Awaitable[Run[Any]]]) -> Run[Any] | RemoteRun:
+    async def _reach(self, run_id: str, otherwise: Callable[[str], Awaitable[T]]) -> Run[Any] | RemoteRun | T:
         """Find a run that is under way here or elsewhere, by the beginning of its id; if none is, use ``otherwise``."""
         run_id = await self.find_id(run_id)
         return self.find(run_id) or await self.supervisor.remote(run_id) or await otherwise(run_id)

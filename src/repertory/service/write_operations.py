@@ -106,11 +106,11 @@ class WriteOperations:
 
     async def approve(self, run_id: str, call_id: str, *, body: Approval) -> None:
         """Approve a waiting call; it is durable when the answer comes. Safe to repeat, as ``deny`` and ``result``."""
-        await self._control.approve(run_id, call_id, arguments=body.arguments, by=body.by)
+        await self._control.tell(run_id, "approve", call_id=call_id, arguments=body.arguments, by=body.by)
 
     async def deny(self, run_id: str, call_id: str, *, body: Denial) -> None:
         """Deny a waiting call; it is durable when the answer comes."""
-        await self._control.deny(run_id, call_id, body.reason, by=body.by)
+        await self._control.tell(run_id, "deny", call_id=call_id, reason=body.reason, by=body.by)
 
     async def give_result(self, run_id: str, call_id: str, *, body: GivenResult) -> None:
         """Give the result of a call that waits for it; it is durable when the answer comes."""
@@ -123,8 +123,7 @@ class WriteOperations:
                 result = await compute(partial(_blocks_of, body.content), size=size)
             except ValueError as error:
                 raise HTTPException(422, f"the content cannot be shown to a model: {error}") from None
-        given = {"call_id": call_id, "result": result, "is_error": body.is_error}
-        await self._control.tell(run_id, "give_result", **given)
+        await self._control.tell(run_id, "give_result", call_id=call_id, result=result, is_error=body.is_error)
 
     async def redeliver(self, *, body: Redelivery) -> WebhookAttempt:
         """Send a change of state to a webhook again, now, whatever the outcome was before."""
