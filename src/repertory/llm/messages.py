@@ -161,11 +161,13 @@ def text_of(content: Block | str | Sequence[Block]) -> str:
     """The text in a block, a content list or a tool result, joined by newlines; no thinking, no images."""
     if isinstance(content, str):
         return content
-    if isinstance(content, Text):
-        return content.text
-    if isinstance(content, ToolResult):
-        return text_of(content.content)
-    return "\n".join(filter(None, map(text_of, content))) if isinstance(content, tuple | list) else ""
+    parts: list[str] = []
+    for block in content if isinstance(content, tuple | list) else (content,):
+        if isinstance(block, Text):
+            parts.append(block.text)
+        elif isinstance(block, ToolResult):
+            parts.append(block.content if isinstance(block.content, str) else text_of(block.content))
+    return "\n".join(filter(None, parts))
 
 
 def is_document(block: object) -> bool:

@@ -36,10 +36,8 @@ class RetryPolicy(Checked, frozen=True, kw_only=True):
 
     def delay(self, attempt: int, *, asked: float | None, chance: float) -> float:
         """Seconds to wait before an attempt (the second is 2); ``chance`` is a random number from 0 up to 1."""
-        # The exponent is capped so that a very long series cannot overflow.
-        own = min(self.first_delay * 2.0 ** min(attempt - 2, 60), self.longest_delay)
-        if asked:  # servers that ask for no wait, or for a moment in the past, get no storm of retries
-            # Here jitter adds to the delay: the server asked us not to come back earlier.
+        own = min(self.first_delay * 2.0 ** min(attempt - 2, 60), self.longest_delay)  # 60, so that it cannot overflow
+        if asked:  # one that asks for no wait gets no storm; else jitter adds, as it asked us not to come back earlier
             return asked + own * self.jitter * chance
         return own * (1 - self.jitter * chance)
 
