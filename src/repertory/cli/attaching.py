@@ -55,17 +55,11 @@ async def attach(run_id: str | None = RUN, *, at: At) -> None:
                 words = gone.exceptions[0]
                 raise ServiceGone(f"{words}; once a service runs it again: repertory attach {found}") from None
         if stop.asked.is_set():
-            left = stop.interrupted(_left(attached.detail))
+            left = stop.interrupted(attached.left())
             if left.exit_code != output.INTERRUPTED:
                 raise left
             output.remark("")
             output.say(str(left))
-
-
-def _left(detail: RunDetail) -> str:
-    """The message for a person who leaves."""
-    run = detail.run
-    return f"left; the run {f'is {run.state}' if run.state in FINAL_STATES else 'continues'}: repertory attach {run.id}"
 
 
 def _not_served(run: RunView) -> str:
@@ -79,17 +73,14 @@ def _not_served(run: RunView) -> str:
 
 
 class _Attached:
-    """A terminal, or a pipe in its place, that shows a run of a service.
-
-    Attributes:
-        detail: The run, as it was when its newest turn began or ended.
-    """
+    """A terminal, or a pipe in its place, that shows a run of a service."""
 
     def __init__(self, client: ServiceClient, detail: RunDetail) -> None:
         self._client = client
         self._scribe = Scribe(client, detail.run.id)
         self._run_id = detail.run.id
-        self.detail = detail
+        self._detail = detail  # as it was when its newest turn began or ended
+        self._state = detail.run.state  # the newest that was heard of
         self._screen, self._lines = Screen(), Lines("")
         self._heard = Heard()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
@@ -101,7 +92,7 @@ class _Attached:
     async def main(self) -> None:
         """Show the run until it ends, or the person at the terminal leaves."""
         self._seq = (await self._client.list_runs(0)).seq
-        self.detail = await self._client.read_run(self._run_id)
+        await self._read_run()
         await self._show_past()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._show_events)
@@ -110,13 +101,22 @@ class _Attached:
             await self._show_text()
             tasks.cancel_scope.cancel()
         await self._screen.end_line()
-        run = self.detail.run
+        run = self._detail.run
         if run.state in ("failed", "stopped"):
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
 
+    def left(self) -> str:
+        """The message for a person who leaves."""
+        stands = f"is {self._state}" if self._state in FINAL_STATES else "continues"
+        return f"left; the run {stands}: repertory attach {self._run_id}"
+
+    async def _read_run(self) -> None:
+        self._detail = await self._client.read_run(self._run_id)
+        self._state = self._detail.run.state
+
     async def _show_past(self) -> None:
         """Show the task, the last message after it, and the run's own newest calls of the current turn."""
-        run = self.detail.run
+        run = self._detail.run
         keys = "; type to send it messages, Ctrl-C leaves" if self._typed_at else ""
         await self._screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
         said = [run.task]
@@ -147,8 +147,8 @@ class _Attached:
                 await self._screen.show_text(self._heard.new_of(pieces))
             await self._screen.end_line()
             await self._catch_up()
-            self.detail = await self._client.read_run(self._run_id)
-            run, result = self.detail.run, self.detail.result
+            await self._read_run()
+            run, result = self._detail.run, self._detail.result
             is_over = run.state in FINAL_STATES or not run.live
             if is_over and run.updated_at != told_at:
                 told_at = run.updated_at
@@ -197,6 +197,7 @@ class _Attached:
             elif isinstance(event, events.RunResumed) and of_it:
                 self._news.set()
             elif isinstance(event, events.StateChanged) and of_it:
+                self._state = event.state
                 self._news.set()
                 if event.state == "paused":
                     await self._screen.remark("[paused]")
@@ -231,7 +232,7 @@ class _Attached:
                     self._news.set()
             except RepertoryError as error:
                 await self._screen.remark(one_line(f"[not sent: {error}]"))
-        output.say(_left(self.detail))
+        output.say(self.left())
         everything.cancel()
 
     async def _decide(self, run_id: str, call_id: str, verb: str, **said: Any) -> None:
