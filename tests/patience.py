@@ -2,9 +2,9 @@
 
 from typing import IO
 
-PATIENCE = 120.0
-"""Seconds. It only turns a hang into a failure: no machine is so busy that it takes as long, and a test that waits
-twice still ends before the suite's own limit, which ends everything."""
+PATIENCE = 280.0
+"""Seconds. It only turns a hang into a failure: six processes of tests on one core have taken half as long, and a test
+that waits twice still ends before the suite's own limit, which ends everything."""
 
 
 def hear(stream: IO[str] | None, words: str) -> str:

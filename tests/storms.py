@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import structs
 from sniffio import current_async_library
 
+from patience import PATIENCE
 from repertory.agents import Agent, Limits
 from repertory.errors import RunFailed, RunNotFound
 from repertory.llm.messages import Text, text_of
@@ -131,7 +132,7 @@ class Tree:
                         await checkpoint()
             async with open_supervisor(journal=journal, model=self._model) as supervisor:
                 run = await supervisor.spawn(agent, "Grow.", run_id="run-1")
-                with suppress(RunFailed), anyio.fail_after(60):
+                with suppress(RunFailed), anyio.fail_after(PATIENCE):
                     await run.wait_result()
             rows = await journal.read_runs()
             found = [f"{row.started.run_id} is {row.state}" for row in rows if row.state not in FINAL_STATES]
@@ -188,7 +189,7 @@ async def disagreements(supervisor: Supervisor, returned: Sequence[Run[Any]] = (
     for row in await supervisor.runs():
         run_id = row.started.run_id
         with suppress(RunNotFound):  # it has ended meanwhile
-            with anyio.move_on_after(60) as scope:
+            with anyio.move_on_after(PATIENCE / 2) as scope:
                 await supervisor.run(run_id).wait_result()
             if scope.cancelled_caught:
                 found.append(f"run {run_id} does not end")

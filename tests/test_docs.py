@@ -135,7 +135,7 @@ def test_the_python_of_the_pages_has_types(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=5 * PATIENCE,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert checked.returncode == 0, checked.stdout

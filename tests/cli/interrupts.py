@@ -21,12 +21,12 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from patience import PATIENCE
 from repertory.errors import RepertoryError
 from repertory.record import open_journal
 from screen import Screen
 
 WIDTH, HEIGHT = 80, 24
-_PATIENCE = 120.0  # seconds in which a process must begin, or end
 _NOISE = ("Traceback", "Exception ignored", "Fatal Python error", "KeyboardInterrupt", "Error in", "never awaited")
 _PICTURE = "VIEW / RECORD"  # appears above the live picture, once
 
@@ -139,7 +139,7 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
     os.close(slave)
     heard: list[bytes] = []
     try:
-        _hear(master, heard, _PATIENCE, until=lambda: _listens(process.pid) or process.poll() is not None)
+        _hear(master, heard, PATIENCE, until=lambda: _listens(process.pid) or process.poll() is not None)
         for gap, number in plan:
             _hear(master, heard, gap)
             if process.poll() is None:
@@ -147,7 +147,7 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
                     process.send_signal(number)
                 else:
                     os.write(master, b"\x03")
-        hung = not _hear(master, heard, _PATIENCE, until=lambda: process.poll() is not None)
+        hung = not _hear(master, heard, PATIENCE, until=lambda: process.poll() is not None)
         if hung:
             process.kill()
             process.wait()
@@ -198,7 +198,7 @@ def judge(shot: Shot) -> list[str]:
     screen.write(shot.text)
     problems = [f"it shows {noise!r}: {shot.text[-2000:]!r}" for noise in _NOISE if noise in shot.text][:1]
     if shot.hung:
-        problems.append(f"it does not end within {_PATIENCE:g} s: {screen.lines[-5:]}")
+        problems.append(f"it does not end within {PATIENCE:g} s: {screen.lines[-5:]}")
     elif shot.code not in _codes(shot):
         problems.append(f"it ends with {shot.code}: {screen.lines[-5:]}")
     if not screen.cursor_shown:

@@ -251,7 +251,6 @@ def shell(line: str, *, home: Path) -> Result:
         ("repertory ps --db nowhere.db 2>/dev/full", 4, ""),
         ("repertory run x --model offline --root . --db new.db 2>/dev/full >/dev/null", 0, ""),
         ("repertory run x --model offline --root . --db new.db <&- 2>&- >/dev/null", 0, ""),
-        ("repertory ledger --full --db $DB | true", 1, ""),
         ("repertory ps --db nowhere.db --debug 2>/dev/null", 4, ""),
         ("repertory run $'\\xff\\xfe' --model offline --root . --db new.db --json 2>&1 | tail -c 1 >/dev/null", 0, ""),
         ("printf '\\xff' | PYTHONIOENCODING=utf-8 repertory send x - --db $DB", 1, "no service runs for"),

@@ -390,7 +390,7 @@ def test_an_answer_that_takes_for_ever_is_bounded(run_async: RunAsync) -> None:
             with pytest.raises(ModelTimeout, match=r"request_timeout=3"):
                 await model.complete(request())
             await model.aclose()
-            assert len(server.exchanges) == 1
+            assert len(server.exchanges) <= 1  # a slow machine may not come to ask within the time
 
     run_async(main)
 
@@ -569,10 +569,10 @@ async def test_a_date_to_come_back_at_is_kept(autojump_clock: trio.testing.MockC
     """An HTTP date is turned into a wait by the wall clock, to its full seconds."""
     import time
 
-    times, _ = await times_of(
-        Wire(error(429, retry_after=formatdate(time.time() + 60, usegmt=True)), ok()), RetryPolicy()
-    )
-    assert 55 < times[1] <= 60
+    begun = time.time()
+    times, _ = await times_of(Wire(error(429, retry_after=formatdate(begun + 60, usegmt=True)), ok()), RetryPolicy())
+    taken = time.time() - begun  # also for importing the SDK
+    assert 59 - taken <= times[1] <= 60
 
 
 async def test_total_time_is_bounded(autojump_clock: trio.testing.MockClock) -> None:

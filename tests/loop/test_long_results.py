@@ -10,6 +10,7 @@ import pytest
 import trio
 
 import repertory as rp
+from patience import PATIENCE
 from repertory._json_text import canonical_json
 from repertory.errors import RunStopped
 from repertory.llm.messages import text_of
@@ -35,7 +36,7 @@ class Watching:
         """Wait here, if it is told to."""
         self.thread = threading.get_ident()
         self.asked.set()
-        assert self.go.wait(30)
+        assert self.go.wait(PATIENCE)
         return False
 
     def compact(self, text: str, data: Any, length: int) -> str:

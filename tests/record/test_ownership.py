@@ -14,6 +14,7 @@ import pytest
 
 import journal_kit as kit
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import JournalLocked
 from repertory.record import Ledger, open_journal
 from repertory.torture.children import Child, start
@@ -25,7 +26,7 @@ from repertory.torture.workloads import append
 def start_appending(path: Path) -> Child:
     """A process that appends for ever, once its first appends are acknowledged."""
     child = start(append, database=str(path), durability="power", backend="trio")
-    assert child.read(60, until=b"=0\n"), child.output
+    assert child.read(PATIENCE, until=b"=0\n"), child.output
     return child
 
 
@@ -35,7 +36,7 @@ def test_a_killed_owner_leaves_no_lock_and_its_ledger_goes_on(tmp_path: Path, ru
     with start_appending(path) as child:
         child.signal(signal.SIGKILL)
         child.wait()
-        child.read(60)
+        child.read(PATIENCE)
         acknowledged = acknowledged_in(child.output)
 
     async def main() -> None:

@@ -53,7 +53,7 @@ class Stopped:
 
     def __init__(self, writer: SqliteWriter) -> None:
         self.go = threading.Event()
-        self.job = writer.start_job(lambda _: self.go.wait(30))
+        self.job = writer.start_job(lambda _: self.go.wait(PATIENCE))
 
 
 def test_what_is_queued_meanwhile_is_one_commit(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     assert {run["id"] for run in listed["runs"]} == set(runs)
     (company.folder / "go").touch()
     for run_id, task in zip(runs, "abc", strict=True):
-        ended = until(lambda run_id=run_id: (found := company.ask("GET", f"/runs/{run_id}/result"))["result"] and found)
+        ended = until(lambda of=f"/runs/{run_id}/result?wait=60": (got := company.ask("GET", of))["result"] and got)
         assert ended["result"] == f"Done: {task}"
     assert began.read_text().split() == ["a", "a", "c", "b"]
     serving = company.pid

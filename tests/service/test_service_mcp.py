@@ -114,11 +114,11 @@ def test_calls_that_last_leave_connections_for_everything_else(run_async: RunAsy
     run_async(main)
 
 
-def test_it_is_there_on_the_unix_socket_too(run_async: RunAsync, tmp_path: Path) -> None:
+def test_it_is_there_on_the_unix_socket_too(run_async: RunAsync, short: Path) -> None:
     """Where the file decides who may ask."""
 
     async def main() -> None:
-        async with open_client(tmp_path, Gate().model) as client:
+        async with open_client(short, Gate().model) as client:
             transport = httpx2.AsyncHTTPTransport(uds=str(client.address))
             async with (
                 httpx2.AsyncClient(transport=transport) as http,

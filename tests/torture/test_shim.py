@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
 from repertory.torture import shim
 from repertory.torture.children import start
 from repertory.torture.disk import Disk
@@ -21,7 +22,7 @@ def play(folder: Path, *rules: shim.Rule) -> tuple[int, str, list[Event]]:
     (folder / "root").mkdir()
     life = Life(kind="writers", life=0, seed=1, rules=list(rules))
     with start(live, folder=str(folder / "root"), trace=str(folder / "trace"), life=life) as child:
-        assert child.read(60)
+        assert child.read(PATIENCE)
         return child.wait(), child.output, read_trace(folder / "trace")
 
 
