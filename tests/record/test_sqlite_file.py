@@ -71,7 +71,7 @@ def test_without_a_path_the_journal_is_in_memory(path: str | None, run_async: Ru
         async with open_journal(path) as journal:
             assert isinstance(journal, MemoryJournal)
             assert journal.durability == "memory"
-            assert threading.active_count() == threads
+            assert threading.active_count() <= threads  # an idle worker thread of an earlier test may end
 
     run_async(main)
 

@@ -256,8 +256,8 @@ async def test_the_journal_of_this_process_is_not_touched(tmp_path: Path) -> Non
     """A search over the folder that holds an open journal leaves SQLite's locks on it in place, whatever its name."""
 
     def locks() -> int:
-        inode = (tmp_path / "record").stat().st_ino
-        return sum(f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
+        ours = f" {os.getpid()} ", f":{(tmp_path / 'record').stat().st_ino} "
+        return sum(all(words in line for words in ours) for line in Path("/proc/locks").read_text().splitlines())
 
     async with open_journal(tmp_path / "record"):
         held = locks()
