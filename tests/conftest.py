@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -15,6 +16,18 @@ from patience import PATIENCE
 from postgres_server import MISSING, VARIABLE, PostgresServer, find_programs, postgres_server
 
 T = TypeVar("T")
+
+# What the user of this machine has set reaches neither a test nor a process that one starts: no key that might be
+# spent, no proxy, no colours, no width.
+_KEPT = re.compile(r"REPERTORY_(TEST_.*|FIRE|SEED)")
+_SETTINGS = re.compile(
+    r"(ANTHROPIC|REPERTORY|XDG|OTEL|NOTIFY|LISTEN|WATCHDOG)_.*|.*_PROXY|COLUMNS|LINES|(NO|FORCE|PY|CLI)_?COLOR.*"
+    r"|GITHUB_ACTIONS",
+    re.IGNORECASE,
+)
+for name in [*os.environ]:
+    if _SETTINGS.fullmatch(name) and not _KEPT.fullmatch(name):
+        del os.environ[name]
 
 # A run is judged on the same few examples each time; many new ones are drawn at night, with --hypothesis-profile=new.
 # How long they take, and how often one is drawn that is too large, says more of the machine and the draw than the code.

@@ -9,11 +9,7 @@ from pathlib import Path
 
 def offline_environment(home: Path, **more: str) -> dict[str, str]:
     """This process's environment without keys and settings, with a home folder of its own."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("ANTHROPIC_", "REPERTORY_", "COVERAGE_", "XDG_"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     bin_folder = str(Path(sys.executable).parent)
     return {
         **kept,

@@ -72,9 +72,7 @@ def at_a_terminal(*words: str, home: Path, columns: int = 80, **env: str) -> Ter
 
 def invoke(*words: str | Path, home: Path, env: Mapping[str, str] | None = None) -> Result:
     """Run a command in this process, as the entry point does."""
-    variables = ("REPERTORY_DB", "REPERTORY_MODEL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "COLUMNS")
-    cleared = dict.fromkeys(variables)
-    done = CliRunner().invoke(app, [str(word) for word in words], env={**cleared, **settings(home, env)})
+    done = CliRunner().invoke(app, [str(word) for word in words], env=settings(home, env))
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return Result(done.exit_code, done.stdout, done.stderr)

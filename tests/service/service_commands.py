@@ -16,11 +16,10 @@ from command_line import command
 from terminal import Terminal
 
 
-def environment(folder: Path) -> dict[str, str | None]:
-    """That of the agents, with nothing of this machine's settings."""
+def environment(folder: Path) -> dict[str, str]:
+    """That of the agents."""
     own = {"XDG_RUNTIME_DIR": folder / "run", "XDG_DATA_HOME": folder / "data", "SERVE_FOLDER": folder}
-    keys = ("REPERTORY_DB", "REPERTORY_MODEL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
-    return {**dict.fromkeys(keys), **{name: str(path) for name, path in own.items()}, "COLUMNS": "200"}
+    return {**{name: str(path) for name, path in own.items()}, "COLUMNS": "200"}
 
 
 def about(served: Served, *words: str) -> CompletedProcess[str]:
@@ -42,10 +41,9 @@ def at_terminal() -> Iterator[AtTerminal]:
     with ExitStack() as stack:
 
         def begin(folder: Path, *words: str, **env: str) -> Terminal:
-            own = {name: value for name, value in environment(folder).items() if value is not None}
             path = os.pathsep.join(map(str, (HERE, HERE.parent)))
             kept = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": path}
             words = (*words, "--db", str(folder / "a.db"))
-            return stack.enter_context(Terminal(*words, folder=folder, env={**kept, **own, **env}))
+            return stack.enter_context(Terminal(*words, folder=folder, env={**kept, **environment(folder), **env}))
 
         yield begin

@@ -108,8 +108,7 @@ def commands(left: Left) -> Iterator[tuple[str, ...]]:
 
 def command(*words: str, left: Left) -> Any:
     """What a command says: text, or the object of ``--json``; anything but success fails the test."""
-    mine = {"REPERTORY_MODEL": "offline", "XDG_DATA_HOME": str(left.path.parent / "data")}
-    env = {"ANTHROPIC_API_KEY": None, "ANTHROPIC_BASE_URL": None, **mine}
+    env = {"REPERTORY_MODEL": "offline", "XDG_DATA_HOME": str(left.path.parent / "data")}
     done = CliRunner().invoke(app, [*words, "--db", str(left.path)], env=env)
     nothing_yet = words[0] == "inspect" and not left.iteration(words[1])
     assert done.exit_code == (4 if nothing_yet else 0), (words, done.stderr, done.exception)

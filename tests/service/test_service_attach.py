@@ -152,12 +152,11 @@ def test_what_another_process_runs_can_be_followed_and_takes_nothing(served: Ser
     """``repertory run`` in another terminal is no service: its run takes no messages, and the way to see it is said."""
     served.process.terminate()
     served.end()
-    own = {name: value or "" for name, value in environment(served.folder).items()}
     path = os.pathsep.join(map(str, (HERE, HERE.parent)))
     at = ("--db", str(served.folder / "a.db"))
     running = subprocess.Popen(
         [sys.executable, "-m", "repertory", "run", "Go.", "--agent", "serve_agents:walker", "--plain", *at],
-        env={**os.environ, **own, "PYTHONPATH": path},
+        env={**os.environ, **environment(served.folder), "PYTHONPATH": path},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -237,7 +237,6 @@ def test_without_the_extra_it_says_what_to_install(short: Path) -> None:
     (short / "company.toml").write_text("")
     folders = {"XDG_DATA_HOME": str(short), "XDG_RUNTIME_DIR": str(short)}
     environment = {**os.environ, "PYTHONPATH": str(short), "NO_COLOR": "1", **folders}
-    environment.pop("REPERTORY_DB", None)
     for words, code, said in (
         (["serve", "--db", "a.db"], 2, 'repertory: starlette is not installed; pip install "repertory[service]"\n'),
         (["down"], 2, 'repertory: starlette is not installed; pip install "repertory[service]"\n'),

@@ -47,10 +47,9 @@ def heard(served: Served, run_id: str) -> list[str]:
 def test_logs_follow_a_run_over_a_kill(served: list[Served]) -> None:
     """Each event that is on record is there once, in order, though the next service listens elsewhere."""
     folder, run_id = served[0].folder, begin(served[0], "walker")
-    own = {name: value or "" for name, value in environment(folder).items()}
     following = subprocess.Popen(
         [sys.executable, "-m", "repertory", "logs", run_id, "-f", "--json", "--db", str(folder / "a.db")],
-        env=own,
+        env=environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -249,7 +249,7 @@ def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:
     run_id = begin(served, "payer")
     os.kill(served.process.pid, signal.SIGSTOP)
     try:
-        environ = {**os.environ, **{name: value or "" for name, value in environment(folder / "hung").items()}}
+        environ = {**os.environ, **environment(folder / "hung")}
         environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE, HERE.parent)))
         at = ("--db", str(folder / "hung" / "a.db"))
         lines = (("ps", *at), ("pause", run_id, *at), ("ps", "--socket", str(folder / "hung" / "s")))

@@ -32,7 +32,6 @@ def test_a_model_that_was_opened_by_its_name_is_closed_with_the_supervisor(
     async def main() -> None:
         async with open_messages_server(lambda request: "Done.") as server:
             monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-            monkeypatch.delenv("REPERTORY_MODEL", raising=False)
             own = rp.AnthropicModel("claude-haiku-4-5", base_url=server.url)
             async with open_models(None) as models:
                 opened, again = models.get("claude-haiku-4-5"), models.get("claude-haiku-4-5")
