@@ -152,6 +152,30 @@ def test_a_call_is_approved_at_any_machine(postgres: PostgresServer, run_async: 
     run_async(main)
 
 
+def test_an_answer_may_be_repeated_anywhere_at_whatever_instant_the_run_ends(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """The first lets the run end at its machine, before that comes to the others."""
+    uri = postgres.emptied_journal()
+
+    def answer(request: ModelRequest) -> object:
+        return DONE if len(request.messages) > 1 else call("pay", amount=5)
+
+    async def main() -> None:
+        async with two(uri, answer) as (owner, other):
+            run = await owner.spawn(PAYER, "Pay.")
+            with anyio.fail_after(PATIENCE):
+                while not run.waiting():
+                    await anyio.sleep(0.01)
+                approve = partial(Control(other).tell, run.id, "approve", call_id=run.waiting()[0].call_id)
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(20):
+                        tasks.start_soon(approve)
+                assert await run.wait_result() == DONE
+
+    run_async(main)
+
+
 def test_a_run_elsewhere_is_paused_resumed_and_stopped(postgres: PostgresServer, run_async: RunAsync) -> None:
     """Each takes effect before the caller goes on, or at the next boundary as it does for the owner."""
     uri = postgres.emptied_journal()

@@ -307,9 +307,14 @@ class Control:
                 await self._refuse(run_id)
 
         run = await self._reach(run_id, unless_said)
-        if run is not None:
+        if run is None:
+            return
+        try:
             await carry_out(run, verb, body)
-            self.feed.notify()
+        except RunError:  # it may have ended since it was found, at another machine before its turn came
+            if not await was_answered(self.journal, run.id, verb, **body):
+                raise
+        self.feed.notify()
 
     async def resume(self, run_id: str) -> None:
         """Continue a run that is paused, was begun by an earlier process, failed or was stopped.
