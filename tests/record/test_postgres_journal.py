@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -220,6 +221,24 @@ def test_a_lost_connection_is_told_from_a_refused_one(postgres: PostgresServer) 
     uri = postgres.uri("postgres")
     assert type(explain(lost, PostgresAddress(uri), "open")) is JournalUnavailable
     assert type(explain(lost, PostgresAddress(postgres.uri("none")), "open")) is JournalUnreadable
+
+
+def test_to_ask_a_silent_server_holds_up_no_other_thread() -> None:
+    """What makes a lost connection an error asks whether the server answers; leases are renewed meanwhile."""
+    asked, steps = threading.Event(), 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = PostgresAddress(f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=2")
+
+        def ask() -> None:
+            explain(psycopg.OperationalError("consuming input failed"), address, "open")
+            asked.set()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        while not asked.wait(0.01):
+            steps += 1
+        thread.join()
+    assert steps > 20
 
 
 # --- opening ----------------------------------------------------------------------------------------------

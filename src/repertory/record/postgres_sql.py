@@ -272,10 +272,13 @@ def _refuses(address: PostgresAddress) -> bool:
     """Whether a server accepts connections, but none to this address; blocks. The driver does not pass on why."""
     psycopg = driver()
     info = psycopg.conninfo.make_conninfo(address.uri, connect_timeout=_PING_TIMEOUT)
-    if psycopg.pq.PGconn.ping(info.encode()) != psycopg.pq.Ping.OK:
-        return False
-    try:
-        connect(address).close()
-    except psycopg.Error:
-        return True
-    return False  # the connection was only lost
+
+    def is_refused() -> bool:
+        try:
+            connect(address, notice=_PING_TIMEOUT).close()
+        except psycopg.Error as error:
+            return not isinstance(error, psycopg.errors.ConnectionTimeout)
+        return False  # the connection was only lost
+
+    # First, because a ping holds up all threads of the process for as long as the server says nothing.
+    return is_refused() and psycopg.pq.PGconn.ping(info.encode()) == psycopg.pq.Ping.OK and is_refused()
