@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -339,6 +341,35 @@ def test_a_machine_whose_joining_was_done_but_not_answered_joins(
             assert [each.name for each in await machines.known()] == ["one"]
 
     run_async(main)
+
+
+def test_a_machine_leaves_though_the_server_says_nothing(
+    postgres: PostgresServer, run_async: RunAsync, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connections are there, but nobody answers, as behind a proxy: its runs are free once the lease is over."""
+    if not postgres.ours:
+        pytest.skip("the server is not ours to stop")
+    uri = postgres.emptied_journal()
+    postmaster = int((postgres.folder / "data" / "postmaster.pid").read_text().split()[0])
+    stopped = [postmaster]
+
+    async def main() -> None:
+        async with (
+            open_journal(uri, close_timeout=0.5) as journal,
+            open_machines(journal, name=None, labels=(), lease=1.0),
+        ):
+            with postgres.connect(uri) as connection:
+                own = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+                stopped.extend(pid for (pid,) in connection.execute(own, [connection.info.backend_pid]))
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+
+    try:
+        run_async(main)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert "machine.not.left" in caplog.text
 
 
 def test_a_run_that_has_ended_is_taken_by_one_that_resumes_it(postgres: PostgresServer, run_async: RunAsync) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from repertory._postgres_address import PostgresAddress
-from repertory.record.postgres_sql import connect, driver
+from repertory.record.postgres_sql import NOTICE, connect, driver
 from repertory.record.waiting import Waiter
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ class Listener:
         """Ask the thread to end, which it does at the next notification or look."""
         self._ending.set()
 
-    def join(self) -> None:
-        """Wait until it has ended; blocks."""
-        self._thread.join()
+    def close(self) -> None:
+        """End the thread; blocks, for longer only if the server says nothing while it connects."""
+        self.end()
+        self._thread.join(NOTICE)
 
     def _run(self) -> None:
         while not self._ending.is_set():

@@ -419,11 +419,14 @@ async def open_machines(
     finally:
         with anyio.CancelScope(shield=True):
             listener.end()
-            try:
-                await journal.write(())
-                await machines.leave()
-            except JournalError as error:  # tasks that write get the error; the lease expires
-                log(logging.WARNING, "machine.not.left", machine=writer.id, exc_info=error)
-            writer.guard = None
+            with anyio.move_on_after(lease) as leaving:  # after that, others take its runs anyway
+                try:
+                    await journal.write(())
+                    await machines.leave()
+                except JournalError as error:  # tasks that write get the error; the lease expires
+                    log(logging.WARNING, "machine.not.left", machine=writer.id, exc_info=error)
+                writer.guard = None
+            if leaving.cancelled_caught:  # what is still queued stays guarded: its runs may be another's by then
+                log(logging.WARNING, "machine.not.left", machine=writer.id, waited=lease)
             await anyio.to_thread.run_sync(kept.close)
-            await anyio.to_thread.run_sync(listener.join)
+            await anyio.to_thread.run_sync(listener.close)

@@ -21,7 +21,7 @@ from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, PostgresTables
-from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, translate
+from repertory.record.postgres_sql import check_server, connect, driver, explain, hang_up, is_away, translate
 from repertory.record.postgres_writer import OPEN, PATIENCE, PostgresWriter
 from repertory.record.reads import Rows
 from repertory.record.redaction import Redactor
@@ -198,7 +198,8 @@ class PostgresReader:
                 finally:
                     self._give_back(connection)
             except error_of_driver as error:
-                if not is_away(error) or self._closed or time.monotonic() - since > self._patience:
+                self._check()
+                if not is_away(error) or time.monotonic() - since > self._patience:
                     raise explain(error, self._address, doing) from None
             except UNREADABLE as error:
                 raise JournalDamaged(f"cannot {doing} {self._address}: {error}") from error
@@ -249,4 +250,6 @@ class PostgresReader:
                     # Not cancel(), which holds up all threads of the process for as long as the server says nothing.
                     connection.cancel_safe(timeout=_CANCEL_PATIENCE)
                 self._changed.wait_for(lambda: not self._lent, timeout=_READONLY_PATIENCE)
+            for connection in self._lent:  # threads that wait for a silent server would keep the process alive
+                hang_up(connection)
         self.drop_idle()

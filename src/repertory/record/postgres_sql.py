@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import socket
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -176,6 +178,15 @@ def _adapt(connection: Connection) -> None:
     connection.adapters.register_dumper(int, whole)
     connection.adapters.register_dumper(float, fraction)
     connection.adapters.register_loader("numeric", numeric)
+
+
+def hang_up(connection: Connection) -> None:
+    """Break a connection on which another thread waits, which then gets an error. To close it could crash."""
+    with (
+        contextlib.suppress(driver().Error, OSError),  # it was closed meanwhile
+        socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as broken,
+    ):
+        broken.shutdown(socket.SHUT_RDWR)
 
 
 def check_server(connection: Connection, address: PostgresAddress) -> None:

@@ -150,7 +150,8 @@ class Writer:
                 self._closed = True
                 self._queue.put(_END)
         self._thread.join(timeout)
-        if self._thread.is_alive():
+        # Otherwise everything is written, and it only waits for its connection to be closed.
+        if self._thread.is_alive() and self._last is not None and not self._last.done:
             waits = self._wait_reason()
             left = self._queue.qsize() + bool(waits)
             self._abort_wait()
