@@ -13,7 +13,7 @@ import pytest
 import journal_kit as kit
 from backends import RunAsync
 from postgres_server import PostgresServer
-from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked, JournalUnreadable
+from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked, JournalUnavailable, JournalUnreadable
 from repertory.record import open_journal
 from repertory.record.moving import Moved, move_journal
 from repertory.record.sqlite_journal import SqliteJournal
@@ -181,6 +181,30 @@ def test_a_database_that_somebody_else_moves_is_not_waited_for(postgres: Postgre
     uri = postgres.emptied_journal()
     with pytest.raises(JournalLocked, match="somebody else moves"):
         move_journal(uri, uri + ("&" if "?" in uri else "?") + "application_name=other")
+
+
+@pytest.mark.parametrize("to_server", [True, False])
+def test_a_server_that_goes_away_meanwhile(
+    to_server: bool, filled: Filled, run_async: RunAsync, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """It is named, with what to look at; nothing was moved, and the next attempt moves everything."""
+    file, uri = tmp_path / "a.db", postgres.new_database()
+    source, target = (file, uri) if to_server else (uri, file)
+    filled(source)
+
+    def end(doing: str, *_: int) -> None:
+        if doing.startswith("checking"):
+            with postgres.connect(uri) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+
+    with pytest.raises(JournalUnavailable, match=r"cannot move (to|from) postgres.* is the server running"):
+        move_journal(source, target, progress=end)
+    before = run_async(everything, source)
+    move_journal(source, target)
+    assert run_async(everything, target) == before
 
 
 def test_what_was_written_wrongly_is_noticed(

@@ -89,6 +89,8 @@ def move_journal(source: Place, target: Place, *, progress: Progress = lambda _d
         JournalDamaged: A row of the source is not what was written, or a row of the target differs from it.
         ConfigurationError: The target already holds records.
         JournalUnreadable: One of them cannot be opened, or is not a journal.
+        JournalUnavailable: The server does not answer, or went away meanwhile.
+        JournalWriteFailed: The disk of the target is full.
     """
     old_place, new_place = _place(source), _place(target)
     if old_place == new_place:
@@ -210,4 +212,4 @@ def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[Tables]
     except driver().errors.LockNotAvailable:
         raise JournalLocked(f"somebody else moves {address}, or holds its tables; try again later") from None
     except driver().Error as error:
-        raise explain(error, address, "write" if to_write else "read") from None
+        raise explain(error, address, "move to" if to_write else "move from") from None

@@ -266,7 +266,7 @@ def explain(error: BaseException, address: PostgresAddress, doing: str) -> Journ
         return JournalUnreadable(f"{fact}; create it with createdb")
     if state == "3F000":
         return JournalUnreadable(f"{fact}; create it with CREATE SCHEMA, or name another in search_path")
-    if doing == "write":
+    if doing == "write" or state == "53100":  # a full disk, also where a search adds to its index
         return JournalWriteFailed(f"{fact}{'; make room, then start again' if state.startswith('53') else ''}")
     if not is_away(error):
         return JournalUnreadable(fact)
