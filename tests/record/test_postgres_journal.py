@@ -42,7 +42,7 @@ from repertory.errors import (
 from repertory.record import EventLogged, Journal, Record, open_journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_schema import check_readable, migrate, schema_version
-from repertory.record.postgres_sql import FENCED, connect, explain, translate
+from repertory.record.postgres_sql import FENCED, TRANSACTION_TIMEOUT, connect, explain, translate
 from repertory.record.postgres_writer import Guard, PostgresWriter
 from repertory.record.rows import encode_records
 from repertory.record.schema import VERSION
@@ -370,6 +370,7 @@ def test_a_server_that_would_lose_what_it_acknowledged_is_refused(
         "default_transaction_isolation = 'serializable'",
         "lock_timeout = 1",
         "statement_timeout = 1",
+        "transaction_timeout = 1",
         "DateStyle = 'German'",
     ],
 )
@@ -379,6 +380,8 @@ def test_what_a_database_or_an_address_sets_by_default_fails_nothing(
     """A search that had to wait for another process goes on after it."""
     uri = postgres.new_database()
     with postgres.connect(uri) as other:
+        if default.startswith("transaction_timeout") and other.info.server_version < TRANSACTION_TIMEOUT:
+            pytest.skip("the server has no such setting")
         other.execute(f"ALTER DATABASE {uri.partition('?')[0].rpartition('/')[2]} SET {default}")
 
         async def main() -> None:

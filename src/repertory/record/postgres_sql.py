@@ -32,6 +32,8 @@ Statement: TypeAlias = tuple[str, Sequence[Value]]
 FENCED: Final = "RPF01"
 """The SQLSTATE that the server returns to a machine that was taken over."""
 _OLDEST: Final = 150000  # the oldest major version that is tested
+TRANSACTION_TIMEOUT: Final = 170000
+"""The first version that can limit how long a whole transaction takes."""
 NOTICE: Final = 10.0
 """Seconds of silence until a connection counts as lost: a third of a machine's usual lease."""
 _SETTINGS: Final = "; ".join(
@@ -146,7 +148,8 @@ def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -
         # A stronger setting (remote_apply) is kept.
         lasting = """SELECT set_config('synchronous_commit', 'on', false)
                      WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"""
-    connection.execute(f"{_SETTINGS}; {lasting}")
+    newer = "SET transaction_timeout = 0;" if connection.info.server_version >= TRANSACTION_TIMEOUT else ""
+    connection.execute(f"{newer} {_SETTINGS}; {lasting}")
 
 
 _adapters: list[Any] = []

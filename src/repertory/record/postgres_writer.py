@@ -23,7 +23,16 @@ from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalError, JournalWriteFailed, LeaseLost
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import BLOCK
-from repertory.record.postgres_sql import FENCED, Statement, check_server, connect, driver, explain, is_away
+from repertory.record.postgres_sql import (
+    FENCED,
+    TRANSACTION_TIMEOUT,
+    Statement,
+    check_server,
+    connect,
+    driver,
+    explain,
+    is_away,
+)
 from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json
 from repertory.record.schema import SHARED
 from repertory.record.writing import Batch, Writer
@@ -161,8 +170,8 @@ class PostgresWriter(Writer):
                 raise explain(error, self._address, "open") from None
 
     def _use(self, connection: Connection) -> None:
-        # An older server has no time limit for a whole transaction.
-        self._limit = "transaction_timeout" if connection.info.server_version >= 170000 else "statement_timeout"
+        newer = connection.info.server_version >= TRANSACTION_TIMEOUT
+        self._limit = "transaction_timeout" if newer else "statement_timeout"
         # By the name a machine that takes this one over finds the transaction that blocks it.
         for setting in (*self._limits(), f"application_name = '{application_name(self.id)}'"):
             connection.execute(f"SET {setting}")
