@@ -68,6 +68,8 @@ def due(whose: str) -> str:
         ORDER BY t.seq"""
 
 
+HOLDING_SOME: Final = """(t.content_id IN (SELECT value FROM json_each(?)) OR t.retrieved IS NOT NULL)
+    ORDER BY t.position"""
 HOLDING: Final = "(t.content_id = ? OR (t.retrieved IS NOT NULL AND instr(t.retrieved, ?) > 0)) ORDER BY t.position"
 
 

@@ -15,7 +15,7 @@ from repertory._ids import is_made
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
-from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
+from repertory.record.contents import HOLDING, HOLDING_SOME, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
 from repertory.record.memory_records import PayloadChanged
 from repertory.record.reads import OF_RUN, Reads, Rows, json_list, marks, row_as
@@ -364,6 +364,15 @@ class RunReads(Reads):
         """The whole of a content, put together from its run's ledger; "" if the ledger does not hold all of it."""
         named = encode_json(stored.content_id)
         return put_together(stored, await self._read_entries(HOLDING, stored.run_id, stored.content_id, named))
+
+    async def read_holding(self, run_id: str, content_ids: Collection[str]) -> dict[str, list[Entry]]:
+        """The entries of a run that hold something of these contents, for each of them, in one read."""
+        found: dict[str, list[Entry]] = {}
+        for entry in await self._read_entries(HOLDING_SOME, run_id, json_list(content_ids)):
+            cited = {part.source for part in entry.retrieved.parts} if entry.retrieved is not None else set[str]()
+            for content_id in cited | {entry.content_id or ""}:
+                found.setdefault(content_id, []).append(entry)
+        return found
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:
         """All stored contents of a run, without their bodies."""

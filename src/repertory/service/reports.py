@@ -193,10 +193,11 @@ async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: 
         # If an id occurs more than once, the latest counts.
         contents += {each.content_id: each for each in await journal.read_contents(row.started.run_id)}.values()
     wanted = contents[skip : None if limit is None else skip + limit]
-    holding = {
-        owner: _by_citation(await journal.read_entries(owner))
-        for owner in {content.run_id for content in wanted if content.content_id not in stored}
-    }
+    missing: dict[str, list[str]] = {}
+    for content in wanted:
+        if content.content_id not in stored:
+            missing.setdefault(content.run_id, []).append(content.content_id)
+    holding = {owner: await journal.read_holding(owner, content_ids) for owner, content_ids in missing.items()}
     listed = []
     for content in wanted:
         kept = "store" if content.content_id in stored else "gone"
@@ -205,16 +206,6 @@ async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: 
             kept = "ledger" if not content.length or put_together(content, entries) else "gone"
         listed.append({**_fields(content, _OF_CONTENT), "retention": content.retention, "kept": kept})
     return listed
-
-
-def _by_citation(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """The entries that hold something of a content, by its citation."""
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        named = {part.source for part in entry.retrieved.parts} if entry.retrieved is not None else set[str]()
-        for content_id in named | {entry.content_id or ""}:
-            found.setdefault(content_id, []).append(entry)
-    return found
 
 
 async def read_content_page(journal: Journal, run_id: str, content_id: str, page: int) -> Json:

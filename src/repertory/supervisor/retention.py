@@ -18,7 +18,8 @@ from repertory.context.plan import PinEntry, UnpinEntry
 from repertory.errors import JournalError, RunError
 from repertory.memory.documents import document_of
 from repertory.memory.sources import without_sources
-from repertory.record.contents import StoredBody
+from repertory.record.contents import StoredBody, put_together
+from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.memory_records import PayloadChanged
 from repertory.record.records import FINAL_STATES, DecisionMade
@@ -69,8 +70,18 @@ class Retention:
         """
         ended_by = -math.inf if self._seconds is None else now - self._seconds
         found = await self._journal.read_due_bodies(now, ended_after=self._checked_until, ended_by=ended_by, root=root)
-        due = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
-        return [(body, held) for body, held in due if body.has_time or held]
+        due: list[tuple[StoredBody, bool]] = []
+        for run_id, own in groupby(sorted(found, key=_owner), key=_owner):
+            pins = _pinned_for_good(await self._journal.read_decisions(run_id))
+            entries = await self._journal.read_entries(run_id) if pins else []
+            pinned = {entry.content_id for entry in entries if entry.position in pins}
+            bodies = [body for body in own if body.content.content_id not in pinned]
+            holding = await self._journal.read_holding(run_id, [body.content.content_id for body in bodies])
+            for body in bodies:
+                held = await self._is_held(body, holding.get(body.content.content_id, []))
+                if body.has_time or held:
+                    due.append((body, held))
+        return due
 
     async def clean_run(self, run_id: str) -> list[StoredBody]:
         """Delete all stored contents of a run that has ended and of the runs below it; returns them.
@@ -124,17 +135,8 @@ class Retention:
             state.adopt(record)
         return record
 
-    async def _unpinned(self, due: Iterable[StoredBody]) -> list[StoredBody]:
-        unpinned: list[StoredBody] = []
-        for run_id, bodies in groupby(sorted(due, key=_owner), key=_owner):
-            pins = _pinned_for_good(await self._journal.read_decisions(run_id))
-            entries = await self._journal.read_entries(run_id) if pins else []
-            pinned = {entry.content_id for entry in entries if entry.position in pins}
-            unpinned += (body for body in bodies if body.content.content_id not in pinned)
-        return unpinned
-
-    async def _is_held(self, body: StoredBody) -> bool:
-        held = await self._journal.read_held(body.content)
+    async def _is_held(self, body: StoredBody, entries: Iterable[Entry]) -> bool:
+        held = put_together(body.content, entries)
         if not held:
             return False
         stored = await self._journal.read_content(body.content.content_id, root=body.content.run_id)
