@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from company_kit import COMPANY, Company, until
+from company_kit import COMPANY, DESK, Company, until
 from typer.testing import CliRunner
 
 from patience import PATIENCE
@@ -98,6 +98,13 @@ def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> N
         until(lambda run_id=run_id: company.ask("GET", f"/runs/{run_id}")["run"]["state"] == "running")
     assert company.command("down", "--now")[0] == 0
     assert owner_of(company.database) is None
+
+
+def test_a_hangup_while_a_company_starts_has_it_reload_once_it_serves(company: Company) -> None:
+    """It comes while libraries and agents are loaded, as the log is moved away or its file was changed."""
+    (company.folder / "desk.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.SIGHUP)\n{DESK}")
+    assert company.command("up", "--detach")[0] == 0
+    until(lambda: "reloaded" in (company.folder / "company.log").read_text())
 
 
 def test_a_company_is_found_whatever_its_file_says_by_now(company: Company) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 from contextlib import contextmanager
 
 TYPE_CHECKING = False  # importing typing takes longer than everything else here
@@ -37,8 +38,13 @@ class _Process:
 
 
 def install() -> None:
-    """Install the handler for Ctrl-C and SIGTERM. Only for the main thread of the command line's own process."""
+    """Install the handler for Ctrl-C and SIGTERM. Only for the main thread of the command line's own process.
+
+    Where there is no terminal, SIGHUP asks a service to reload; one that comes too early waits until it can.
+    """
     _Process.pid = os.getpid()
+    if sys.argv[1:2] in (["serve"], ["up"]) and not os.isatty(2):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
 

@@ -276,6 +276,8 @@ async def _listen_for_signals(
 ) -> None:
     at_terminal = sys.stderr.isatty()  # then SIGHUP means that the terminal is gone, with everybody who reads it
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        # The command line holds back a SIGHUP that comes while it loads the libraries; now it comes.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         task_status.started()
         async for number in signals:
             if number != signal.SIGHUP or at_terminal:
