@@ -252,6 +252,30 @@ def test_without_the_extra_it_says_what_to_install(short: Path) -> None:
     assert loaded.stdout == "False\n"
 
 
+ANNOUNCED = """
+import os, signal
+from functools import partial
+from pathlib import Path
+import repertory as rp
+from repertory.service import Options, run_service
+
+def report(line):
+    if line.startswith("serving"):
+        print(Path("a.db.lock").read_text())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+rp.run(partial(run_service, Options(database="a.db", socket=Path("s")), report=report))
+"""
+
+
+def test_a_service_that_says_that_it_serves_can_be_found(short: Path) -> None:
+    """A command that looks for it right then finds the service, and not a database that some process has."""
+    done = subprocess.run(
+        [sys.executable, "-c", ANNOUNCED], cwd=short, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert f'"socket": "{os.path.realpath(short)}/s"' in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize(("options", "models"), [([], set()), (["--summary-model", "offline"], {"offline"})])
 def test_a_model_writes_summaries_if_it_is_named(
     options: list[str], models: set[str], short: Path, serve: Start

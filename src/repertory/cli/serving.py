@@ -125,6 +125,7 @@ async def mcp(
 
 _FILE = argument("FILE", "The company file.", Path(COMPANY))
 _WAIT = 30.0  # seconds that --detach waits for an answer, and that down waits for a service that answers to end
+_WRITING = 1.0  # seconds that --detach waits for the line with the link to the page, which a full disk does not take
 _FROZEN = 6.0  # seconds that down waits for a service that did not answer: ten in all, with the time for asking it
 
 
@@ -251,10 +252,17 @@ def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None
         )
     finally:
         os.close(descriptor)
+
+    def written() -> str:
+        return (
+            said.read_bytes()[begun:].decode("utf-8", "replace").strip() if said.is_file() else ""
+        )  # a device: no end
+
     came = _until(lambda: process.poll() is not None or service_of(anchor) is not None)
     place = service_of(anchor)
-    is_whole = said.is_file()  # a device has no end
-    words = said.read_bytes()[begun:].decode("utf-8", "replace").strip() if is_whole else ""
+    if place is not None:
+        _until(lambda: "serving " in written(), _WRITING)
+    words = written()
     if place is not None and process.poll() is None:
         output.say(f"up: process {process.pid} at {place}, its log is {said}")
         output.remark(words)  # includes the link to the page

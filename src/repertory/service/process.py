@@ -177,9 +177,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         # Of several places announce the socket: it needs no token.
                         reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
                         place = min(reached, key=lambda place: place.port is not None)
-                        where = " and ".join(address for _, _, address in places)
-                        report(f"serving {database} at {where}")  # before clients can find it, so that it is in the log
                         announce_service(anchor, msgspec.structs.replace(place, server=server))
+                        # Last, because whoever reads this may look for the service at once.
+                        report(f"serving {database} at {' and '.join(address for _, _, address in places)}")
                         systemd.ready(_status(control))
                         # All objects loaded by now stay. To scan them again took the collector 130 ms each time.
                         gc.collect()
