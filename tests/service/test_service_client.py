@@ -141,7 +141,7 @@ def test_a_refusal_that_never_ends_is_not_waited_for(
 def test_runs_are_found_however_many_came_after_them(
     short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the page of trees that one request has: by any part of an id, and as the newest to continue."""
+    """Beyond the page of trees that one request has: by any part of an id, as the newest to continue, in the list."""
 
     def fail_once(request: object) -> str:
         if "fail" in str(request):
@@ -172,6 +172,9 @@ def test_runs_are_found_however_many_came_after_them(
             assert asked == ["/runs/first-1/result"]  # a whole id needs no list of thousands
             assert await find_id(client, "irst-") == "first-1"
             assert asked[2:] == ["/runs?limit=2&part=irst-"]  # nor does a part of one
+            listed = await client.list_runs(9)
+            assert [run.id for run in listed.runs] == ["first-1", *(f"later-{number}" for number in range(5)), made]
+            assert listed.more == 0
             assert await find_id(client, None) == made
             assert await find_id(client, "none") is await find_id(client, "\udcff") is None
             with pytest.raises(RunNotFound, match="fits more than one run"):

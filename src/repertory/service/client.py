@@ -42,7 +42,6 @@ from repertory.service.views import (
     RunDetail,
     RunEnded,
     RunList,
-    RunView,
     ServiceView,
     Space,
     Started,
@@ -106,7 +105,7 @@ class ServiceClient:
             if (await self._ask("GET", f"/runs/{_part(part)}/result", RunEnded)).id == part:
                 return [part]
         async with aclosing(self._pages(f"&part={_part(part)}")) as pages:
-            return [run.id async for page in pages for run in page]
+            return [run.id async for page in pages for run in page.runs]
 
     async def newest_root(self) -> str | None:
         """The id of the newest root; None if there are no runs."""
@@ -117,17 +116,17 @@ class ServiceClient:
         """The id of the newest run that ``resume`` continues, or a paused one below it; None if there is none."""
         async with aclosing(self._pages(f"&state={UNFINISHED},failed,stopped")) as pages:
             async for page in pages:
-                for run in reversed(page):
+                for run in reversed(page.runs):
                     if run.resumable or run.state == "paused":
                         return run.id
         return None
 
-    async def _pages(self, which: str = "") -> AsyncGenerator[list[RunView]]:
+    async def _pages(self, which: str) -> AsyncGenerator[RunList]:
         """The trees that fit, page by page: the newest page first, each oldest first."""
         before = ""
         while True:
             found = await self._ask("GET", f"/runs?limit={MAX_TREES}{which}{before}", RunList)
-            yield found.runs
+            yield found
             if found.next is None:
                 return
             before = f"&before={_part(found.next)}"
@@ -135,9 +134,14 @@ class ServiceClient:
     async def list_runs(self, limit: int = MAX_TREES) -> RunList:
         """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures.
 
-        A service lists no more than ``MAX_TREES`` of each.
+        All trees if ``limit`` is more than ``MAX_TREES``.
         """
-        return await self._ask("GET", f"/runs?figures=yes&unfinished=yes&limit={min(limit, MAX_TREES)}", RunList)
+        if limit <= MAX_TREES:
+            return await self._ask("GET", f"/runs?figures=yes&unfinished=yes&limit={limit}", RunList)
+        async with aclosing(self._pages("&figures=yes")) as pages:
+            newest, *older = [page async for page in pages]
+        runs = [run for page in reversed([newest, *older]) for run in page.runs]
+        return RunList(runs=runs, seq=newest.seq, more=0)
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
