@@ -254,9 +254,9 @@ def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None
         os.close(descriptor)
 
     def written() -> str:
-        return (
-            said.read_bytes()[begun:].decode("utf-8", "replace").strip() if said.is_file() else ""
-        )  # a device: no end
+        if not said.is_file():
+            return ""  # a device has no end
+        return said.read_bytes()[begun:].decode("utf-8", "replace").strip()
 
     came = _until(lambda: process.poll() is not None or service_of(anchor) is not None)
     place = service_of(anchor)
