@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import anyio
 import msgspec
+import platformdirs
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -18,21 +19,20 @@ from repertory.cli import output, signals
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import db_option
 from repertory.cli.options import BACKEND, Backend, option
+from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import ConfigurationError, RepertoryError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from repertory.record import Snapshot
-    from repertory.torture import Report, ScenarioReport
-    from repertory.torture.appends import AppendsReport
+from repertory.llm.messages import text_of
+from repertory.record import Snapshot
+from repertory.torture import Report, ScenarioReport, choose, run_torture
+from repertory.torture.appends import AppendsReport, run_appends
+from repertory.torture.scenarios import SCENARIOS
 
 _MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
 _SUMMARIZED = 100  # entries; if a summary's cost grew with the record, the test would measure the summaries
 
 
 @command
-def stress(
+async def stress(
     *,
     writers: int = option("--writers N", "How many append at once.", 50, min=1, max=10_000),
     appends: int = option("--appends N", "Appends of each writer.", 2000, min=1, max=1_000_000),
@@ -47,36 +47,27 @@ def stress(
 
     Nothing may be lost, doubled or out of order, and no snapshot may show what came after it.
     """
-    from repertory.cli.stopping import stopped_by_signals
-    from repertory.torture.appends import run_appends
-
     if writers * appends > _MOST:
         raise ConfigurationError(f"{writers:,} writers with {appends:,} appends each are more than {_MOST:,} appends")
 
-    async def main() -> AppendsReport:
-        async with stopped_by_signals() as stop:
-            # Created where signals are handled, so that a signal does not leave it behind.
-            with tempfile.TemporaryDirectory(prefix="repertory-") as folder, output.status_line() as show:
-                return await run_appends(
-                    writers=writers,
-                    appends=appends,
-                    threads=threads,
-                    path=db or Path(folder) / "stress.db",
-                    durability="power" if durable else "process",
-                    summarize=_summarize,
-                    on_progress=lambda done, seconds: show(
-                        f"{done:,} of {writers * appends:,} appends, {seconds:.0f} s"
-                    ),
-                )
-        raise stop.interrupted("stopped before the end; nothing wrong was found so far")
-
-    return finish(anyio.run(main, backend=backend))
+    async with stopped_by_signals() as stop:
+        # Created where signals are handled, so that a signal does not leave it behind.
+        with tempfile.TemporaryDirectory(prefix="repertory-") as folder, output.status_line() as show:
+            report = await run_appends(
+                writers=writers,
+                appends=appends,
+                threads=threads,
+                path=db or Path(folder) / "stress.db",
+                durability="power" if durable else "process",
+                summarize=_summarize,
+                on_progress=lambda done, seconds: show(f"{done:,} of {writers * appends:,} appends, {seconds:.0f} s"),
+            )
+            return finish(report)
+    raise stop.interrupted("stopped before the end; nothing wrong was found so far")
 
 
 async def _summarize(snapshot: Snapshot) -> str:
     """Return the newest entries: a summary that contains all it could know."""
-    from repertory.llm.messages import text_of
-
     return "\n".join(text_of(entry.content) for entry in snapshot[-_SUMMARIZED:])
 
 
@@ -98,11 +89,6 @@ def torture(
     Power cuts and kills, drawn from a seed. Nothing may be lost, doubled or damaged, and each scenario's negative
     controls, which break a promise on purpose, must be caught. What failed is listed with the command that repeats it.
     """
-    from platformdirs import user_cache_path
-
-    from repertory.torture import choose, run_torture
-    from repertory.torture.scenarios import SCENARIOS
-
     address = postgres_address(db)
     if db is not None and address is None:
         raise ConfigurationError(f"--db takes postgresql://…, got {db}; without it all cases use files")
@@ -117,7 +103,7 @@ def torture(
             seed=seed,
             case=case,
             traces=traces,
-            keep=user_cache_path("repertory") / f"torture-{seed}",
+            keep=platformdirs.user_cache_path("repertory") / f"torture-{seed}",
             server=db or "",
             workers=workers,
             on_progress=lambda each: show(
@@ -132,8 +118,6 @@ def finish(
     report: AppendsReport | Report, *, ended_by: Sequence[int] = (), address: PostgresAddress | None = None
 ) -> Answer:
     """The answer of a report; with an error if a promise was broken, or a negative control did not fail."""
-    from repertory.torture import Report
-
     error: BaseException | None = typer.Exit(128 + ended_by[0]) if ended_by else None
     if not report.clean:
         error = RepertoryError("not every promise was kept; please report this with the lines above")
@@ -149,22 +133,19 @@ def finish(
 
 
 def _print_scenarios(screen: Console, report: Report, address: PostgresAddress | None) -> None:
-    rows: list[tuple[str | Text, ...]] = []
-    for each in report.scenarios:
-        if each.left_out:
-            rows.append((each.name, "left out", "", "", ""))
-            continue
-        caught, controls = sum(count > 0 for count in each.controls.values()), len(each.controls)
-        rows.append(
-            (
-                each.name,
-                f"{each.cases:,}" + (f" of {each.planned:,}" if each.cases != each.planned else ""),
-                Text(f"{each.failed:,}", style="red" if each.failed else "green"),
-                Text(f"{caught} of {controls} caught" * bool(controls), style="green" if caught == controls else "red"),
-                f"{each.seconds:,.0f} s",
-            )
-        )
-    output.show(screen, output.Columns(("scenario", ">cases", ">failures", "controls", ">time"), rows))
+    def controls(each: ScenarioReport) -> Text:
+        caught, count = sum(hits > 0 for hits in each.controls.values()), len(each.controls)
+        return Text(f"{caught} of {count} caught" * bool(count), style="green" if caught == count else "red")
+
+    played = output.table(
+        "SCENARIO=name >CASES >FAILURES=failed CONTROLS >TIME=seconds",
+        [each for each in report.scenarios if not each.left_out],
+        cases=lambda each: f"{each.cases:,}" + (f" of {each.planned:,}" if each.cases != each.planned else ""),
+        failed=lambda each: Text(f"{each.failed:,}", style="red" if each.failed else "green"),
+        controls=controls,
+        seconds=lambda each: f"{each.seconds:,.0f} s",
+    )
+    output.print_table(screen, played, gap=False)
     early = ", ended early" if report.interrupted else ""
     for line in (f"seed {report.seed}, profile {report.profile}{early}", *_details(report, address)):
         screen.print(line, soft_wrap=True)
@@ -172,7 +153,8 @@ def _print_scenarios(screen: Console, report: Report, address: PostgresAddress |
 
 def _details(report: Report, address: PostgresAddress | None) -> Iterator[str]:
     """What was tried, then the failures, each with the command that repeats it."""
-    yield from (f"{each.name}: {each.left_out or _tried(each)}" for each in report.scenarios)
+    for each in report.scenarios:
+        yield f"{each.name}: {f'left out: {each.left_out}' if each.left_out else _tried(each)}"
     for each in report.scenarios:
         yield from (
             f"{each.name}: the control {name!r} did not fail" for name, hits in each.controls.items() if not hits
