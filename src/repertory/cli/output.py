@@ -29,7 +29,7 @@ BUSY = 75
 STORE = 78
 INTERRUPTED = 130  # 128 + SIGINT
 
-COLOURS = {
+COLOURS = {  # of the states of a run, and of how an entry is shown
     "running": "cyan",
     "waiting": "blue",
     "paused": "yellow",
@@ -38,6 +38,11 @@ COLOURS = {
     "failed": "red",
     "stopped": "yellow",
     "interrupted": "magenta",
+    "shaped": "cyan",
+    "stub": "yellow",
+    "covered": "blue",
+    "removed": "red",
+    "expanded": "green",
 }
 REFRESH = 8.0  # times a second; more would not be noticed, and each redraw costs a millisecond
 _ORDINALS = ("position", "iteration", "change")  # which are typed again, so they have no commas
@@ -228,7 +233,7 @@ def _cell(field: str, of: Any) -> str | Text:
         return of.get(name, default) if isinstance(of, Mapping) else getattr(of, name, default)
 
     value = get(field)
-    if field == "state":
+    if field in ("state", "shown"):
         return coloured_state(value)
     if field == "at" or field.endswith("_at"):
         return duration(time.time() - value)

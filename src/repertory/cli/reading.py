@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -17,18 +17,16 @@ from repertory.cli.commands import Answer, command
 from repertory.cli.databases import of_run, open_source
 from repertory.cli.options import AS_JSON, FULL, RUN, At, option
 from repertory.cli.output import clean, cost, one_line, tokens
-from repertory.cli.runs import in_tree, nodes_of, own_id
-
-if TYPE_CHECKING:
-    from repertory.llm.messages import Json
-    from repertory.record import RunStatistics
-    from repertory.service.views import RunDetail
+from repertory.cli.runs import nodes_of, own_id, tree_table
+from repertory.llm.messages import Json
+from repertory.record import RunStatistics
+from repertory.replay.chart import bars
+from repertory.service.views import RunDetail
 
 _PREVIEW = (8, 800)  # lines and characters shown of a text without --full
 _ASKED = 2000  # characters shown of a call that a person is asked about
 _NEWEST = 200  # entries and decisions shown of a long run without --full
 _PAGE = 500  # entries of a record that are read at once
-_COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
 
 
 @command
@@ -104,16 +102,12 @@ def _record_part(shown: Json, *, full: bool) -> Iterator[RenderableType]:
     left_out = _left_out(shown["length"] - len(shown["record"]))
     yield Text(f"THE RECORD, and how each entry was shown{left_out}", style="bold")
     columns = ">#=position >IT=iteration SHOWN >TOKENS WHAT"
-    yield output.table(columns, shown["record"], shown=_how_shown)
+    yield output.table(columns, shown["record"])
     decisions = shown["decisions"] if full else shown["decisions"][-_NEWEST:]
     decided = "DECISIONS so far" if decisions else "No decision has changed the view so far."
     yield Text(f"\n{decided}{_left_out(len(shown['decisions']) - len(decisions))}", style="bold")
     for decision in decisions:
         yield Text(f"it {decision['iteration']:<3} {decision['kind']}: {one_line(decision['sentence'])}")
-
-
-def _how_shown(entry: Json) -> Text:
-    return Text(entry["shown"], style=_COLOURS.get(entry["shown"], ""))
 
 
 def _left_out(number: int) -> str:
@@ -289,8 +283,6 @@ def _print_stats(screen: Console, *, runs: Sequence[Json], total: Json, tree: bo
 
 
 def _print_chart(screen: Console, iterations: Sequence[Json]) -> None:
-    from repertory.replay.chart import bars
-
     if not iterations:
         return
     view = [step["prompt_tokens"] for step in iterations]
@@ -336,18 +328,9 @@ def overview(total: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
-    tree = in_tree(runs, itemgetter("run_id", "parent_id"))
-    rows = [
-        {
-            **run,
-            **run["statistics"],
-            "run": f"{branch}{own_id(run['run_id'], run['parent_id'])}",
-            "alerts": len(run["alerts"]),
-        }
-        for branch, run in tree
-    ]
-    columns = "RUN AGENT STATE >ITER=iterations >SEEN=tokens_seen >PLAIN=tokens_plain >COST=cost_seen >ALERTS TASK"
-    output.print_table(screen, output.table(columns, rows, run=itemgetter("run")))
+    rows = [{**run, **run["statistics"], "alerts": len(run["alerts"])} for run in runs]
+    columns = "RUN=tree AGENT STATE >ITER=iterations >SEEN=tokens_seen >PLAIN=tokens_plain >COST=cost_seen >ALERTS TASK"
+    output.print_table(screen, tree_table(columns, rows, itemgetter("run_id", "parent_id")))
 
 
 def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:

@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import anyio
-import msgspec
+from msgspec.structs import asdict
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -22,23 +22,19 @@ from repertory._ids import unit_of
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import (
-    db_option,
-    locate,
-    named_database,
-    open_source,
-)
+from repertory.cli.databases import db_option, locate, named_database, open_source
 from repertory.cli.options import AS_JSON, At, option
 from repertory.cli.sections import COMMANDS
 from repertory.cli.signals import drawn_on
 from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import RepertoryError
+from repertory.llm.messages import Json
+from repertory.offline import OfflineModel
+from repertory.runs import open_model
+from repertory.service.places import Place
 from repertory.service.requests import MAX_TREES
-
-if TYPE_CHECKING:
-    from repertory.service.places import Place
-    from repertory.service.sources import RunSource
-    from repertory.service.views import RunList, RunNode, RunView
+from repertory.service.sources import RunSource
+from repertory.service.views import RunFigures, RunList, RunNode, RunView
 
 _BEGIN = ("demo", 'run "TASK" --root DIR', "up company.toml")
 _LOOK = ("ps -a", "stats --tree", "inspect")
@@ -108,20 +104,12 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
 
 def runs_table(runs: Sequence[RunView]) -> output.Columns:
     """Make a table of runs as trees, with their figures."""
-    from repertory.service.views import RunFigures
-
-    rows = [
-        {
-            **msgspec.structs.asdict(run),
-            **msgspec.structs.asdict(run.figures or RunFigures()),
-            "run": f"{branch}{own_id(run.id, run.parent_id) if branch else run.id}",
-            "state": _standing(run),
-            "task": _about(run),
-        }
-        for branch, run in in_tree(runs)
-    ]
-    columns = "RUN AGENT STATE >AGE=started_at >ITER=iterations >TOKENS=tokens_seen >COST TASK"
-    return output.table(columns, rows, run=itemgetter("run"), state=itemgetter("state"))
+    rows: list[Json] = []
+    for run in runs:
+        said = {"state": _standing(run), "task": _about(run)}
+        rows.append({**asdict(run), **asdict(run.figures or RunFigures()), **said})
+    columns = "RUN=tree AGENT STATE >AGE=started_at >ITER=iterations >TOKENS=tokens_seen >COST TASK"
+    return tree_table(columns, rows, itemgetter("id", "parent_id"), state=itemgetter("state"))
 
 
 def _standing(run: RunView) -> Text:
@@ -153,9 +141,7 @@ def own_id(run_id: str, parent_id: str | None) -> str:
 T = TypeVar("T")
 
 
-def in_tree(
-    runs: Sequence[T], ids: Callable[[Any], tuple[str, str | None]] = attrgetter("id", "parent_id")
-) -> Iterator[tuple[str, T]]:
+def in_tree(runs: Sequence[T], ids: Callable[[T], tuple[str, str | None]]) -> Iterator[tuple[str, T]]:
     """Yield each run after its parent, with the branch to draw before it. A run whose parent is missing is a root.
 
     ``ids`` gives the id of a run and that of its parent.
@@ -176,6 +162,17 @@ def in_tree(
             yield from below(ids(run)[0], indent + further)
 
     return below(None, "")
+
+
+def tree_table(
+    columns: str, rows: Sequence[Json], ids: Callable[[Json], tuple[str, str | None]], **cells: Callable[[Any], Text]
+) -> output.Columns:
+    """Make an ``output.table`` of rows in trees; their field ``tree`` has the branch and an id. See ``in_tree``."""
+    drawn: list[Json] = []
+    for branch, row in in_tree(rows, ids):
+        name = own_id(*ids(row)) if branch else output.one_line(ids(row)[0])
+        drawn.append({**row, "tree": f"{branch}{name}"})
+    return output.table(columns, drawn, tree=itemgetter("tree"), **cells)
 
 
 # --- what to do next --------------------------------------------------------------------------------------
@@ -201,9 +198,6 @@ def welcome() -> None:
 
 def _model_in_use() -> str:
     """The default model, and whether it costs money."""
-    from repertory.offline import OfflineModel
-    from repertory.runs import open_model
-
     try:
         model = open_model()
     except RepertoryError as error:

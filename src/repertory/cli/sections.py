@@ -19,7 +19,7 @@ SECTIONS = {
         "stats": ("reading", "Show what a run saw and cost, beside what a plain loop would send."),
         "inspect": ("reading", "Show the state of a run, and what its model saw at an iteration."),
         "ledger": ("reading", "Show the full record of a run."),
-        "memory": ("memories", "Show what agents have kept, and merge one's memory into another's."),
+        "memory": ("kept", "Show what agents have kept, and merge one's memory into another's."),
         "payload": ("kept", "Show the payload of a run, and how it came to be so."),
         "content": ("kept", "Show what runs have stored whole."),
     },
