@@ -84,17 +84,18 @@ def test_a_run_that_is_done_is_resumed_to_its_answer(demo: Result, demo_home: Pa
 
 
 def test_in_a_pipe_the_demo_writes_plain_lines(tmp_path: Path) -> None:
-    """The real entry point, on asyncio: line by line what happens, then the answer, the figures, what to do next."""
+    """The real entry point, on asyncio: what happens goes to standard error, and then the answer comes with figures."""
     result = in_a_process("demo", "--backend", "asyncio", "--db", str(tmp_path / "demo.db"), home=tmp_path)
     assert result.code == 0, result.err
-    assert "\x1b" not in result.out
-    assert re.search(r"^ +\d+\.\ds  researcher 3 +starts: ", result.out, re.MULTILINE)
+    assert "\x1b" not in result.out + result.err
+    assert re.search(r"^ +\d+\.\ds  researcher 3 +starts: ", result.err, re.MULTILINE)
+    assert "iteration 1: saw" in result.err
+    assert "iteration 1: saw" not in result.out
     for said in (
-        "iteration 1: saw",
-        "prompt tokens",
-        "citations",
         "answered by the offline model",
         f"recorded in {tmp_path}",
+        "prompt tokens",
+        "citations",
         "The offline model costs nothing",
         f"repertory ps -a --db {tmp_path / 'demo.db'}",
     ):

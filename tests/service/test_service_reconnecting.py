@@ -16,7 +16,7 @@ from test_service_process import Served, until
 from test_service_verbs import begin
 
 from patience import PATIENCE
-from repertory.cli.attaching import Heard
+from repertory.cli.conversing import Screen
 from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
 
 AGENTS = [word for name in ("payer", "walker", "talker") for word in ("--agent", f"serve_agents:{name}")]
@@ -108,26 +108,29 @@ async def _pieces(parts: list[Piece]) -> AsyncIterator[Piece]:
         yield part
 
 
-def _shown(*sources: list[Piece]) -> str:
-    """What is shown of pieces that come from one service after the other; "#" where something is void."""
-    heard, shown = Heard(), list[str]()
+def _shown(capsys: pytest.CaptureFixture[str], *sources: list[Piece]) -> str:
+    """What a screen shows of pieces that come from one service after the other."""
+    screen = Screen()
 
     async def read() -> None:
         for source in sources:
-            async for piece in heard.new_of(_pieces(source)):
-                shown.append("#" if isinstance(piece, StreamRestarted) else getattr(piece, "text", ""))
+            await screen.show_text(_pieces(source))
 
     anyio.run(read)
-    return "".join(shown)
+    return capsys.readouterr().out
 
 
 def _text(iteration: int, text: str) -> Piece:
     return TextStreamed(iteration=iteration, text=text)
 
 
-def test_each_answer_is_shown_once_however_often_it_is_streamed() -> None:
+def test_each_answer_is_shown_once_however_often_it_is_streamed(capsys: pytest.CaptureFixture[str]) -> None:
     """A stream begins anywhere at or before what was shown; one that answers anew is marked."""
-    assert _shown([_text(1, "It is"), _text(2, "a")], [_text(1, "It is"), _text(2, "a b")]) == "It isa b"
-    assert _shown([_text(1, "It"), _text(1, " is")], [_text(1, "It is"), _text(1, " so")]) == "It is so"
-    assert _shown([_text(1, "It is")], [_text(1, "The ship")]) == "It is#The ship"
-    assert _shown([_text(1, "It is"), StreamRestarted(iteration=1, reason=""), _text(1, "It was")]) == "It is#It was"
+    again, broken = "\n[ignore the text above: the run was resumed]\n", StreamRestarted(iteration=1, reason="it broke")
+    for sources, shown in (
+        ([[_text(1, "It is"), _text(2, "a")], [_text(1, "It is"), _text(2, "a b")]], "It is\na b"),
+        ([[_text(1, "It"), _text(1, " is")], [_text(1, "It is"), _text(1, " so")]], "It is so"),
+        ([[_text(1, "It is")], [_text(1, "The ship")]], f"It is{again}The ship"),
+        ([[_text(1, "It is"), broken, _text(1, "It was")]], "It is\n[ignore the text above: it broke]\nIt was"),
+    ):
+        assert _shown(capsys, *sources) == shown

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import anyio
 
@@ -23,12 +22,9 @@ from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import RepertoryError, RunError, ServiceGone
 from repertory.record import FINAL_STATES
 from repertory.runs import events
-from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
+from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.client import ServiceClient
 from repertory.service.views import EventView, RunDetail, RunView, event_of
-
-if TYPE_CHECKING:
-    from repertory.runs.waiting_calls import WaitingCall
 
 _CALLS: Final = 10  # how many calls are shown to somebody who attaches in the middle of a turn
 _LONGEST: Final = 2000  # characters of the task or a message that are shown
@@ -82,7 +78,6 @@ class _Attached:
         self._detail = detail  # as it was when its newest turn began or ended
         self._state = detail.run.state  # the newest that was heard of
         self._screen, self._lines = Screen(), Lines("")
-        self._heard = Heard()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # typed here, and not yet seen among the events
         self._asked: dict[tuple[str, str], None] = {}  # runs and ids of calls that wait for a person, oldest first
@@ -144,7 +139,7 @@ class _Attached:
                 if call.kind == "approval" and self._scribe.is_ours(call):
                     await self._ask(call)
             async with aclosing(self._client.stream(self._run_id)) as pieces:
-                await self._screen.show_text(self._heard.new_of(pieces))
+                await self._screen.show_text(pieces)
             await self._screen.end_line()
             await self._catch_up()
             await self._read_run()
@@ -152,7 +147,7 @@ class _Attached:
             is_over = run.state in FINAL_STATES or not run.live
             if is_over and run.updated_at != told_at:
                 told_at = run.updated_at
-                if run.state in FINAL_STATES and result and not self._heard.has(result, run.iteration):
+                if run.state in FINAL_STATES and result and not self._screen.has_shown(result, run.iteration):
                     await self._screen.show(f"{result}\n")
                 if self._typed_at:
                     await self._screen.remark(f"[{run.state}{f': {one_line(run.error, 200)}' if run.error else ''}]")
@@ -226,7 +221,7 @@ class _Attached:
                 continue
             try:
                 oldest = next(iter(self._asked), None)  # also if others decide it while a reason is asked for
-                if oldest is None or not await decide_by(line, partial(self._decide, *oldest), ask):
+                if oldest is None or not await decide_by(line, partial(self._client.decide, *oldest), ask):
                     self._said.append(line)
                     await self._client.send(self._run_id, line)
                     self._news.set()
@@ -234,44 +229,3 @@ class _Attached:
                 await self._screen.remark(one_line(f"[not sent: {error}]"))
         output.say(self.left())
         everything.cancel()
-
-    async def _decide(self, run_id: str, call_id: str, verb: str, **said: Any) -> None:
-        await self._client.decide(run_id, call_id, verb, said)
-
-
-class Heard:
-    """The text of a run that was shown, so that text that is streamed again is not shown twice.
-
-    Attributes:
-        iteration: The newest iteration of which text was shown.
-        text: The text of it that was shown.
-    """
-
-    def __init__(self) -> None:
-        self.iteration = 0
-        self.text = ""
-
-    def has(self, result: str, iteration: int) -> bool:
-        """Whether an answer of an iteration was shown."""
-        return iteration <= self.iteration and self.text.strip().endswith(result.strip())
-
-    async def new_of(self, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
-        """Yield what is new in a stream of pieces that starts at the beginning of an answer."""
-        said = ""
-        async for piece in pieces:
-            if piece.iteration < self.iteration:
-                continue
-            if piece.iteration > self.iteration:
-                self.iteration, self.text, said = piece.iteration, "", ""
-            if isinstance(piece, TextStreamed):
-                said += piece.text
-                if not said.startswith(self.text[: len(said)]):  # a resumed run answers anew
-                    yield StreamRestarted(iteration=piece.iteration, reason="the run was resumed")
-                    self.text = ""
-                if rest := said[len(self.text) :]:
-                    self.text = said
-                    yield TextStreamed(iteration=piece.iteration, text=rest)
-            else:
-                if isinstance(piece, StreamRestarted):
-                    said = self.text = ""
-                yield piece

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from repertory.cli import output
@@ -38,7 +37,8 @@ def command(function: Callable[..., Any], *, backend: str = "asyncio") -> Callab
     A function that returns an ``Answer`` gets ``--json``, unless it has that option already.
 
     Args:
-        function: The function; a coroutine function is run on an event loop.
+        function: The function. A coroutine that it makes is run on an event loop; one that loads code of the user does
+            so before, because that code may run an event loop of its own.
         backend: The event loop if ``--backend`` does not name one: asyncio starts faster, and trio prints nothing
             when a stream is ended in its middle.
     """
@@ -60,12 +60,11 @@ def command(function: Callable[..., Any], *, backend: str = "asyncio") -> Callab
         loop = given.get("backend", backend)
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        if inspect.iscoroutinefunction(function):
+        result = made = function(**given)
+        if inspect.iscoroutine(made):
             import anyio
 
-            result = anyio.run(partial(function, **given), backend=loop)
-        else:
-            result = function(**given)
+            result = anyio.run(lambda: made, backend=loop)
         if result is not None:
             write_answer(result, as_json=as_json)
 

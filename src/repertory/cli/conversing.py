@@ -9,7 +9,7 @@ import termios
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import msgspec
@@ -22,35 +22,47 @@ from repertory.errors import ConfigurationError, RunError
 from repertory.record.waiting import Waiter, wake_all
 from repertory.runs import events, streaming
 from repertory.runs.events import ApprovalRequested
-
-if TYPE_CHECKING:
-    from repertory.supervisor import Run
+from repertory.supervisor import Run
 
 KEYS = "y: allow, n REASON: deny, e: change the arguments"
 
 
 class Screen:
-    """Shows an answer while it is streamed. A thread writes, so that a blocked terminal does not delay a run."""
+    """Shows answers while they are streamed. A thread writes, so that a blocked terminal does not delay a run."""
 
     def __init__(self) -> None:
+        self._iteration, self._text = 0, ""  # of the newest answer, and what was shown of it
         self._writing = anyio.Lock()
         self._column = 0
         self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if output.console().color_system else ("", "")
 
-    async def show_text(self, pieces: AsyncIterator[streaming.Piece]) -> str:
-        """Show the text of a model until its turn ends; returns the text of its last answer."""
-        iteration, text = 0, ""
+    async def show_text(self, pieces: AsyncIterator[streaming.Piece]) -> None:
+        """Show the text of a model until its turn ends; of what is streamed again, only what is new."""
+        said = ""
         async for piece in pieces:
-            if piece.iteration != iteration:
-                iteration, text = piece.iteration, ""
+            if piece.iteration < self._iteration:
+                continue
+            if piece.iteration > self._iteration:
+                self._iteration, self._text, said = piece.iteration, "", ""
                 await self.end_line()
-            if isinstance(piece, streaming.TextStreamed):
-                text += piece.text
-                await self._write(output.clean(piece.text))
-            elif isinstance(piece, streaming.StreamRestarted):
-                text = ""
-                await self.remark(f"[ignore the text above: {output.one_line(piece.reason, 120)}]")
-        return text
+            if isinstance(piece, streaming.StreamRestarted):
+                said = ""
+                await self._void(piece.reason)
+            elif isinstance(piece, streaming.TextStreamed):
+                said += piece.text
+                if not said.startswith(self._text[: len(said)]):
+                    await self._void("the run was resumed")  # and answers anew
+                if rest := said[len(self._text) :]:
+                    self._text = said
+                    await self.show(rest)
+
+    async def _void(self, reason: str) -> None:
+        self._text = ""
+        await self.remark(f"[ignore the text above: {output.one_line(reason, 120)}]")
+
+    def has_shown(self, answer: str, iteration: int = 0) -> bool:
+        """Whether the newest text is an answer, which was given in an iteration."""
+        return iteration <= self._iteration and self._text.strip().endswith(answer.strip())
 
     async def show_call(self, event: events.Event | None, root: str) -> None:
         """Show a line for a tool call that starts; for a sub-agent with its name."""
@@ -215,7 +227,7 @@ async def _cancel_once_decided(run: Run[Any], call_id: str, asking: anyio.Cancel
 
 
 async def decide_by(
-    line: str, decide: Callable[..., Awaitable[None]], ask: Callable[[str], Awaitable[str | None]]
+    line: str, decide: Callable[[str, dict[str, Any]], Awaitable[None]], ask: Callable[[str], Awaitable[str | None]]
 ) -> bool:
     """Decide a waiting call as a typed line says; whether the line is an answer.
 
@@ -230,13 +242,13 @@ async def decide_by(
     word, _, reason = line.strip().partition(" ")
     match word.lower():
         case "y" | "yes" if not reason:
-            await decide("approve", by=who_decides())
+            await decide("approve", {"by": who_decides()})
         case "n" | "no":
             reason = (reason or await ask("why not? ") or "").strip()
-            await decide("deny", reason=reason or "denied at the terminal", by=who_decides())
+            await decide("deny", {"reason": reason or "denied at the terminal", "by": who_decides()})
         case "e" | "edit" if not reason:
             arguments = arguments_in(await ask("all arguments, as one JSON object: ") or "")
-            await decide("approve", arguments=arguments, by=who_decides())
+            await decide("approve", {"arguments": arguments, "by": who_decides()})
         case _:
             return False
     return True
@@ -245,7 +257,7 @@ async def decide_by(
 async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
     """Ask until a call is decided; False if nobody answers any more."""
 
-    async def decide(verb: str, **said: Any) -> None:
+    async def decide(verb: str, said: dict[str, Any]) -> None:
         await getattr(run, verb)(event.call_id, **said)
 
     output.remark(f"{one_line(event.agent)} wants to call {asked_line(event.tool, event.arguments)}")

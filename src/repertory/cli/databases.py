@@ -7,18 +7,20 @@ import shlex
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
+
+import anyio
+import platformdirs
 
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.options import At
 from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, JournalLocked, RunError, RunNotFound, ServiceUnavailable
-
-if TYPE_CHECKING:
-    from repertory.record import RunRow
-    from repertory.service.client import ServiceClient
-    from repertory.service.places import Place
-    from repertory.service.sources import RecordSource, RunSource
+from repertory.record import RunRow
+from repertory.record.sqlite_file import owner_of
+from repertory.service.client import ServiceClient, open_client
+from repertory.service.places import Place, anchor_of, file_served, service_of, usual_service
+from repertory.service.sources import RecordSource, RunSource, open_record
 
 VARIABLE = "REPERTORY_DB"
 RUNS = "runs.db"  # the database in the data folder, unless another is named
@@ -27,30 +29,26 @@ COMPANY = "company.toml"  # the file of a company, unless another is named
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
 
-Source = TypeVar("Source", bound="RunSource")
+Source = TypeVar("Source", bound=RunSource)
 
 
 def data_dir() -> Path:
     """The default folder for databases."""
-    import platformdirs
-
     return Path(platformdirs.user_data_dir("repertory", appauthor=False))
 
 
-def made_data_dir() -> Path:
-    """The same folder, created if it is missing, accessible to its owner alone.
-
-    Raises:
-        ConfigurationError: It cannot be created.
-    """
-    folder = data_dir()
+def make_folder(folder: Path, advice: str = "") -> None:
+    """Make a folder, accessible to its owner alone, if it is missing. Raises ``ConfigurationError`` if that fails."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot make the data folder {folder}: {error.strerror}; name a database with --db FILE or ${VARIABLE}"
-        ) from error
-    return folder
+        raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}{advice}") from error
+
+
+def usual_database(name: str = RUNS) -> Path:
+    """A database in the data folder, which is made if it is missing."""
+    make_folder(data_dir(), f"; name a database with --db FILE or ${VARIABLE}")
+    return data_dir() / name
 
 
 def named_database(db: str | None) -> Database | None:
@@ -61,7 +59,7 @@ def named_database(db: str | None) -> Database | None:
 
 def runs_database(db: str | None) -> Database:
     """The database of a command that starts runs itself."""
-    return named_database(db) or made_data_dir() / RUNS
+    return named_database(db) or usual_database()
 
 
 def company_database(file: Path) -> Database | None:
@@ -71,8 +69,6 @@ def company_database(file: Path) -> Database | None:
     ``up`` and ``doctor`` report the details of both. The address of a server is that of the company file, also if a
     service runs: only there it has a password.
     """
-    from repertory.service.places import anchor_of, file_served
-
     served = file_served(anchor_of(file.absolute()))
     if served is not None:
         return served
@@ -90,8 +86,6 @@ def locate(db: str | None) -> tuple[Database, Place | None]:
     That is the named one, else that of the company in the current folder, if it is up, else that of the service at the
     default socket, else ``runs.db`` in the data folder.
     """
-    from repertory.service.places import file_served, service_of, usual_service
-
     named = named_database(db)
     if named is not None:
         return named, service_of(named)
@@ -112,15 +106,12 @@ def database_to_read(db: str | None) -> Database:
 @asynccontextmanager
 async def open_database(db: str | None) -> AsyncGenerator[RecordSource]:
     """Read a database until the end of the block. Raises ``NothingThere`` if it does not exist."""
-    from repertory.service.sources import open_record
-
     async with open_record(database_to_read(db)) as source:
         yield source
 
 
 def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) -> tuple[Database, RunRow]:
     """A run and its database; see ``need_run``."""
-    import anyio
 
     async def read() -> tuple[Database, RunRow]:
         async with open_database(db) as source:
@@ -169,9 +160,6 @@ async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
 
     None if there is none. Raises ``ServiceUnavailable`` if it does not answer.
     """
-    from repertory.service.client import open_client
-    from repertory.service.places import Place
-
     if at.socket is not None and at.port is not None:
         raise ConfigurationError("give either --socket or --port, not both")
     if at.is_service_named:
@@ -209,8 +197,6 @@ async def open_source(at: At, *, record: bool = False) -> AsyncGenerator[RunSour
 @asynccontextmanager
 async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
     """Connect to the service that a command is for, until the end of the block; an error if there is none."""
-    from repertory.record.sqlite_file import owner_of
-
     async with open_service(at) as client:
         if client is not None:
             yield client

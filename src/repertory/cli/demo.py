@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from repertory.agents import Agent, research_team
+from repertory.agents.loading import with_limits
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import Database, db_option, made_data_dir, named_database, runs_database
+from repertory.cli.databases import Database, db_option, named_database, runs_database, usual_database
 from repertory.cli.options import OWN_DATABASE, How, Shown, argument, option
 from repertory.cli.reading import overview
 from repertory.cli.running import broken_citation, execute, existing_folder, options_with, print_answer
 from repertory.cli.runs import suggest
+from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from repertory.agents import Agent
-    from repertory.llm import Model
-    from repertory.llm.messages import Json
-    from repertory.supervisor import Run, Supervisor
+from repertory.llm import Model
+from repertory.llm.messages import Json
+from repertory.offline import OfflineModel
+from repertory.record.opening import is_owned
+from repertory.runs import open_model
+from repertory.supervisor import Run, Supervisor
+from repertory.tools import file_tools
 
 QUESTION = (
     "What is deprecated in importlib, in unittest, in threading, in zipimport and in logging, since when, "
@@ -48,10 +52,6 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
         model: The model of all agents; None leaves the choice to the supervisor.
         deny: Names in the folder that the agents cannot see.
     """
-    from repertory.agents import research_team
-    from repertory.context import ContextPolicy
-    from repertory.tools import file_tools
-
     lead = research_team(root, model=model, context=ContextPolicy(summarize_every=4, window=1))
     looking = {tool.name: tool for tool in file_tools(root, deny=deny)}
     team = [
@@ -63,15 +63,12 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
 
 def _model(name: str | None) -> Model:
     """The model of a name, or the default one; the offline model takes more turns than usual."""
-    from repertory.offline import OfflineModel
-    from repertory.runs import open_model
-
     model = open_model(name)
     return OfflineModel(steps=OFFLINE_STEPS) if isinstance(model, OfflineModel) else model
 
 
 @command
-def demo(
+async def demo(
     question: str | None = argument(
         "QUESTION", "The question. Default: what is deprecated in five modules; for another folder, what is in it."
     ),
@@ -87,9 +84,6 @@ def demo(
     checked. Without a key or a server the offline model answers, a small set of rules: everything but the intelligence
     is real.
     """
-    from repertory.agents.loading import with_limits
-    from repertory.record.opening import is_owned
-
     library = Path(sysconfig.get_paths()["stdlib"])
     if root is None and not (library / "threading.py").is_file():  # it is zipped, or compiled alone
         raise ConfigurationError(f"this Python has no source of its library in {library}; name a folder: --root DIR")
@@ -102,31 +96,29 @@ def demo(
     named = named_database(db)
     path = runs_database(db)
     if named is None and is_owned(path):  # as by a service that keeps running
-        path = named = made_data_dir() / DEMO
+        path = named = usual_database(DEMO)
 
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
 
     if not (shown.as_json or shown.quiet):
         _print_opening(task, folder, chosen, path)
-    closing = partial(_print_closing, where=db_option(named))
-    return execute(start, path=path, options=options, how=how, shown=shown, model=chosen, closing=closing)
+    answer = await execute(start, path=path, options=options, how=how, shown=shown, model=chosen)
+    closing = partial(_print_closing, fields=answer.fields, where=db_option(named))
+    return answer if shown.quiet else replace(answer, show=closing)
 
 
 def _print_opening(task: str, folder: Path, model: Model, path: Database) -> None:
-    from repertory.offline import OfflineModel
-
     offline = isinstance(model, OfflineModel)
     answering = "the offline model, a set of rules" if offline else f"{model.name}, whose calls may cost money"
     screen = output.console()
     screen.print(Text(output.clean(task), style="bold"))
-    screen.print(
-        Text(output.clean(f"from {folder}\nanswered by {answering}\nrecorded in {path}\n"), style="dim"), soft_wrap=True
-    )
+    facts = f"from {folder}\nanswered by {answering}\nrecorded in {path}\n"
+    screen.print(Text(output.clean(facts), style="dim"), soft_wrap=True)
 
 
-def _print_closing(screen: Console, fields: Json, *, where: str) -> None:
-    screen.print()
+def _print_closing(screen: Console, *, fields: Json, where: str) -> None:
+    output.remark("")  # behind the progress
     if fields["answer"] is not None:
         print_answer(fields["answer"])
         screen.print()

@@ -7,9 +7,8 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,9 +21,7 @@ from repertory.cli.reading import call_line
 from repertory.cli.runs import in_tree
 from repertory.cli.signals import drawn_on
 from repertory.runs import events, streaming
-
-if TYPE_CHECKING:
-    from repertory.supervisor import Run
+from repertory.supervisor import Run
 
 _KEPT: Final = 500  # characters of an answer that is streamed: more than a row shows
 _BEFORE_NOW: Final = 44  # columns between the names of agents and what they do
@@ -39,17 +36,11 @@ _NOTED = (  # events whose lines stay below the display for a while
 
 
 @contextmanager
-def show_progress(shown: Shown, *, stderr: bool) -> Generator[Progress]:
-    """Show the progress until the block is left.
-
-    Args:
-        shown: What to show; with ``as_json``, only a terminal at standard error gets a live display.
-        stderr: Write lines to standard error, because standard output is for the answer alone.
-    """
-    screen = output.console(stderr=shown.as_json or stderr)
+def show_progress(shown: Shown) -> Generator[Progress]:
+    """Show the progress on standard error until the block is left; with ``as_json``, only as a live display."""
+    screen = output.console(stderr=True)
     if shown.quiet or shown.plain or not output.has_picture(screen):
-        is_silent, write = shown.quiet or shown.as_json, output.remark if stderr else partial(print, flush=True)
-        yield Progress(None if is_silent else write)
+        yield Progress(None if shown.quiet or shown.as_json else output.remark)
         return
     progress = Progress(is_drawn=True)
     progress.announce = progress.notes.append

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -17,9 +16,11 @@ from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import (
     VARIABLE,
+    Database,
     ask_service,
     database_to_read,
     locate,
+    make_folder,
     open_database,
     open_service,
     runs_database,
@@ -27,12 +28,13 @@ from repertory.cli.databases import (
 from repertory.cli.options import DATABASE, OWN_DATABASE, At, argument, option
 from repertory.cli.signals import leave, told_to
 from repertory.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from repertory.cli.databases import Database
-    from repertory.machines import Machine
-    from repertory.record.backup import Copied
-    from repertory.service.client import ServiceClient
+from repertory.machines import Machine
+from repertory.machines.operating import drain_machine, list_machines
+from repertory.record.backup import Copied, back_up, vacuum_file
+from repertory.record.backup import restore as restore_file
+from repertory.record.moving import move_journal
+from repertory.service.client import ServiceClient
+from repertory.service.views import attempt_view
 
 webhooks = typer.Typer(help="Look at deliveries to webhooks, and repeat them.")
 
@@ -50,12 +52,10 @@ def backup(
     The copy is the database as it was at one instant. Before it gets its name it is read back, every record checked
     against its checksum, and synced; nothing is ever overwritten.
     """
-    from repertory.record.backup import back_up
-
     source = _file(database_to_read(db))
     target = Path(file)
     if file.endswith(os.sep) or os.path.isdir(target):
-        _make_folder(target)
+        make_folder(target)
         target = target / f"{source.stem}-{time.strftime('%Y%m%d-%H%M%S')}.db"
     with _progress("copied") as progress:
         copied = back_up(source, target, progress=progress)
@@ -70,8 +70,6 @@ def restore(file: Path = argument("FILE", "The backup.", ...), *, db: str | None
     The database is read back before it gets its name. To replace an existing one, first end what uses it and move it
     away, with its -wal and -shm files.
     """
-    from repertory.record.backup import restore as restore_file
-
     if not os.path.exists(file):
         raise output.NothingThere(f"there is no backup at {file}")
     target = _file(runs_database(db))
@@ -93,8 +91,6 @@ async def vacuum(*, at: At) -> Answer:
     A running service does it in small steps beside its work. Without one the file is rewritten, which needs as much
     free space again.
     """
-    from repertory.record.backup import vacuum_file
-
     async with open_service(at) as client:
         if client is None:
             before, after = vacuum_file(_file(database_to_read(at.db)))
@@ -129,8 +125,6 @@ def migrate(
     All or nothing: every row is compared with its checksum and read back before the new database is kept. The old one
     stays as it is. No service and no run may use either meanwhile; after an interruption start again.
     """
-    from repertory.record.moving import move_journal
-
     old, new = (postgres_address(place) or Path(place) for place in (source, target))
     if isinstance(old, Path) and not os.path.exists(old):
         raise output.NothingThere(f"no database at {old}; nothing was moved")
@@ -149,13 +143,6 @@ def _file(database: Database) -> Path:
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 @contextmanager
@@ -190,8 +177,6 @@ def _showing() -> Generator[Callable[[str], None]]:
 @command
 def machines(*, db: str | None = DATABASE) -> Answer:
     """List the machines that share a database, and their runs."""
-    from repertory.machines.operating import list_machines
-
     database = _shared(db)
     found = list_machines(database)
 
@@ -227,8 +212,6 @@ def drain(
 
     Each run moves at its next boundary. End the process when repertory machines shows that it has no runs any more.
     """
-    from repertory.machines.operating import drain_machine
-
     drain_machine(_shared(db), machine)
     output.say(f"{machine} is draining; repertory machines shows when it has no runs left")
 
@@ -252,8 +235,6 @@ async def list_attempts(
     *, limit: int = option("--limit N", "How many at most.", 50, min=1, max=100_000), db: str | None = DATABASE
 ) -> Answer:
     """List the newest deliveries of changes of state to webhooks."""
-    from repertory.service.views import attempt_view
-
     async with open_database(db) as source:
         attempts = [attempt_view(*found) for found in await source.journal.read_webhooks(limit=limit)]
 

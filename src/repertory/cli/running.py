@@ -7,31 +7,36 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import msgspec
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from repertory.agents import Agent, load_agent
+from repertory.agents.loading import lasting_reference, load_object
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
+from repertory.cli.conversing import decide_at_terminal
 from repertory.cli.databases import Database, db_option, read_row, runs_database
+from repertory.cli.live import show_progress
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, UNFINISHED_RUN, At, How, Shown, argument, option
 from repertory.cli.steering import resume_in_service
+from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
-
-if TYPE_CHECKING:
-    from repertory.agents import Agent
-    from repertory.llm import Model
-    from repertory.llm.messages import Json
-    from repertory.supervisor import Run, Supervisor
+from repertory.llm import Model
+from repertory.llm.messages import Json
+from repertory.record import FINAL_STATES
+from repertory.record.opening import is_owned
+from repertory.runs import open_model
+from repertory.supervisor import Run, Supervisor, open_supervisor
+from repertory.tools.citations import check_citations
 
 _RULE = re.compile(":?-+:?")  # a cell of the line below the headers of a table
 RESEARCH = "repertory.agents:research_team"
@@ -47,14 +52,12 @@ def run(
     db: str | None = OWN_DATABASE,
     how: How,
     shown: Shown,
-) -> Answer:
+) -> Coroutine[Any, Any, Answer]:
     """Run an agent on a task.
 
     The agent is the research team on a folder, or your own. The answer goes to standard output. Ctrl-C stops the run
     after its current model call or tool calls, a second one at once; either way `repertory resume` continues it.
     """
-    from repertory.agents.loading import lasting_reference
-
     options = options_with({}, root, how)
     reference = lasting_reference(RESEARCH if agent is None else agent)
     found, handed = find_agent(reference, options), find_object(context, "context")
@@ -75,15 +78,12 @@ def resume(
     at: At,
     how: How,
     shown: Shown,
-) -> Answer:
+) -> Answer | Coroutine[Any, Any, Answer]:
     """Continue a run that did not finish.
 
     It may have been interrupted, paused, stopped or failed. No tool call with an unknown effect is made twice. If a
     service has the database, the run continues there and the command returns at once; otherwise it continues here.
     """
-    from repertory.agents.loading import lasting_reference
-    from repertory.record.opening import is_owned
-
     changed = bool(agent or context or root or how.model or how.limit or how.summary_model)
     served = anyio.run(partial(resume_in_service, run_id, at, changed=changed))
     if served is not None:
@@ -132,9 +132,6 @@ def existing_folder(path: Path) -> Path:
 
 def find_agent(reference: str, options: Json) -> Agent[Any]:
     """Import an agent, also from the current folder, and check its model before anything is written."""
-    from repertory.agents import load_agent
-    from repertory.runs import open_model
-
     import_from_here()
     model = options.get("model")
     open_model(model)
@@ -148,8 +145,6 @@ def find_agent(reference: str, options: Json) -> Agent[Any]:
 
 def find_object(reference: str | None, what: str) -> Any:
     """Import an object of the application, such as the context, also from here; None if none is named."""
-    from repertory.agents.loading import load_object
-
     import_from_here()
     return None if reference is None else load_object(reference, what)
 
@@ -163,7 +158,7 @@ def import_from_here() -> None:
 # --- one run in the foreground ----------------------------------------------------------------------------
 
 
-def execute(
+async def execute(
     start: Callable[[Supervisor], Awaitable[Run[Any]]],
     *,
     path: Database,
@@ -171,7 +166,6 @@ def execute(
     how: How,
     shown: Shown,
     model: Model | None = None,
-    closing: Callable[[Console, Json], None] | None = None,
 ) -> Answer:
     """Run one run to its end, or until a signal stops it, and show its progress. It can be resumed from its record.
 
@@ -182,18 +176,10 @@ def execute(
         how: The settings of the run.
         shown: What to show of it.
         model: The model of agents that name none, instead of the one in the options.
-        closing: Shows the end, behind the progress on standard output; None for the answer there alone.
     """
-    from repertory.cli.conversing import decide_at_terminal
-    from repertory.cli.live import show_progress
-    from repertory.cli.stopping import stopped_by_signals
-    from repertory.supervisor import open_supervisor
-    from repertory.tools.citations import check_citations
-
     begun = time.monotonic()
-
-    async def main() -> tuple[Json, RepertoryError | None]:
-        begun_runs: list[tuple[Run[Any], str]] = []
+    begun_runs: list[tuple[Run[Any], str]] = []
+    with show_progress(shown) as progress:
         async with (
             stopped_by_signals(orderly=True) as stop,
             open_supervisor(path, model=model or options.get("model"), summaries=how.summaries) as supervisor,
@@ -215,25 +201,20 @@ def execute(
             raise stop.interrupted(f"stopped at once; repertory ps{db_option(path)} lists the runs to resume")
         ((run, name),) = begun_runs  # only now, when nothing runs any more, is its end certain
         go_on = f"continue with: repertory resume {run.id}{db_option(path)}"
-        return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
-
-    with show_progress(shown, stderr=closing is None) as progress:
-        fields, error = anyio.run(main, backend=how.backend)
+        interrupted = stop.interrupted(f"interrupted, nothing is lost; {go_on}")
+        fields, error = await _outcome(run, name, path, go_on, interrupted)
     answer = fields["answer"]
     root = options.get("root")
     citations = [] if answer is None or root is None else check_citations(answer, Path(root))
     unresolved = [asdict(citation) for citation in citations if not citation.resolved]
     counts = {"total": len(citations), "resolved": len(citations) - len(unresolved), "unresolved": unresolved}
     fields |= {"seconds": round(time.monotonic() - begun, 3), "citations": counts}
-    show = _print_outcome if closing is None or shown.quiet else closing
-    return Answer(fields, lambda screen: show(screen, fields), error)
+    return Answer(fields, lambda _: _print_outcome(fields), error)
 
 
 async def _outcome(
     run: Run[Any], model: str, path: Database, go_on: str, interrupted: output.Interrupted
 ) -> tuple[Json, RepertoryError | None]:
-    from repertory.record import FINAL_STATES
-
     answer, words, result = None, None, None
     error: RepertoryError | None = interrupted
     if run.state in FINAL_STATES:  # if a signal came, it came too late to matter
@@ -272,7 +253,7 @@ def told(run: Run[Any], answer: Any) -> tuple[str, Any]:
 # --- the outcome --------------------------------------------------------------------------------------
 
 
-def _print_outcome(_: Console, fields: Json) -> None:
+def _print_outcome(fields: Json) -> None:
     """Write the answer, if there is one, and say which of its citations do not hold."""
     if fields["answer"] is not None:
         print_answer(fields["answer"])
