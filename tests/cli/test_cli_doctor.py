@@ -46,9 +46,10 @@ def test_a_fresh_machine_is_well(tmp_path: Path) -> None:
 
 
 def test_the_doctor_reads_well_for_a_person(made: Path, tmp_path: Path) -> None:
-    """One line for each check, the verdict first."""
+    """One line for each check, the verdict first, without spaces to the width of a terminal behind it."""
     result = invoke("doctor", "--llm", "--db", made, home=tmp_path)
     assert result.code == 0
+    assert not any(line.endswith(" ") for line in result.out.split("\n"))
     verdicts = {line[4:].split("  ")[0].strip(): line[:2] for line in result.out.split("\n") if line[:2].strip()}
     assert verdicts["database"] == "ok"
     assert verdicts["model call"] == "ok"
@@ -101,13 +102,14 @@ def test_a_server_that_cannot_be_reached_is_a_problem(address: str, said: str, t
 
 
 @pytest.mark.parametrize(("path", "state"), [("", "ok"), ("/v1", "warn")])
-def test_a_server_that_listens_is_reached(path: str, state: str, tmp_path: Path) -> None:
+def test_a_server_that_listens_is_reached(path: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listening socket will do; an address that ends in /v1 would be asked for /v1/v1/messages."""
 
     async def main() -> Any:
         async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
             port = listener.extra(anyio.abc.SocketAttribute.local_port)
-            return await doctor._server({"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}{path}"})
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{port}{path}")
+            return await doctor._server()
 
     assert anyio.run(main).state == state
 
@@ -144,7 +146,7 @@ def test_a_folder_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
     assert doctor._folder(tmp_path / "data").state in ("fail", "warn")
     result = invoke("demo", home=tmp_path)
     assert result.code == 2
-    assert "cannot make the data folder" in result.err
+    assert "cannot make the folder" in result.err
 
 
 def test_a_damaged_database_is_a_problem(tmp_path: Path) -> None:

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from functools import partial
+from importlib import metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import anyio
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+import repertory.service
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory._web_address import port_of, read_base_address
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import (
-    Database,
-    company_database,
-    data_dir,
-    locate,
-    named_database,
-)
+from repertory.cli.databases import Database, company_database, data_dir, locate, named_database
 from repertory.cli.options import DATABASE, MODEL, argument, option
 from repertory.errors import ConfigurationError, JournalError, JournalMissing, ModelError, RepertoryError
+from repertory.llm import Model
+from repertory.llm.messages import Message, encode_block, text_of
+from repertory.llm.messages import Text as Words
+from repertory.llm.model import ModelRequest, ToolSchema
+from repertory.record import SqliteJournal, open_journal
+from repertory.record.opening import is_owned
+from repertory.record.postgres_sql import connect, driver, explain
+from repertory.record.sqlite_file import WAL_LIMIT
+from repertory.runs import open_model
+from repertory.service.client import open_client
 from repertory.service.health import Check, make_check, sqlite_check
-
-if TYPE_CHECKING:
-    from repertory.llm import Model
+from repertory.service.places import anchor_of, service_of
 
 _LIBRARIES = ("anyio", "trio", "msgspec", "aiosqlite", "anthropic", "structlog", "typer", "rich", "platformdirs")
 _PATIENCE = 3.0  # seconds to reach a server
@@ -73,8 +76,6 @@ async def doctor(
 
 
 async def _look(company: Path | None, db: str | None, name: str | None, llm: bool, deep: bool) -> list[Check]:
-    from repertory.runs import open_model
-
     database = None if company is None else company_database(company)
     database = named_database(db) or database or locate(None)[0]
     checks = [
@@ -85,8 +86,8 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
         await _database(database, company, deep),
         *_disk(database),
         *[check async for check in _service(database, company)],
-        _key(os.environ),
-        await _server(os.environ),
+        _key(),
+        await _server(),
     ]
     try:
         model = open_model(name)
@@ -100,9 +101,6 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
 
 
 def _installed() -> Iterator[Check]:
-    import platform
-    from importlib import metadata, util
-
     python = f"{platform.python_implementation()} {platform.python_version()}"
     yield make_check("python", f"{python}, repertory {__version__}")
     found = [*_LIBRARIES, *(["uvloop"] if util.find_spec("uvloop") is not None else [])]
@@ -127,9 +125,6 @@ def _private(name: str, path: Path, fact: str) -> Check:
 
 
 async def _database(path: Database, company: Path | None, deep: bool) -> Check:
-    from repertory.record import SqliteJournal, open_journal
-    from repertory.record.opening import is_owned
-
     name = "database"
     try:
         async with open_journal(path, readonly=True) as journal:
@@ -149,8 +144,6 @@ async def _database(path: Database, company: Path | None, deep: bool) -> Check:
 
 
 def _disk(path: Database) -> Iterator[Check]:
-    from repertory.record.sqlite_file import WAL_LIMIT
-
     if not isinstance(path, Path) or not os.path.exists(path):
         return
     status = os.statvfs(path.absolute().parent)
@@ -164,9 +157,6 @@ def _disk(path: Database) -> Iterator[Check]:
 
 async def _service(database: Database, company: Path | None) -> AsyncIterator[Check]:
     """Check whether the service of a company, or of the database, reports that it is healthy."""
-    from repertory.record.opening import is_owned
-    from repertory.service.places import anchor_of, service_of
-
     name = "service"
     if isinstance(database, Path) and not os.path.exists(database):  # noqa: ASYNC240 - nothing else goes on
         return
@@ -177,8 +167,6 @@ async def _service(database: Database, company: Path | None) -> AsyncIterator[Ch
         yield make_check(name, who)
         return
     try:
-        from repertory.service.client import open_client
-
         async with open_client(place) as client:
             wrong = [check for check in (await client.health()).checks if check.state != "ok"]
     except RepertoryError as error:
@@ -196,10 +184,8 @@ async def _service(database: Database, company: Path | None) -> AsyncIterator[Ch
 
 async def _company(file: Path) -> AsyncIterator[Check]:
     """Check that a company could be started: its agents load, their models have keys, and its secrets are there."""
-    from repertory.service import read_company
-
     try:
-        company = read_company(file)
+        company = repertory.service.read_company(file)
         company.options()
         await company.check_keys()
     except (ConfigurationError, ModelError) as error:
@@ -216,8 +202,6 @@ async def _company(file: Path) -> AsyncIterator[Check]:
 
 def _postgres(address: PostgresAddress) -> Iterator[Check]:
     """Check that a server keeps what it acknowledges, and has free connections and a correct clock."""
-    from repertory.record.postgres_sql import connect, driver, explain
-
     name = "postgresql"
     try:
         with connect(address, readonly=True) as connection:
@@ -254,27 +238,23 @@ def _postgres(address: PostgresAddress) -> Iterator[Check]:
 # --- the model --------------------------------------------------------------------------------------------
 
 
-def _key(environment: Mapping[str, str]) -> Check:
-    for variable in _KEYS:
-        value = environment.get(variable)
-        if value and value != value.strip():
-            return make_check(
-                "key", f"{variable} begins or ends with white space", "set it again without it", fail=True
-            )
-        if value:
-            return make_check("key", f"{variable} is set")
-    return make_check("key", "none is set; the offline model needs none")
+def _key() -> Check:
+    variable = next((each for each in _KEYS if os.environ.get(each)), None)
+    if variable is None:
+        return make_check("key", "none is set; the offline model needs none")
+    if os.environ[variable] == os.environ[variable].strip():
+        return make_check("key", f"{variable} is set")
+    return make_check("key", f"{variable} begins or ends with white space", "set it again without it", fail=True)
 
 
-async def _server(environment: Mapping[str, str]) -> Check:
-    name, advice = "server", "write http://HOST:PORT"
-    address = environment.get("ANTHROPIC_BASE_URL")
+async def _server() -> Check:
+    name, address = "server", os.environ.get("ANTHROPIC_BASE_URL")
     if not address:
         return make_check(name, "ANTHROPIC_BASE_URL is not set; a key is used with the provider's own API")
     try:
         parts = read_base_address("ANTHROPIC_BASE_URL", address)
     except ConfigurationError as error:
-        return make_check(name, str(error), advice, fail=True)
+        return make_check(name, str(error), "write http://HOST:PORT", fail=True)
     host, port = str(parts.hostname), port_of(parts)
     where = f"{parts.scheme}://{host}:{port}"  # without the user and password that a URL may hold
     try:
@@ -301,14 +281,11 @@ def _model(model: Model) -> Check:
 
 async def _call(model: Model) -> Check:
     """Check that the model answers, and calls a tool when asked to: no agent works without that."""
-    from repertory.llm.messages import Message, Text, encode_block, text_of
-    from repertory.llm.model import ModelRequest, ToolSchema
-
     name = "model call"
     query = {"type": "string", "description": "One word."}
     schema = {"type": "object", "properties": {"query": query}, "required": ["query"], "additionalProperties": False}
     tool = ToolSchema("search", "Search the notes for a word.", schema)
-    asked = Message("user", (Text("Use the tool search, once, to look up the word lighthouse."),))
+    asked = Message("user", (Words("Use the tool search, once, to look up the word lighthouse."),))
     # Not forced by `tool_choice`, which the newest models refuse; max_tokens leaves room for thinking.
     request = ModelRequest(model=model.name, messages=(asked,), tools=(tool,), max_tokens=1024)
     begun = time.monotonic()
@@ -331,10 +308,11 @@ async def _call(model: Model) -> Check:
 
 
 def _print(screen: Console, checks: list[Check]) -> None:
-    table = Table.grid(padding=(0, 2, 0, 0))
     for check in checks:
         _, sign, colour = _VERDICTS[check.state]
-        advice = f"\n{output.one_line(check.advice)}" if check.advice else ""
-        fact = Text.assemble(output.one_line(check.fact), (advice, "dim"), overflow="fold")
-        table.add_row(Text(sign, style=colour), Text(check.name, no_wrap=True), fact)
-    output.show(screen, table)
+        fact = Text.assemble(output.one_line(check.fact), (f"\n{output.one_line(check.advice)}", "dim"))
+        start = Text.assemble((sign, colour), f"  {check.name:<11}  ")
+        for line in fact.wrap(screen, screen.width - len(start), overflow="fold"):
+            if line:
+                screen.print(start + line)
+            start = Text(" " * len(start))
