@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import msgspec
@@ -24,12 +24,10 @@ from repertory.errors import RunNotFound, ServiceGone
 from repertory.record import FINAL_STATES
 from repertory.record.opening import is_owned
 from repertory.runs.events import ModelAnswered
-from repertory.service.sources import RecordSource
+from repertory.runs.waiting_calls import WaitingCall
+from repertory.service.requests import MAX_TREES
+from repertory.service.sources import RecordSource, RunSource
 from repertory.service.views import REMOVED, EventView, event_of
-
-if TYPE_CHECKING:
-    from repertory.runs.waiting_calls import WaitingCall
-    from repertory.service.sources import RunSource
 
 _AGAIN: Final = 0.5  # seconds between two looks at who has the database
 
@@ -127,12 +125,13 @@ class Scribe:
             lines: How many of the last lines are wanted; 0 for all. Of all runs, no more events are read than needed.
             every: Whether events of which there is nothing to say count, too.
         """
-        ids: Sequence[str | None] = [None]
         if self.root is not None:
-            ids = [node.run.id for node in nodes_of((await self.source.read_run(self.root)).tree)]
-        elif not lines:
-            self._agents = {run.id: run.agent for run in (await self.source.list_runs(sys.maxsize)).runs}
-        least = sys.maxsize if self.root is not None or not lines else lines
+            runs = [node.run for node in nodes_of((await self.source.read_run(self.root)).tree)]
+        else:
+            runs = (await self.source.list_runs(MAX_TREES if lines else sys.maxsize)).runs
+        self._agents = {run.id: run.agent for run in runs}
+        ids: Sequence[str | None] = [None] if self.root is None else [*self._agents]
+        least = lines if self.root is None and lines else sys.maxsize
         while True:
             events = [event for run_id in ids for event in await self._read_last(run_id, upto, least)]
             self._progress = Progress()
@@ -152,8 +151,6 @@ class Scribe:
 
     async def agent_of(self, event: EventView) -> str:
         """The name of an event's agent; "" if its run was removed."""
-        if not self._agents:
-            self._agents = {run.id: run.agent for run in (await self.source.list_runs()).runs}
         if event.run_id not in self._agents:
             try:
                 self._agents[event.run_id] = (await self.source.read_run(event.run_id)).run.agent

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -20,12 +20,27 @@ from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.options import argument, option
 from repertory.cli.running import import_from_here
+from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError, RecordingError
-
-if TYPE_CHECKING:
-    from repertory.context import ContextPolicy
-    from repertory.llm import Model
-    from repertory.replay import Played, RecordedRun, Sample
+from repertory.llm import Model
+from repertory.replay import (
+    PRESETS,
+    Played,
+    RecordedRun,
+    Sample,
+    agree,
+    play_all,
+    policy_named,
+    price_at_most,
+    profile_named,
+    read_recordings,
+    report,
+    sample_requests,
+    write_chart,
+)
+from repertory.replay.chart import bars, check_target
+from repertory.replay.reporting import GROUPS
+from repertory.runs import open_model
 
 _MOST = 44  # columns of a run's id
 
@@ -64,9 +79,6 @@ def replay(
     and plays them through the agent loop. Without --agree nothing is sent anywhere: the model and the tools answer as
     they did then.
     """
-    from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report, write_chart
-    from repertory.replay.chart import check_target
-
     import_from_here()  # a user's policy may be in the current folder
     chosen = policy_named(policy)
     if agree is not None and plot is not None:
@@ -105,8 +117,6 @@ def _failed_if(failed: object) -> BaseException | None:
 
 
 def _model_to_ask(names: Sequence[str] | None) -> Model:
-    from repertory.runs import open_model
-
     if names is None or len(names) != 1:
         raise ConfigurationError("--agree asks one real model: name it with --model NAME")
     return open_model(names[0])
@@ -123,8 +133,6 @@ def _agree(
     is_whole: bool,
 ) -> Answer:
     """Ask the model how often it agrees, after the user has agreed to the cost."""
-    from repertory.replay import agree, price_at_most, sample_requests
-
     with output.count_up(sum(len(run.turns) for run in runs), "requests played") as played:
         samples = sample_requests(runs, policy=policy, model=model, count=count, seed=seed, on_request=played)
     if not samples:
@@ -165,9 +173,6 @@ def _longest(played: Sequence[dict[str, Played]]) -> dict[str, Played]:
 
 def _print_replay(screen: Console, result: dict[str, Any], played: Sequence[dict[str, Played]]) -> None:
     """Write a ``repertory.replay.report`` of runs for a terminal of any width."""
-    from repertory.replay.chart import bars
-    from repertory.replay.reporting import GROUPS
-
     if not played:
         return
     names: list[str] = result["models"]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import platformdirs
 import typer
 
 import repertory.service
@@ -19,13 +20,18 @@ from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.databases import COMPANY, Database, runs_database
 from repertory.cli.options import BACKEND, CONTEXT, OWN_DATABASE, Backend, HowServed, Offered, argument, option
-from repertory.cli.output import say
 from repertory.cli.running import find_object
 from repertory.errors import ConfigurationError, JournalLocked, RepertoryError, ServiceUnavailable
+from repertory.mcp.server import serve_over_stdio
 from repertory.record.sqlite_file import owner_of
 from repertory.service.client import open_client
-from repertory.service.logfile import open_log, with_times
+from repertory.service.control import Control
+from repertory.service.logfile import open_log, showing_warnings, with_times
+from repertory.service.offers import Offers
 from repertory.service.places import anchor_of, file_served, service_of
+from repertory.service.run_tools import ABOUT, run_tools
+from repertory.service.systemd import SOCKET_UNIT, service_unit
+from repertory.supervisor import open_supervisor
 
 
 @command
@@ -61,10 +67,7 @@ async def serve(
     On SIGTERM or Ctrl-C the runs stop at their next boundary and can be resumed; a second one kills them. SIGHUP
     reopens the log file. Sockets that systemd passes replace --socket and --port.
     """
-    from repertory.service import Options, run_service
-    from repertory.service.logfile import with_times
-
-    options = Options(
+    options = repertory.service.Options(
         database=runs_database(db),
         socket=socket,
         port=port,
@@ -84,7 +87,7 @@ async def serve(
         labels=label,
         lease=lease,
     )
-    await run_service(options, report=with_times(say))
+    await repertory.service.run_service(options, report=with_times(output.say))
 
 
 @command
@@ -101,13 +104,6 @@ async def mcp(
     task and gives the answer; other tools start, follow and steer runs. When the client leaves, its runs stop at their
     next boundary and can be resumed.
     """
-    from repertory.mcp.server import serve_over_stdio
-    from repertory.service.control import Control
-    from repertory.service.logfile import showing_warnings
-    from repertory.service.offers import Offers
-    from repertory.service.run_tools import ABOUT, run_tools
-    from repertory.supervisor import open_supervisor
-
     if not offered.agent and offered.root is None:
         raise ConfigurationError(
             "nothing to serve: name an agent with --agent module:name, or a folder with --root DIR"
@@ -324,7 +320,7 @@ def install(
 
     They are for your own user and run in this folder. Nothing is started.
     """
-    folder = unit_folder()
+    folder = platformdirs.user_config_path("systemd", appauthor=False) / "user"  # see systemd.unit(5)
     units = {folder / file: text for file, text in _units(words, name, activated=socket_activation).items()}
     for path, text in units.items():
         if not force and path.exists() and path.read_text(encoding="utf-8") != text:
@@ -347,8 +343,6 @@ def install(
 
 
 def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:
-    from repertory.service.systemd import SOCKET_UNIT, service_unit
-
     words = list(words) or ["serve", "--resume"]
     if words[0] not in ("serve", "up"):
         raise ConfigurationError(f"a unit runs serve or up, not {words[0]!r}; as in: service print serve --resume")
@@ -359,9 +353,3 @@ def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:
     command = [sys.executable, "-m", "repertory", *words]
     units = {f"{name}.service": service_unit(command, folder=os.getcwd(), name=name, activated=activated)}
     return units | ({f"{name}.socket": SOCKET_UNIT} if activated else {})
-
-
-def unit_folder() -> Path:
-    """The folder of the user's own units; see systemd.unit(5)."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".config") / "systemd" / "user"

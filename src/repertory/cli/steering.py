@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from repertory._choices import check_text
@@ -13,25 +14,16 @@ from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.conversing import arguments_in, who_decides
-from repertory.cli.databases import (
-    ask_service,
-    db_option,
-    named_database,
-    need_run,
-    of_run,
-    open_service,
-    open_source,
-)
+from repertory.cli.databases import ask_service, db_option, named_database, need_run, of_run, open_service, open_source
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
 from repertory.errors import ConfigurationError, RunError, RunNotFound
+from repertory.record import open_journal
+from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.sources import RecordSource
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from repertory.runs.waiting_calls import WaitingCall
+from repertory.supervisor.forking import Fork, fork_records
+from repertory.supervisor.live_runs import check_root
 
 _CALL = argument("CALL", "The call's id, or its beginning, as approvals lists it.", ...)
 _OF_RUN = option("--run RUN", "The run, if several have a call with this id.")
@@ -161,9 +153,6 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
 
     Its record, memory and contents are deleted; copies that other runs have stay. Its id cannot be used again.
     """
-    from repertory.record import open_journal
-    from repertory.supervisor.live_runs import check_root
-
     async with of_run(open_source(at), run_id, at.db) as (source, found):
         if found != run_id:
             raise RunNotFound(f"{run_id!r} is no whole id of a run; it fits {found}")
@@ -177,9 +166,6 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
 
 async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *, rewind: bool = False) -> Answer:
     """Let the service fork a run, or write the fork to a database that no process owns."""
-    from repertory.record import open_journal
-    from repertory.supervisor.forking import Fork, fork_records
-
     async with of_run(open_source(at), run_id, at.db) as (source, found):
         if not isinstance(source, RecordSource):
             new = await source.fork(found, iteration, text=text, rewind=rewind)
