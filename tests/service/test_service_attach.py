@@ -122,6 +122,23 @@ def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served, 
     assert ["not him" in answer for answer in answers] == [number == asked[1] for number in range(3)]
 
 
+def test_what_is_said_to_a_run_that_was_ended_answers_none_of_its_calls(
+    served: Served, at_terminal: AtTerminal
+) -> None:
+    """They wait no more, so a message may begin as an answer does; the run goes on, and leaving it is no failure."""
+    run_id = begin(served, "payer")
+    terminal = at_terminal(served.folder, "attach", run_id)
+    for _ in range(3):
+        terminal.expect("; y: allow")
+    assert about(served, "kill", run_id).returncode == 0
+    terminal.expect("[stopped]")
+    terminal.type("no that is wrong\r")
+    until(lambda: served.ask("GET", f"/runs/{run_id}")["run"]["state"] == "waiting")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    assert "not sent" not in terminal.seen
+
+
 def test_the_last_question_is_shown_however_busy_other_runs_were_since(served: Served) -> None:
     """It is looked for among the events of its own run."""
     asked, other = begin(served, "talker"), begin(served, "talker")

@@ -97,7 +97,7 @@ class _Attached:
             tasks.cancel_scope.cancel()
         await self._screen.end_line()
         run = self._detail.run
-        if run.state in ("failed", "stopped"):
+        if run.state in ("failed", "stopped") and not self._typed_at:  # else a person has left
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
 
     def left(self) -> str:
@@ -220,7 +220,9 @@ class _Attached:
             if not line.strip():
                 continue
             try:
-                oldest = next(iter(self._asked), None)  # also if others decide it while a reason is asked for
+                # Those of a run that was ended wait no more. It is the oldest also if others decide it meanwhile.
+                waiting = {(call.run_id, call.call_id) for call in await self._client.waiting()}
+                oldest = next((call for call in self._asked if call in waiting), None)
                 if oldest is None or not await decide_by(line, partial(self._client.decide, *oldest), ask):
                     self._said.append(line)
                     await self._client.send(self._run_id, line)
