@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -90,10 +91,11 @@ def test_somebody_who_reads_does_not_keep_the_log_from_becoming_durable(tmp_path
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     assert reader.execute("SELECT count(*) FROM entries").fetchone() == (SHOWN,)
-    before, written_at = log.read_bytes(), log.stat().st_mtime_ns
+    before = log.read_bytes()
+    os.utime(log, (1, 1))  # some file systems keep no more than the second
     connection = open_to_write(str(path), "power")
     assert log.read_bytes().startswith(before)
-    assert log.stat().st_mtime_ns > written_at
+    assert log.stat().st_mtime > 1
     assert connection.execute("SELECT count(*) FROM entries").fetchone() == (SHOWN,)
     assert reader.execute("SELECT count(*) FROM entries").fetchone() == (SHOWN,)
     reader.close()
