@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.record import Journal, RunStatistics, open_journal
 from repertory.service.reports import read_figures
 from repertory.service.run_reader import RunReader
@@ -62,11 +63,13 @@ async def test_all_readers_agree_after_crashes(seed: int, tmp_path: Path) -> Non
     corpus = write_corpus(tmp_path)
     path, chance = tmp_path / "run.db", random.Random(seed)
     shown: Shown = {}
+    lives = 0
     while not shown or shown["journal"]["iterations"] < 3:
+        lives += 1  # each is longer: on a slow machine the first ones come to nothing
         arguments = {"database": str(path), "corpus": str(corpus), "durability": "process", "backend": "trio"}
         with start(run_research, **arguments) as child:
-            child.read(60, until=b"OPEN")
-            child.read(chance.uniform(0.05, 0.3))
+            child.read(PATIENCE, until=b"OPEN")
+            child.read(lives * chance.uniform(0.05, 0.3))
             child.signal(signal.SIGKILL)
             child.wait()
         async with open_journal(path, readonly=True) as journal:
