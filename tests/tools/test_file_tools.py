@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from patience import PATIENCE
 from repertory.errors import ToolRetry
 from repertory.tools import Tool, call_tool, file_tools
 from repertory.tools.files import PAGE
@@ -40,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 
 def tools_of(root: Path) -> dict[str, Tool]:
     """The file tools by name."""
-    return {tool.name: tool for tool in file_tools(root)}
+    return {tool.name: tool for tool in file_tools(root, search_timeout=PATIENCE)}
 
 
 async def answer(root: Path, name: str, **arguments: object) -> str:
