@@ -23,7 +23,7 @@ from repertory.llm.model import ModelRequest
 from repertory.machines import Machine
 from repertory.service.control import Control
 from repertory.service.metrics import Metrics
-from repertory.service.requests import OverviewQuery, RunsQuery
+from repertory.service.requests import RunsQuery
 from repertory.testing import FunctionModel, call
 
 HELPER = rp.Agent("helper", context=None)
@@ -91,7 +91,7 @@ def test_every_machine_shows_which_one_runs_a_run(
                 assert len((await control.runs.list_runs(RunsQuery(limit=9, machine="owner"))).runs) == 2
                 assert (await control.runs.list_runs(RunsQuery(limit=9, machine="other"))).runs == []
                 overview = await control.runs.read_overview(
-                    OverviewQuery(limit=9, since=1), read_only=False, machines=await supervisor.machines()
+                    9, since=1, read_only=False, machines=await supervisor.machines()
                 )
                 assert [line["machine"] for line in overview.runs] == ["owner", "owner"]
                 assert [(each["name"], each["runs"]) for each in overview.machines] == [("owner", 1), ("other", 0)]

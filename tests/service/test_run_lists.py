@@ -15,7 +15,7 @@ from repertory.errors import RunNotFound
 from repertory.record import Journal, MemoryJournal, open_journal
 from repertory.record.records import ModelReplied, RunState, RunStateChanged
 from repertory.record.run_lists import InState, RootFilter
-from repertory.service.requests import OverviewQuery, RunsQuery
+from repertory.service.requests import RunsQuery
 from repertory.service.run_reader import RunReader
 from repertory.service.views import RunView, run_view
 
@@ -146,7 +146,7 @@ async def test_figures_are_those_of_the_runs_that_are_listed(tmp_path: Path, kin
         assert {view.id: view.figures and view.figures.cost for view in found.runs} == {
             view.id: every[view.id].cost_seen for view in found.runs
         }
-        shown = await RunReader(journal, is_live).read_overview(OverviewQuery(limit=5), read_only=False)
+        shown = await RunReader(journal, is_live).read_overview(5, since=0, read_only=False)
         ids = [line["id"] for line in shown.runs]
         unsettled: list[RunState] = ["running", "waiting", "paused", "queued"]
         going, _ = await journal.read_roots(RootFilter(in_state=[InState(states=unsettled)]), 99)
@@ -179,7 +179,7 @@ async def test_an_overview_says_what_was_done_and_has_failed_however_many_came_s
         for number in range(4):
             await ended(f"new-{number}", "failed", "done")
         reader = RunReader(journal, lambda _: True)
-        shown = await reader.read_overview(OverviewQuery(limit=2, since=int(now) - 3600), read_only=False)
+        shown = await reader.read_overview(2, since=int(now) - 3600, read_only=False)
         assert [line["id"] for line in shown.runs] == ["broken", "again", "new-2", "new-3"]
         assert (shown.today["done"], shown.more) == (5, 5)
 

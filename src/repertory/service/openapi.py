@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
 from repertory._version import __version__
 from repertory.llm.messages import Json
 from repertory.service.access import OPEN
-from repertory.service.routes import Operation
+from repertory.service.routes import PARTS, Operation
 from repertory.service.views import AgentView
 
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -45,15 +45,11 @@ _MEANS: Final[dict[int, str]] = {
 
 
 def document(operations: Sequence[Operation], agents: Sequence[AgentView]) -> Json:
-    """Make the document.
-
-    Args:
-        operations: All operations of the service.
-        agents: The agents that a run can be started with.
-    """
-    structs = [kind for each in operations for kind in _structs_of(each)]
-    schemas, components = msgspec.json.schema_components([Problem, *structs], ref_template=_REFERENCE)
-    by_type = dict(zip(map(str, [Problem, *structs]), schemas, strict=True))
+    """Make the document of all operations, narrowed to the agents that a run can be started with."""
+    parts: list[Any] = [part for each in operations for part in (*map(each.takes, PARTS), each.gives)]
+    kinds = [Problem, *(kind for kind in parts if kind is not None)]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    by_type = dict(zip(map(str, kinds), schemas, strict=True))
     for name, schema in components.items():
         components[name] = _described(schema)
     _narrow(components, agents)
@@ -63,6 +59,7 @@ def document(operations: Sequence[Operation], agents: Sequence[AgentView]) -> Js
         paths.setdefault(path, {})[operation.method.lower()] = _operation(operation, by_type, components)
     for kind in {kind.__name__ for each in operations for kind in (each.takes("query"), each.takes("headers")) if kind}:
         del components[kind]  # they are written as parameters
+    problem = {_JSON: {"schema": {"$ref": _REFERENCE.format(name=Problem.__name__)}}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -80,19 +77,10 @@ def document(operations: Sequence[Operation], agents: Sequence[AgentView]) -> Js
                     "description": "On a port. On the unix socket the file's mode decides who may ask.",
                 }
             },
-            "responses": {str(status): _problem(status) for status in _MEANS},
+            "responses": {str(status): {"description": means, "content": problem} for status, means in _MEANS.items()},
         },
         "security": [{"token": []}],
     }
-
-
-def _structs_of(operation: Operation) -> Iterator[Any]:
-    for part in ("query", "headers", "body"):
-        kind = operation.takes(part)
-        if kind is not None:
-            yield kind
-    if operation.gives is not None:
-        yield operation.gives
 
 
 def _narrow(components: dict[str, Json], agents: Sequence[AgentView]) -> None:
@@ -102,13 +90,6 @@ def _narrow(components: dict[str, Json], agents: Sequence[AgentView]) -> None:
         fields["agent"]["enum"] = [agent.name for agent in agents]
     if not any(agent.root for agent in agents):
         del fields["root"]
-
-
-def _problem(status: int) -> Json:
-    return {
-        "description": _MEANS[status],
-        "content": {_JSON: {"schema": {"$ref": _REFERENCE.format(name=Problem.__name__)}}},
-    }
 
 
 def _operation(operation: Operation, by_type: dict[str, Json], components: dict[str, Json]) -> Json:
@@ -145,8 +126,7 @@ def _parameters(operation: Operation, components: dict[str, Json]) -> Iterator[J
     for name in re.findall(r"\{(\w+)(?::\w+)?\}", operation.path):
         schema = {"type": "string"} | ({"pattern": "^([0-9]{1,18}|newest)$"} if name == "call" else {"minLength": 1})
         yield {"name": name, "in": "path", "required": True, "schema": schema, "description": _PATH_PARTS[name]}
-    for part, where in (("query", "query"), ("headers", "header")):
-        kind = operation.takes(cast(Any, part))
+    for kind, where in ((operation.takes("query"), "query"), (operation.takes("headers"), "header")):
         if kind is None:
             continue
         component = components[kind.__name__]

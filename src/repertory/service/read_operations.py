@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
@@ -26,22 +27,7 @@ from repertory.service.reports import (
     read_record,
     read_stats,
 )
-from repertory.service.requests import (
-    AttemptsQuery,
-    EventHeaders,
-    EventsQuery,
-    InspectQuery,
-    ItemQuery,
-    MemoryQuery,
-    OverviewQuery,
-    PageQuery,
-    RecordQuery,
-    ResultQuery,
-    RunsQuery,
-    StatsQuery,
-    VersionQuery,
-    WindowQuery,
-)
+from repertory.service.requests import Count, EventHeaders, Listed, RunsQuery, Seconds, Trees
 from repertory.service.routes import LongRequests, LongResponse, Operation, as_json, get
 from repertory.service.schedules import ScheduleView
 from repertory.service.views import (
@@ -62,16 +48,17 @@ from repertory.supervisor import QueuedRun
 
 EVENTS: Final = 500  # in one answer that is not a stream
 
+_Iteration: TypeAlias = Annotated[Count, Meta(description="Of ``newest``: at this iteration; 0 for the newest one.")]
+_Entries: TypeAlias = Annotated[
+    Count, Meta(description="How many entries ``record`` has, the newest, beside older ones that are shown; 0 for all.")
+]
+_Before: TypeAlias = Annotated[
+    Count, Meta(description="With ``follow=no``: the last events before this; 0 for the first.")
+]
+
 
 class ReadOperations:
-    """The handlers.
-
-    Args:
-        control: Reads the runs.
-        long_requests: Limits how many long requests are open.
-        ping: Seconds of silence after which an event stream sends a sign of life.
-        read_only: Whether the service refuses requests that change something.
-    """
+    """The handlers; see ``create_app``."""
 
     def __init__(self, control: Control, long_requests: LongRequests, *, ping: float, read_only: bool) -> None:
         self._control = control
@@ -84,14 +71,10 @@ class ReadOperations:
     async def health(self) -> Annotated[Response, Health]:
         """The last results of the health checks: asking waits for nothing."""
         monitor = self._control.monitor
-        failed = monitor.state() == "fail"
-        health = Health(
-            status="fail" if failed else "ok",
-            seq=monitor.seq,
-            durability=self._journal.durability,
-            checks=monitor.checks(),
-        )
-        return as_json(health, 503 if failed else 200)
+        checks = monitor.checks()
+        status: Literal["ok", "fail"] = "fail" if any(check.state == "fail" for check in checks) else "ok"
+        health = Health(status=status, seq=monitor.seq, durability=self._journal.durability, checks=checks)
+        return as_json(health, 200 if status == "ok" else 503)
 
     async def metrics(self) -> Response:
         """The figures of all runs as Prometheus reads them."""
@@ -107,17 +90,17 @@ class ReadOperations:
         """The agents that can be started."""
         return self._control.offers.list()
 
-    async def overview(self, *, query: OverviewQuery) -> Overview:
+    async def overview(self, *, limit: Trees = 200, since: Count = 0) -> Overview:
         """The newest trees and older ones that have not ended or that failed within a day, with their figures; and what
         was done and spent since midnight or a given time.
         """
         machines = await self._control.supervisor.machines()
-        return await self._control.runs.read_overview(query, read_only=self._read_only, machines=machines)
+        return await self._control.runs.read_overview(limit, since=since, read_only=self._read_only, machines=machines)
 
-    async def stats(self, *, query: StatsQuery) -> Json:
+    async def stats(self, *, run: str = "", tree: Annotated[int, Meta(ge=0, le=1)] = 0) -> Json:
         """What a run saw and cost, as in ``repertory stats --json``; of the newest run if none is named."""
-        row = await (self._journal.find_run(query.run) if query.run else self._control.newest())
-        return await read_stats(self._journal, row, tree=bool(query.tree))
+        row = await (self._journal.find_run(run) if run else self._control.newest())
+        return await read_stats(self._journal, row, tree=bool(tree))
 
     async def list_runs(self, *, query: RunsQuery) -> RunList:
         """The newest trees of runs; with ``figures=yes`` also what each has done and cost."""
@@ -135,25 +118,30 @@ class ReadOperations:
         """One run with its figures, its tree and its answer."""
         return await self._control.read_run(run_id)
 
-    async def read_result(self, request: Request, run_id: str, *, query: ResultQuery) -> Annotated[Response, RunEnded]:
+    async def read_result(self, request: Request, run_id: str, *, wait: Seconds = 0) -> Annotated[Response, RunEnded]:
         """How a run ended. With ``wait`` the answer comes once the run has ended, or after that many seconds.
 
         202 means that it has not ended yet: ask again.
         """
-        with self._long_requests.slot() if query.wait else nullcontext():
-            ended = await self._control.wait_ended(run_id, query.wait, gone=partial(_wait_gone, request.receive))
+        with self._long_requests.slot() if wait else nullcontext():
+            ended = await self._control.wait_ended(run_id, wait, gone=partial(_wait_gone, request.receive))
         return as_json(ended) if ended.state in FINAL_STATES else as_json(ended, 202, {"retry-after": "1"})
 
     async def events(
-        self, run_id: str | None = None, *, query: EventsQuery, headers: EventHeaders
+        self,
+        run_id: str | None = None,
+        *,
+        after: Count = 0,
+        before: _Before = 0,
+        follow: Literal["yes", "no"] = "yes",
+        headers: EventHeaders,
     ) -> Annotated[Response, list[Json]]:
         """Events from the journal, then as they happen; with ``follow=no`` one page of past events."""
         if run_id is not None:
             run_id = await self._control.find_id(run_id)
-        after = max(headers.last_event_id, query.after)
-        if query.follow == "no":
-            before = query.before or None
-            events = await self._journal.read_events(run_id, after=after, before=before, limit=EVENTS)
+        after = max(headers.last_event_id, after)
+        if follow == "no":
+            events = await self._journal.read_events(run_id, after=after, before=before or None, limit=EVENTS)
             return as_json([event_view(sequence, event) for sequence, event in events])
         if after:  # a journal that was restored from a backup is behind its clients, which would hear nothing for long
             after = min(after, await self._journal.last_event())
@@ -168,54 +156,55 @@ class ReadOperations:
         answer = StreamingResponse(follower, media_type=_STREAM, headers={"x-accel-buffering": "no"})
         return LongResponse(self._long_requests, answer)
 
-    async def record(self, run_id: str, *, query: RecordQuery) -> Json:
+    async def record(self, run_id: str, *, start: Count = 0, limit: Listed = 100) -> Json:
         """The record of a run: up to ``limit`` of its entries from a position on."""
-        stop = query.start + query.limit
-        return await read_record(self._journal, await self._journal.find_run(run_id), start=query.start, stop=stop)
+        row = await self._journal.find_run(run_id)
+        return await read_record(self._journal, row, start=start, stop=start + limit)
 
-    async def inspect(self, run_id: str, call: str, *, query: InspectQuery) -> Json:
+    async def inspect(self, run_id: str, call: str, *, iteration: _Iteration = 0, entries: _Entries = 0) -> Json:
         """What the model saw at one call, or at the ``newest``, with the record and the decisions behind it."""
         number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
-        row, iteration = await self._journal.find_run(run_id), query.iteration or None
-        return await read_inspection(self._journal, row, iteration, call=number, newest=query.entries)
+        row = await self._journal.find_run(run_id)
+        return await read_inspection(self._journal, row, iteration or None, call=number, newest=entries)
 
     async def approvals(self) -> Waiting:
         """The tool calls of all runs under way that wait for an approval or for their result."""
         return Waiting(waiting=self._control.supervisor.waiting())
 
-    async def webhooks(self, *, query: AttemptsQuery) -> WebhookList:
+    async def webhooks(self, *, before: Count = 0, limit: Listed = 100) -> WebhookList:
         """What was sent to webhooks, and with what outcome."""
-        found = await self._journal.read_webhooks(before=query.before or None, limit=query.limit)
+        found = await self._journal.read_webhooks(before=before or None, limit=limit)
         return WebhookList(attempts=[attempt_view(*each) for each in found])
 
     # --- what a run has kept ------------------------------------------------------------------------------
 
-    async def memory(self, run_id: str, *, query: MemoryQuery) -> MemoryView:
+    async def memory(self, run_id: str, *, text: str = "", skip: Count = 0, limit: Listed = 50) -> MemoryView:
         """What a run sees of memory: the newest items, or the best matches for some words."""
-        scope_id, window = await self._control.scope_of(run_id), {"skip": query.skip, "limit": query.limit}
-        return await read_memory(self._journal, scope_id, text=query.text, **window)
+        scope_id = await self._control.scope_of(run_id)
+        return await read_memory(self._journal, scope_id, text=text, skip=skip, limit=limit)
 
-    async def item(self, run_id: str, *, query: ItemQuery) -> Annotated[Response, Json]:
+    async def item(self, run_id: str, *, id: Annotated[str, Meta(min_length=1)]) -> Annotated[Response, Json]:  # noqa: A002
         """One whole item of a run's memory."""
-        return as_json(await read_item(self._journal, await self._control.scope_of(run_id), query.id))
+        # Its id is not part of the path, because it may look like a path that leads elsewhere.
+        return as_json(await read_item(self._journal, await self._control.scope_of(run_id), id))
 
-    async def payload(self, run_id: str, *, query: VersionQuery) -> Json:
+    async def payload(self, run_id: str, *, version: Count = 0) -> Json:
         """A run's payload as it is, or as it was in a version."""
-        return await read_payload(self._journal, await self._journal.find_run(run_id), query.version or None)
+        return await read_payload(self._journal, await self._journal.find_run(run_id), version or None)
 
     async def payload_history(self, run_id: str) -> Json:
         """Who changed what in a run's payload."""
         return await read_payload_history(self._journal, await self._journal.find_run(run_id))
 
-    async def contents(self, run_id: str, *, query: WindowQuery) -> ContentList:
+    async def contents(self, run_id: str, *, skip: Count = 0, limit: Listed = 50) -> ContentList:
         """What a run and those below it have stored, oldest first."""
         run_id = await self._control.find_id(run_id)
-        found = await read_contents(self._journal, run_id, skip=query.skip, limit=query.limit + 1)
-        return ContentList(run_id=run_id, contents=found[: query.limit], more=len(found) > query.limit)
+        found = await read_contents(self._journal, run_id, skip=skip, limit=limit + 1)
+        return ContentList(run_id=run_id, contents=found[:limit], more=len(found) > limit)
 
-    async def content(self, run_id: str, content_id: str, *, query: PageQuery) -> Json:
+    async def content(self, run_id: str, content_id: str, *, page: Count = 1) -> Json:
         """One page of a stored content."""
-        return await read_content_page(self._journal, await self._control.find_id(run_id), content_id, query.page)
+        return await read_content_page(self._journal, await self._control.find_id(run_id), content_id, page)
 
 
 async def _wait_gone(receive: Receive) -> None:

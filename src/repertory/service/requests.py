@@ -1,4 +1,4 @@
-"""The parts of requests to the service: bodies, queries and headers. They are checked when read, and documented."""
+"""The parts of requests to the service: bodies, headers, and the query for runs. They are checked when read."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ _STATES: Final = "|".join(STATES)
 Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"\S"})]
 RunId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_INT64)]
+Trees: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)]
+Listed: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)]
+Seconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_WAIT)]
 
 
 # --- bodies -----------------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ class EventHeaders(msgspec.Struct, frozen=True, rename={"last_event_id": "Last-E
     last_event_id: Count = 0
 
 
-# --- queries ----------------------------------------------------------------------------------------------
+# --- a query ----------------------------------------------------------------------------------------------
 
 
 class RunsQuery(msgspec.Struct, frozen=True):
@@ -182,7 +185,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
         after: Started after this root, the oldest of those.
     """
 
-    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 100
+    limit: Trees = 100
     figures: Literal["yes", "no"] = "no"
     unfinished: Literal["yes", "no"] = "no"
     state: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": rf"^(({_STATES})(,({_STATES}))*)?$"})] = ""
@@ -196,95 +199,3 @@ class RunsQuery(msgspec.Struct, frozen=True):
     sort: Literal["newest", "oldest"] = "newest"
     before: str = ""
     after: str = ""
-
-
-class OverviewQuery(msgspec.Struct, frozen=True):
-    """At most ``limit`` trees, the newest, as many older ones that have not ended, and as many that failed within a
-    day; and since when what was done and spent counts, in seconds since 1970, 0 for midnight.
-    """
-
-    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 200
-    since: Count = 0
-
-
-class StatsQuery(msgspec.Struct, frozen=True):
-    """Which run, "" for the newest; with ``tree=1`` also the runs below it."""
-
-    run: str = ""
-    tree: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
-
-
-class InspectQuery(msgspec.Struct, frozen=True):
-    """What is wanted.
-
-    Attributes:
-        iteration: For ``newest``: the iteration whose newest call is wanted; 0 for the newest. It is ignored if a call
-            is named.
-        entries: How many of the newest entries ``record`` has, beside older ones that the request shows; 0 for all.
-    """
-
-    iteration: Count = 0
-    entries: Count = 0
-
-
-class RecordQuery(msgspec.Struct, frozen=True):
-    """At most ``limit`` entries from a position on."""
-
-    start: Count = 0
-    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
-
-
-class ResultQuery(msgspec.Struct, frozen=True):
-    """How many seconds to wait for the result of a run that has not ended."""
-
-    wait: Annotated[int, msgspec.Meta(ge=0, le=MAX_WAIT)] = 0
-
-
-class EventsQuery(msgspec.Struct, frozen=True):
-    """The number after which events are wanted; and whether to follow, or to answer with a page of past events.
-
-    Attributes:
-        before: For such a page: the last events before this number instead of the first ones; 0 for the first ones.
-    """
-
-    after: Count = 0
-    before: Count = 0
-    follow: Literal["yes", "no"] = "yes"
-
-
-class AttemptsQuery(msgspec.Struct, frozen=True):
-    """The number before which attempts are wanted, 0 for the newest; and how many."""
-
-    before: Count = 0
-    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
-
-
-class WindowQuery(msgspec.Struct, frozen=True):
-    """Which part of a list is asked for."""
-
-    skip: Count = 0
-    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 50
-
-
-class MemoryQuery(WindowQuery, frozen=True):
-    """Words that must all be in what is found; without them, the newest items."""
-
-    text: str = ""
-
-
-class ItemQuery(msgspec.Struct, frozen=True):
-    """Which item. Its id is not part of the path, because it may look like a path that leads elsewhere."""
-
-    id: Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class VersionQuery(msgspec.Struct, frozen=True):
-    """Which version of a payload; 0 for the newest."""
-
-    version: Count = 0
-
-
-class PageQuery(msgspec.Struct, frozen=True):
-    """Which page of a content, from 1."""
-
-    page: Count = 1

@@ -1,10 +1,10 @@
 """HTTP routing: the signature of a handler defines what it takes and returns, also for the OpenAPI document.
 
-A handler is ``async def handler(service, run_id: str, *, query: …, headers: …, body: …) -> …``. Parts of its path are
-passed by name, and ``request`` if it has such a parameter. The last three are structs; each is left out if the
-operation has none. The return value is answered as JSON, None as ``Accepted``. A handler that makes its own response
-declares ``Annotated[Response, …]`` with the type of the JSON in it, or ``Response`` if there is none. The errors that
-it raises are answered here, too.
+A handler is ``async def handler(service, run_id: str, *, limit: int = 50, headers: …, body: …) -> …``. Parts of its
+path are passed by name, and ``request`` if it has such a parameter. ``headers`` and ``body`` are structs; what else is
+keyword-only is the query, or a struct ``query`` is. The return value is answered as JSON, None as ``Accepted``. A
+handler that makes its own response declares ``Annotated[Response, …]`` with the type of the JSON in it, or ``Response``
+if there is none. The errors that it raises are answered here, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from functools import partial
+from functools import cache, partial
+from inspect import signature
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import anyio
@@ -52,6 +53,8 @@ _EXACT: Final = 2**53  # beyond it floats cannot represent every whole number
 
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
 Handler: TypeAlias = Callable[..., Awaitable[object]]
+Part: TypeAlias = Literal["query", "headers", "body"]
+PARTS: Final = get_args(Part)
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,8 +83,10 @@ class Operation(msgspec.Struct, frozen=True):
     media: tuple[str, ...] = ("application/json",)
     max_body: int = MAX_BODY
 
-    def takes(self, part: Literal["request", "query", "headers", "body"]) -> Any:
+    def takes(self, part: Part | Literal["request"]) -> Any:
         """The type of a part of the request; None if it has no such part."""
+        if part == "query":
+            return _query_of(self.handle)
         return get_type_hints(self.handle).get(part, Nothing if part == "body" and self.method == "POST" else None)
 
     @property
@@ -91,6 +96,18 @@ class Operation(msgspec.Struct, frozen=True):
         if get_origin(kind) is Annotated:
             return get_args(kind)[1]
         return None if kind is Response else Accepted if kind is type(None) else kind
+
+
+@cache
+def _query_of(handle: Handler) -> type[msgspec.Struct] | None:
+    hints = get_type_hints(handle, include_extras=True)
+    own = [
+        (each.name, hints[each.name], *(() if each.default is each.empty else (each.default,)))
+        for each in signature(handle).parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.name not in PARTS
+    ]
+    name = f"{handle.__name__}_query"
+    return hints.get("query", msgspec.defstruct(name, own, kw_only=True, frozen=True) if own else None)
 
 
 get: Final = partial(Operation, "GET")
@@ -123,11 +140,13 @@ def _endpoint(operation: Operation, service: object) -> Callable[[Request], Awai
     handle = partial(operation.handle, service)
     query, headers, body = operation.takes("query"), operation.takes("headers"), operation.takes("body")
     wants_request = operation.takes("request") is not None
+    takes_whole_query = "query" in signature(operation.handle).parameters
 
     async def endpoint(request: Request) -> Response:
         parts: dict[str, Any] = {**request.path_params, **({"request": request} if wants_request else {})}
         if query is not None:
-            parts["query"] = _read_texts(request.query_params.multi_items(), query, "the query")
+            asked = _read_texts(request.query_params.multi_items(), query, "the query")
+            parts |= {"query": asked} if takes_whole_query else msgspec.structs.asdict(asked)
         if headers is not None:
             names = [field.encode_name for field in msgspec.structs.fields(headers)]
             given = [(name, text) for name in names for text in request.headers.getlist(name)]
@@ -152,11 +171,7 @@ def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None 
 
 
 class LongRequests:
-    """Limits the answers that keep their connections for long, so that connections are left for everything else.
-
-    Args:
-        most: How many there may be at once.
-    """
+    """Allows so many answers at once to keep their connections for long, so that some are left for everything else."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -19,7 +19,7 @@ from repertory.record.memory_records import ScopeMode
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.run_lists import InState, RootFilter
 from repertory.record.statistics import RunStatistics
-from repertory.service.requests import STATES, OverviewQuery, RunsQuery
+from repertory.service.requests import STATES, RunsQuery
 from repertory.service.views import Overview, RunDetail, RunFigures, RunList, RunNode, RunView, run_view
 
 IsLive: TypeAlias = Callable[[str], bool]
@@ -55,13 +55,7 @@ async def find_row(journal: Journal, run_id: str) -> RunRow | None:
 
 
 class RunReader:
-    """Reads runs from a journal.
-
-    Args:
-        journal: The journal.
-        is_live: Tells whether a process runs a tree.
-        machine_of: Tells which machine runs a run.
-    """
+    """Reads runs from a journal, which does not say who runs them: that is asked for."""
 
     def __init__(self, journal: Journal, is_live: IsLive, machine_of: MachineOf = lambda _: "") -> None:
         self._journal = journal
@@ -124,18 +118,18 @@ class RunReader:
         return [run_id for run_id in there if self._is_live(run_id) and machine in ("", self._machine_of(run_id))]
 
     async def read_overview(
-        self, query: OverviewQuery, *, read_only: bool, machines: Sequence[msgspec.Struct] = ()
+        self, limit: int, *, since: float, read_only: bool, machines: Sequence[msgspec.Struct] = ()
     ) -> Overview:
         """The newest trees of runs and older ones that have not ended or that failed within a day, with their figures;
-        and what was done and spent since a time, by default last midnight.
+        and what was done and spent since a time, 0 for last midnight.
         """
         seq, now = await self._journal.last_event(), time.time()
-        since = query.since or _midnight(now)
-        shown, count = await self._journal.read_roots(RootFilter(), query.limit)
+        since = since or time.mktime((*time.localtime(now)[:3], 0, 0, 0, 0, 0, -1))
+        shown, count = await self._journal.read_roots(RootFilter(), limit)
         if shown and len(shown) < count:
-            older = await self._unfinished(RootFilter(before=shown[0]), query.limit)
+            older = await self._unfinished(RootFilter(before=shown[0]), limit)
             failed = await self._journal.read_roots_since(now - _DAY, "failed")
-            shown = list({*older, *failed[-query.limit :], *shown})
+            shown = list({*older, *failed[-limit:], *shown})
         found = await self._with_views(await self._journal.read_trees(shown))
         figures = await self._figures([view for _, view in found])
         trees = {view.id: figures.get(view.id, _NOTHING) for _, view in found}
@@ -221,9 +215,3 @@ def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
         cost=figures.cost_seen,
     )
     return msgspec.structs.replace(view, figures=own, updated_at=max(view.updated_at, figures.replied_at))
-
-
-def _midnight(now: float) -> float:
-    """When the day began on this machine."""
-    day = time.localtime(now)
-    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday, 0, 0, 0, 0, 0, -1))
