@@ -125,11 +125,8 @@ class Access:
             return True
         if hmac.compare_digest(_bearer(headers.get("authorization")), self._token.encode()):
             return True
-        return any(hmac.compare_digest(shown.encode(), self.cookie.encode()) for shown in self._shown(cookies))
-
-    def _shown(self, cookies: list[str]) -> list[str]:
-        jars = [cookie_parser(header) for header in cookies]
-        return [jar[self.cookie_name] for jar in jars if self.cookie_name in jar]
+        shown = (cookie_parser(header).get(self.cookie_name, "") for header in cookies)
+        return any(hmac.compare_digest(each.encode(), self.cookie.encode()) for each in shown)
 
 
 class Guard:

@@ -69,12 +69,7 @@ class _Refused(msgspec.Struct):
 
 
 class ServiceClient:
-    """Talks to one service. Its methods raise the same errors as the service's own.
-
-    Attributes:
-        place: Where the service listens.
-        service: The service's description of itself.
-    """
+    """Talks to the one service at a place. Its methods raise the same errors as the service's own."""
 
     service: ServiceView
 
@@ -160,10 +155,7 @@ class ServiceClient:
         return await self._ask("GET", f"/stats?run={_part(run_id)}&tree={int(tree)}", Json)
 
     async def read_inspection(self, run_id: str, iteration: int | None, *, newest: int) -> Json:
-        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``.
-
-        Of the record only so many of the newest entries, and older ones that the model saw; 0 for all.
-        """
+        """What the model saw at an iteration; see ``reports.read_inspection``."""
         which = f"iteration={iteration or 0}&entries={newest}"
         return await self._ask("GET", f"/runs/{_part(run_id)}/requests/newest?{which}", Json, within=WHOLE)
 
@@ -304,11 +296,7 @@ def _events_of(run_id: str | None) -> str:
 
 @asynccontextmanager
 async def open_client(place: Place, *, database: Path | PostgresAddress | None = None) -> AsyncGenerator[ServiceClient]:
-    """Connect to a service until the end of the block, and check what it serves.
-
-    Args:
-        place: Where the service listens.
-        database: The database that it must serve; None for any.
+    """Connect to a service until the end of the block, and check that it serves the database; None for any.
 
     Raises:
         ServiceUnavailable: No service answers there, or not in time, or it serves another database.

@@ -37,23 +37,7 @@ cost = 2.0                    # US dollars of each run
 
 
 class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[service]``: where the service listens and what it keeps. All but ``max_runs`` and ``root`` need a restart.
-
-    Attributes:
-        name: The company's name; "" takes the name of the file's folder.
-        db: The database's path relative to the file's folder, or the address of one on PostgreSQL, which several
-            machines may share; "" for the file's own name with ``.db``.
-        socket: The unix socket; None for the user's default one.
-        port: A port of 127.0.0.1 instead.
-        log: The log file, relative to the file's folder; None for standard error.
-        max_runs: How many runs may be under way at once; None for no limit.
-        context: ``module:name`` of the object that tools find in ``ToolContext.context``.
-        telemetry: ``module:name`` of what makes traces and metrics.
-        root: The folder that the research team may read.
-        redact: Environment variables whose values are never recorded.
-        labels: Labels that this machine offers to runs that ask for them, on PostgreSQL.
-        lease: Seconds after which other machines take over its runs, on PostgreSQL; None for the default.
-    """
+    """``[service]``, as docs/company.md describes it. All but ``max_runs`` and ``root`` need a restart."""
 
     name: str = ""
     db: str = ""
@@ -70,17 +54,7 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[agents.NAME]``: an agent that runs can be started with.
-
-    Attributes:
-        ref: The agent as ``module:name``.
-        file: The path of its file or folder instead, relative to the company file's folder.
-        root: The folder that its file tools read, relative likewise.
-        priority: The priority of its runs.
-        labels: The labels of its runs.
-        limits: Limits of each of its runs; they override those of ``[limits]``.
-        quota: How much of it may run.
-    """
+    """``[agents.NAME]``: an agent that runs can be started with."""
 
     ref: str | None = None
     file: str | None = None
@@ -92,23 +66,14 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelsTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[models]``. They need a restart to change.
-
-    Attributes:
-        default: The model of agents that name none; None takes what the environment offers.
-        summaries: The models that write summaries, tried in order; None for the small model of the same provider.
-    """
+    """``[models]``, which need a restart to change; None for what the environment offers."""
 
     default: str | None = None
     summaries: tuple[str, ...] | None = None
 
 
 class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[retention]``. It needs a restart to change.
-
-    Attributes:
-        finished: Days after which a tree of runs that has ended is removed, for good; None keeps them all.
-    """
+    """``[retention]``, in days, which needs a restart to change; None keeps all runs."""
 
     finished: float | None = None
 
@@ -122,15 +87,8 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: The file.
-        name: The company's name.
-        service: Its ``[service]``.
-        models: Its ``[models]``.
-        retention: Its ``[retention]``.
-        alerts: Its ``[alerts]``.
-        webhooks: The addresses that are told of changes of state.
-        offers: Its agents, loaded.
-        quotas: How much agents and clients may use.
-        schedules: When which agent does what.
+        name: The company's name; by default its folder's.
+        offers: Its agents, loaded, and the research team.
     """
 
     path: Path
@@ -222,18 +180,13 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
     def kept_until_restart(self, new: Company) -> list[str]:
         """The differences of a newer version of the file that need a restart, one line each."""
-        lines: list[str] = []
-        tables = (
-            ("service", self.service, new.service),
-            ("models", self.models, new.models),
-            ("retention", self.retention, new.retention),
-            ("alerts", self.alerts, new.alerts),
-        )
-        for table, was, now in tables:
-            for key in was.__struct_fields__:
-                if key not in ("max_runs", "root") and getattr(was, key) != getattr(now, key):
-                    lines.append(f"[{table}] {key} changes with the next `repertory down` and `repertory up`")
-        return lines
+        return [
+            f"[{table}] {key} changes with the next `repertory down` and `repertory up`"
+            for table in ("service", "models", "retention", "alerts")
+            for was, now in [(getattr(self, table), getattr(new, table))]
+            for key in was.__struct_fields__
+            if key not in ("max_runs", "root") and getattr(was, key) != getattr(now, key)
+        ]
 
 
 def database_of(path: Path, service: ServiceTable) -> Path | PostgresAddress:

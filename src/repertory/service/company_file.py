@@ -59,16 +59,9 @@ class TomlFile:
             self.refuse(table, key, str(error), number=number)
 
     def table(self, kind: type[T], given: object, table: str, *, number: int = 0) -> T:
-        """Convert a table to a struct.
+        """Convert the value of a table to a struct.
 
-        Args:
-            kind: The struct's type.
-            given: The value in the file.
-            table: Its name there.
-            number: Which one, if there are several of that name.
-
-        Raises:
-            DefinitionError: A key is unknown or missing, or has an invalid value.
+        Raises ``DefinitionError`` if a key is unknown or missing, or has an invalid value.
         """
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         self.check_keys(given, fields, table, number=number)

@@ -28,7 +28,7 @@ from repertory.runs.log import log
 from repertory.runs.streaming import StreamReader
 from repertory.service.deliveries import Deliveries
 from repertory.service.duties import Duties
-from repertory.service.feed import Feed
+from repertory.service.feed import Feed, cancel_after
 from repertory.service.health import Monitor
 from repertory.service.offers import Offers
 from repertory.service.run_reader import UNSETTLED, RunReader, find_row
@@ -152,7 +152,7 @@ class Control:
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
                 for end in (self.feed.ending.wait, *(() if gone is None else (gone,))):
-                    tasks.start_soon(_cancel_after, end, tasks.cancel_scope)
+                    tasks.start_soon(cancel_after, end, tasks.cancel_scope)
                 with suppress(RepertoryError):  # the read below raises them again, outside of a group
                     await self._wait_ended(run_id)
                 tasks.cancel_scope.cancel()
@@ -427,11 +427,6 @@ class Control:
         """The name of the machine that runs a run; "" if none does, or there is only one process."""
         here = self.supervisor.machine if self.find(run_id) is not None else ""
         return here or self._remote_runs.get(unit_of(run_id), "")
-
-
-async def _cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
-    await end()
-    scope.cancel()
 
 
 def _digest(value: object) -> str:

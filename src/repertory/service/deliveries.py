@@ -78,14 +78,7 @@ def _message(change: RunStateChanged) -> bytes:
 
 
 class Deliveries:
-    """Serves the webhooks of one service; ``notify`` wakes it when there is something to send.
-
-    Args:
-        journal: The journal with the changes of state.
-        duties: Tell which addresses this process serves.
-        backoff: When to try again.
-        clock: Returns seconds since 1970.
-    """
+    """Serves the webhooks of one service whose duty it is; ``notify`` wakes it when there is something to send."""
 
     def __init__(
         self,
@@ -131,14 +124,9 @@ class Deliveries:
         self.new_changes.set()
 
     async def redeliver(self, number: int, url: str | None = None) -> WebhookTried:
-        """Send a change again, whatever its outcome was; the attempt is recorded.
+        """Send a change again to a webhook, or to the only one, whatever its outcome was; the attempt is recorded.
 
-        Args:
-            number: The number of the change, as in the list of attempts.
-            url: The webhook's address; None for the only webhook.
-
-        Raises:
-            RunNotFound: There is no such change, or no such webhook.
+        Raises ``RunNotFound`` if there is no such change or webhook.
         """
         senders = [sender for sender in self._senders.values() if url in (None, sender.hook.url)]
         if len(senders) != 1:

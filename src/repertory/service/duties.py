@@ -15,9 +15,6 @@ from repertory.supervisor import Supervisor
 class Duties:
     """The duties of one service.
 
-    Args:
-        supervisor: The service's supervisor.
-
     Attributes:
         alone: Whether this service does not share its journal.
         on_change: Called when the duties that this service holds have changed.

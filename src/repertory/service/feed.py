@@ -7,8 +7,9 @@ continues from the last number that it saw, in this process or the next.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Self
 from weakref import WeakSet
 
@@ -22,7 +23,7 @@ from repertory._repeated_event import RepeatedEvent
 from repertory.record.journal import Journal
 from repertory.record.records import EventLogged
 from repertory.runs.streaming import Piece, StreamReader
-from repertory.service.views import event_view, removed_view
+from repertory.service.views import REMOVED, EventView, event_view
 
 PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which an event shows that the connection is alive
@@ -137,15 +138,9 @@ class Feed:
                 await anyio.lowlevel.checkpoint()
 
     def after(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int] | None:
-        """The next page of the tail after an event.
+        """The next page of the tail after an event: encoded events of a run, or of all, and up to which number they go.
 
-        Args:
-            sequence: The event's number.
-            run_id: The run whose events are wanted; None for all runs.
-
-        Returns:
-            The encoded events, and the number up to which they go; None if the tail begins later: then the journal has
-            what is missing.
+        None if the tail begins later: then the journal has what is missing.
         """
         if self._start is None or sequence < self._start:
             return None
@@ -196,13 +191,7 @@ class _Stream:
 
 
 class Follower(_Stream):
-    """The stream of events that one client follows.
-
-    Args:
-        feed: Has the events, and wakes the follower.
-        run_id: The run whose events are sent; None means all runs.
-        after: The number of the last event that the client knows.
-        ping: Seconds of silence until a sign of life is sent.
+    """The stream of the events of a run, or of all runs, after the last one that a client knows.
 
     Attributes:
         removed: Trees that were removed and that the client was not told of yet.
@@ -231,7 +220,8 @@ class Follower(_Stream):
                     return b"".join(texts)
                 if self.removed:
                     self._ended = self._run_id is not None
-                    view = removed_view(self.removed.pop(0), seq=self._after)
+                    root, now = self.removed.pop(0), time.time()
+                    view = EventView(seq=self._after, run_id=root, type=REMOVED, iteration=0, at=now, body={})
                     return b"event: removed\ndata: %b\n\n" % json_bytes(view)
                 if self._feed.ending.is_set():
                     self._ended = True
@@ -250,10 +240,7 @@ def frame(sequence: int, event: EventLogged) -> bytes:
 class ModelStream(_Stream):
     """The stream of what a run says, until the end of its turn, or of a further turn that it has begun meanwhile.
 
-    Args:
-        feed: Tells when the service ends.
-        read: Returns a reader of the newest turn from its beginning; None if the run is not under way.
-        ping: Seconds of silence until a sign of life is sent.
+    ``read`` returns a reader of the newest turn from its beginning; None if the run is not under way.
     """
 
     def __init__(self, feed: Feed, read: Callable[[], StreamReader | None], *, ping: float = PING) -> None:
@@ -265,7 +252,7 @@ class ModelStream(_Stream):
         pieces: list[Piece | None] = []
         with anyio.move_on_after(self._ping):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._wait_closed, tasks.cancel_scope)
+                tasks.start_soon(cancel_after, self._feed.ending.wait, tasks.cancel_scope)
                 pieces.append(await self._next_piece())
                 tasks.cancel_scope.cancel()
         if pieces and pieces[0] is not None:
@@ -284,6 +271,8 @@ class ModelStream(_Stream):
             self._reader = self._read()
         return None
 
-    async def _wait_closed(self, scope: anyio.CancelScope) -> None:
-        await self._feed.ending.wait()
-        scope.cancel()
+
+async def cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
+    """Wait for an end, and cancel a scope then."""
+    await end()
+    scope.cancel()

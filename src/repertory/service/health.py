@@ -35,8 +35,6 @@ _DISK_FAIL: Final = WAL_LIMIT  # bytes: what the log alone may take
 _WAL_WARN: Final = 4 * WAL_LIMIT  # bytes; it grows while somebody reads one snapshot for long
 _QUEUE_WARN: Final = 5000  # batches: some ten groups of the writer
 
-_STATES: Final[dict[CheckState, int]] = {"ok": 0, "warn": 1, "fail": 2}
-
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one check.
@@ -57,8 +55,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 class Monitor:
     """Checks a journal, its disk and the event loop.
 
-    Args:
-        journal: An empty write and a read of its newest number make a round trip through both its threads.
+    An empty write and a read of the newest number make a round trip through both threads of the journal.
 
     Attributes:
         seq: The number of the newest event at the last check.
@@ -129,22 +126,13 @@ class Monitor:
 
     def checks(self) -> list[Check]:
         """The last results of all checks."""
-        return [*self._checks()]
-
-    def state(self) -> CheckState:
-        """The worst of the checks."""
-        return max((check.state for check in self._checks()), key=_STATES.__getitem__)
-
-    def _checks(self) -> Iterator[Check]:
-        yield self._of_journal()
-        yield self._of_queue()
-        yield self._of_loop()
-        if self._free is not None:
-            yield self._of_disk(self._free)
-            yield self._of_wal()
-        yield self._of_connections()
-        if not self._journal.is_shared:  # that is on a server
-            yield sqlite_check()
+        queued, advice = self._journal.queued, "runs write faster than the disk takes it: start fewer at once"
+        queue = make_check("queue", f"{queued} batches wait to be written", advice, warn=queued > _QUEUE_WARN)
+        there, most = self.connections, self.most_connections
+        advice = "raise the limit on open files (ulimit -n, LimitNOFILE=), or close clients"
+        connections = make_check("connections", f"{there} of at most {most} open", advice, warn=there >= most > 0)
+        sqlite = [] if self._journal.is_shared else [sqlite_check()]  # that is on a server
+        return [self._of_journal(), queue, self._of_loop(), *self._of_files(), connections, *sqlite]
 
     def _of_journal(self) -> Check:
         server = "look whether the database server runs and can be reached" if self._journal.is_shared else ""
@@ -158,10 +146,6 @@ class Monitor:
             return make_check("journal", fact, server or advice, fail=True)
         return make_check("journal", f"answered in {self._took * 1000:.0f} ms, event {self.seq}")
 
-    def _of_queue(self) -> Check:
-        queued, advice = self._journal.queued, "runs write faster than the disk takes it: start fewer at once"
-        return make_check("queue", f"{queued} batches wait to be written", advice, warn=queued > _QUEUE_WARN)
-
     def _of_loop(self) -> Check:
         now = anyio.current_time()
         under_way = 0.0 if self._ticked is None else max(0.0, now - self._ticked - _LAG_EVERY)
@@ -169,19 +153,14 @@ class Monitor:
         advice = "a tool computes on the loop: make it a plain function, which gets a thread"
         return make_check("loop", f"at most {worst * 1000:.0f} ms late in a minute", advice, warn=worst > _LAG_WARN)
 
-    def _of_disk(self, free: int) -> Check:
-        advice = "make room: remove old runs, then repertory vacuum"
-        return make_check("disk", f"{free // 2**20:,} MiB free", advice, warn=free < _DISK_WARN, fail=free < _DISK_FAIL)
-
-    def _of_wal(self) -> Check:
+    def _of_files(self) -> Iterator[Check]:
+        if (free := self._free) is None:
+            return
+        low, full, advice = free < _DISK_WARN, free < _DISK_FAIL, "make room: remove old runs, then repertory vacuum"
+        yield make_check("disk", f"{free // 2**20:,} MiB free", advice, warn=low, fail=full)
         fact = f"{self._wal / 2**20:.1f} MiB not yet in the file"
         advice = "a program reads one snapshot for long, so the log is not emptied: end it"
-        return make_check("log", fact, advice, warn=self._wal > _WAL_WARN)
-
-    def _of_connections(self) -> Check:
-        there, most = self.connections, self.most_connections
-        advice = "raise the limit on open files (ulimit -n, LimitNOFILE=), or close clients"
-        return make_check("connections", f"{there} of at most {most} open", advice, warn=there >= most > 0)
+        yield make_check("log", fact, advice, warn=self._wal > _WAL_WARN)
 
 
 def sqlite_check(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Check:

@@ -39,8 +39,6 @@ class Connection:
         app: The ASGI app that answers. For an authorized request it calls
             ``scope["extensions"]["repertory.authenticated"]``.
         report: Called with one line when the client is dropped, or the app fails.
-        header_timeout: Seconds until the head of a request must have arrived.
-        send_timeout: Seconds until the client must have taken one piece of an answer.
 
     Attributes:
         authenticated: Whether the client has made an authorized request.

@@ -24,11 +24,7 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S"
 class LogFile:
     """The file that standard error goes to. It follows the file's name, so that any program may move the file away.
 
-    Args:
-        path: The file, see ``open_log``.
-
-    Raises:
-        ConfigurationError: The file cannot be opened.
+    Raises ``ConfigurationError`` if it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:

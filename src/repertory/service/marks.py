@@ -13,12 +13,7 @@ from repertory.record.entries import Entry
 
 
 class Marks:
-    """Tells for each entry how a plan shows it, and which decision caused that.
-
-    Args:
-        plan: How the ledger is shown.
-        decisions: The decisions that made the plan, in order.
-    """
+    """Tells for each entry how a plan shows it, and which of the decisions that made the plan caused that."""
 
     def __init__(self, plan: Plan, decisions: Sequence[Decision]) -> None:
         self._plan = plan

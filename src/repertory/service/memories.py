@@ -13,7 +13,7 @@ from repertory.memory.merging import compare, parent_of, read_by_id
 from repertory.memory.scopes import Scope, read_scope
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
-from repertory.record.memory_records import ItemInfo, ItemWritten, ScopeMode, ScopeOpened
+from repertory.record.memory_records import ItemInfo, ItemWritten, ScopeOpened
 
 ChangeKind: TypeAlias = Literal["added", "changed", "ended", "conflict"]
 
@@ -22,7 +22,7 @@ _PREVIEW: Final = 300  # characters: some four lines of a terminal
 _READ_TOGETHER: Final = 20_000  # bytes
 
 
-class ScopeView(msgspec.Struct, frozen=True, kw_only=True):
+class ScopeView(ScopeOpened, frozen=True, kw_only=True):
     """A memory scope.
 
     Attributes:
@@ -33,12 +33,6 @@ class ScopeView(msgspec.Struct, frozen=True, kw_only=True):
         bytes: The size of those items.
     """
 
-    scope_id: str
-    owner: str
-    mode: ScopeMode
-    parent_id: str | None
-    position: int
-    at: float
     items: int
     bytes: int
 
@@ -113,17 +107,9 @@ async def _scope_view(journal: Journal, opened: ScopeOpened) -> ScopeView:
 
 
 async def read_memory(journal: Journal, scope_id: str, *, text: str = "", skip: int = 0, limit: int = 50) -> MemoryView:
-    """Read what a scope sees.
+    """Read what a scope sees: items with all these words, best first, or with "" the newest.
 
-    Args:
-        journal: The database.
-        scope_id: The scope.
-        text: Words that must all occur, as in ``ItemQuery.text``; "" for the newest items.
-        skip: How many items to skip.
-        limit: How many items to read at most.
-
-    Raises:
-        ScopeNotFound: There is no such scope.
+    Raises ``ScopeNotFound`` if there is no such scope.
     """
     scope = await read_scope(journal, scope_id)
     layers = await _layers(journal, scope)
@@ -174,11 +160,7 @@ def _preview(version: ItemWritten, text: str) -> str:
 
 
 async def read_changes(journal: Journal, scope_id: str) -> ScopeChanges:
-    """Read what a merge of a snapshot scope into its parent would do.
-
-    Raises:
-        ScopeNotFound: There is no such scope, or it has no parent to merge into.
-    """
+    """Read what a merge of a snapshot scope into its parent would do. Raises ``ScopeNotFound`` if it has none."""
     scope = await read_scope(journal, scope_id)
     parent = await read_scope(journal, parent_of(scope))
     position = await journal.last_item_position()
@@ -188,14 +170,8 @@ async def read_changes(journal: Journal, scope_id: str) -> ScopeChanges:
     theirs = await read_by_id(journal, parent.view(position), taken, bodies=True)
     changes = [_change(version, theirs.get(version.item_id)) for version in mine]
     changes += [
-        ItemChange(
-            item_id=conflict.item_id,
-            change="conflict",
-            base=conflict.base,
-            parent=conflict.parent,
-            child=conflict.child,
-        )
-        for conflict in plan.conflicts
+        ItemChange(item_id=each.item_id, change="conflict", base=each.base, parent=each.parent, child=each.child)
+        for each in plan.conflicts
     ]
     return ScopeChanges(
         scope=await _scope_view(journal, scope.opened),

@@ -46,11 +46,7 @@ def make_offer(
     priority: int = 0,
     labels: Iterable[str] = (),
 ) -> Offer:
-    """Load an agent to offer it.
-
-    Raises:
-        ConfigurationError: It cannot be found, or a limit is invalid.
-    """
+    """Load an agent to offer it. Raises ``ConfigurationError`` if it cannot be found, or a limit is invalid."""
     options: Json = {"limits": dict(limits)} if limits else {}
     if root is not None:
         options["root"] = root
@@ -128,15 +124,11 @@ class Offers:
         if offer.reference != _RESEARCH_REF:  # others may do with it as they like
             raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
         folder = _existing_folder(Path(offer.options["root"]))
-        options: Json = {**offer.options, "root": str(_confined(folder, root))}
+        inside = _existing_folder(folder / root)
+        if not inside.is_relative_to(folder):
+            raise ConfigurationError(f"root must be a folder in {folder}, got {root!r:.500}")
+        options: Json = {**offer.options, "root": str(inside)}
         return msgspec.structs.replace(offer, agent=load_agent(offer.reference, **options), options=options)
-
-
-def _confined(root: Path, asked: str) -> Path:
-    folder = _existing_folder(root / asked)
-    if not folder.is_relative_to(root):
-        raise ConfigurationError(f"root must be a folder in {root}, got {asked!r:.500}")
-    return folder
 
 
 def _existing_folder(path: Path) -> Path:

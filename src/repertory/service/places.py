@@ -56,8 +56,7 @@ def place_of_listener(listener: socket.socket, *, token_file: Path | None = None
 def anchor_of(company: Path | None = None) -> Path:
     """The path that stands in for a database on a server, so that its service can hold a lock beside it.
 
-    Args:
-        company: The company file, which one process of this machine at a time serves; None for a service without one.
+    One process of this machine at a time serves a company file; None is for a service without one.
     """
     name = f"process-{os.getpid()}" if company is None else f"company-{_digest(company)}"
     return default_socket().with_name(name)
@@ -84,11 +83,9 @@ def announce_service(anchor: str | os.PathLike[str], place: Place) -> None:
 
 
 def service_of(database: str | os.PathLike[str] | PostgresAddress) -> Place | None:
-    """Where the service of a database listens on this machine; None if no service has the database.
+    """Where the service of a database, or at an anchor, listens on this machine; None if there is none.
 
-    Args:
-        database: A file or an anchor, whose lock one service at a time holds; or the address of a database on a
-            server, for which any of its services will do.
+    Of a database on a server any of its services will do.
     """
     if isinstance(database, PostgresAddress):
         anchors = sorted(each.with_suffix("") for each in default_socket().parent.glob("*.lock"))
@@ -140,8 +137,7 @@ def naming(database: str | os.PathLike[str], anchor: Path) -> Generator[None]:
 def file_served(anchor: Path | None = None) -> Path | None:
     """The database file that a service names at an anchor, also while it hangs; None if there is none.
 
-    Args:
-        anchor: The anchor; None for that of the service at the default socket.
+    Without an anchor, that of the service at the default socket.
     """
     owner = owner_of(anchor or default_socket().with_name(_SERVED))
     found = Path(os.fsdecode(owner.words)) if owner is not None and owner.words else None

@@ -166,14 +166,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         most = control.monitor.most_connections // len(places)
                         for listener, access, _ in places:
                             app = create_app(control, access, max_followers=max(most // 2, most - RESERVED))
-                            serve = partial(
-                                serve_http,
-                                max_connections=most,
-                                counted=control.monitor.count_connection,
-                                stopping=stopping,
-                                report=report,
-                            )
-                            tasks.start_soon(serve, app, listener)
+                            serve = partial(serve_http, max_connections=most, stopping=stopping, report=report)
+                            tasks.start_soon(partial(serve, app, listener, counted=control.monitor.count_connection))
                         # Of several places announce the socket: it needs no token.
                         reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
                         place = min(reached, key=lambda place: place.port is not None)
@@ -186,12 +180,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         gc.freeze()
                         maintenance.start_soon(_maintain, control, systemd, log)
                         if options.keep_finished is not None:
-                            clean = partial(
-                                run_retention, clock=time.time, report=report, tell=control.feed.tell_removed
-                            )
-                            maintenance.start_soon(
-                                partial(clean, supervisor, control.duties, days=options.keep_finished)
-                            )
+                            clean = partial(run_retention, supervisor, control.duties, days=options.keep_finished)
+                            tell = control.feed.tell_removed
+                            maintenance.start_soon(partial(clean, clock=time.time, report=report, tell=tell))
                         maintenance.start_soon(partial(_reload, control, systemd, log, reload, report=report))
                         maintenance.start_soon(partial(_resume_runs, control, resume=options.resume, report=report))
                         await asked_to_end.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add, attrgetter
@@ -57,16 +58,7 @@ async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: in
 
 
 async def read_payload(journal: Journal, row: RunRow, version: int | None = None) -> Json:
-    """Read the payload of a run.
-
-    Args:
-        journal: The database.
-        row: The run.
-        version: Which one; None for the newest.
-
-    Raises:
-        RunNotFound: The run has no payload, or no such version of it.
-    """
+    """Read a version of a run's payload, None for the newest. Raises ``RunNotFound`` if there is none."""
     records = await _payload_records(journal, row)
     wanted = len(records) if version is None else version
     if wanted > len(records):
@@ -80,8 +72,7 @@ async def read_payload(journal: Journal, row: RunRow, version: int | None = None
 async def read_payload_history(journal: Journal, row: RunRow) -> Json:
     """Read who changed what in the payload of a run, and which changes failed because others came first.
 
-    Raises:
-        RunNotFound: The run has no payload.
+    Raises ``RunNotFound`` if it has none.
     """
     versions = []
     for record in await _payload_records(journal, row):
@@ -113,8 +104,6 @@ async def read_inspection(
     """Read back one iteration of a run: what the model saw, with the record and the decisions behind it.
 
     Args:
-        journal: The database.
-        row: The run.
         iteration: The iteration, of which the last call is read; None for the newest.
         call: The model call instead, of any iteration.
         newest: ``record`` has only so many of the newest entries, and older ones that the request shows; 0 for all.
@@ -181,11 +170,7 @@ def _wanted_call(calls: Sequence[ModelCallRow], run_id: str, iteration: int | No
 async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: int | None = None) -> list[Json]:
     """Read what a run and those below it have stored, and where each content is kept: the store, the ledger or nowhere.
 
-    Args:
-        journal: The database.
-        run_id: The run.
-        skip: How many contents to skip.
-        limit: How many to read at most; None for all.
+    At most ``limit`` of them, None for all.
     """
     stored = {body.content.content_id for body in await journal.read_bodies(run_id)}
     contents: list[ContentStored] = []
@@ -211,8 +196,7 @@ async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: 
 async def read_content_page(journal: Journal, run_id: str, content_id: str, page: int) -> Json:
     """Read a page of what a run, or one below it, has stored.
 
-    Raises:
-        ContentNotFound: There is no such content, it is gone, or it has no such page.
+    Raises ``ContentNotFound`` if there is no such content, it is gone, or has no such page.
     """
     found = await journal.read_content(content_id, root=run_id)
     if found is None:
@@ -352,11 +336,10 @@ def _used(outcome: ToolFinished) -> Json:
 
 def _summed(lines: Iterable[tuple[str, Json]]) -> dict[str, Json]:
     """Add up the lines of each name."""
-    found: dict[str, Json] = {}
+    found: dict[str, Counter[str]] = {}
     for name, line in lines:
-        before = found.get(name, {})
-        found[name] = {key: before.get(key, 0) + value for key, value in line.items()}
-    return found
+        found.setdefault(name, Counter()).update(line)
+    return {name: dict(sums) for name, sums in found.items()}
 
 
 def _decision(decision: Decision, iterations: Sequence[int]) -> Json:

@@ -42,22 +42,7 @@ _MAX_CATCH_UP: Final = 1_000  # due times; as many runs as one client may have i
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """``[[schedules]]``: an agent, a task, and when runs start.
-
-    Attributes:
-        name: The schedule's name: a letter or digit, then letters, digits, ``_`` and ``-``, at most 60.
-        agent: The agent's name in the company.
-        task: What the agent is asked to do. ``{date}`` (2026-11-23), ``{time}`` (07:00), ``{weekday}`` (Monday) and
-            ``{due}`` (2026-11-23T07:00+01:00) are replaced by the due time, in ``timezone``; ``{{`` and ``}}`` are
-            braces.
-        cron: When: minute, hour, day of the month, month, day of the week, as Debian's cron reads them.
-        timezone: The timezone of ``cron``, such as ``Europe/Berlin``. A time that the clock skips is due right after
-            the skip; one that occurs twice counts once, unless the minute or hour begins with ``*``.
-        missed: Which due times are made up for if no process was running: none, the newest, or all, at most the newest
-            1,000. Due times more than a year ago are never made up for.
-        overlap: What happens at a due time while the previous run is still going: it is skipped, or a second run
-            starts beside it. Runs that ``missed = "all"`` makes up for always start beside it.
-        priority: The priority of its runs; None for the agent's own.
+    """``[[schedules]]``: an agent, a task, and when runs start. docs/company.md says what the fields mean.
 
     Raises:
         ConfigurationError: A field is invalid, or no time is ever due.
@@ -168,13 +153,9 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scheduler:
-    """Starts the runs of schedules when they are due.
+    """Starts the runs of schedules when they are due, of those whose duty this process has.
 
-    Args:
-        journal: Where outcomes are recorded.
-        start: Starts the run of a schedule for a due time; it is safe to repeat.
-        clock: Returns seconds since 1970.
-        duties: Tell which schedules this process settles.
+    ``start`` starts the run of a schedule for a due time, and is safe to repeat.
     """
 
     def __init__(
@@ -198,12 +179,7 @@ class Scheduler:
         self._latest: dict[str, ScheduleSettled] = {}  # of those that this process settles
 
     def plan(self, schedules: Sequence[Schedule], *, company: str = "") -> None:
-        """Use these schedules from now on, and no others.
-
-        Args:
-            schedules: The company's schedules.
-            company: The company's name: schedules of other companies in the same journal are not ended.
-        """
+        """Use these schedules from now on, and no others; those of other companies in the journal are not ended."""
         self._schedules = {schedule.name: schedule for schedule in schedules}
         self._company = company
         self._changed.set()

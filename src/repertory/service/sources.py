@@ -78,10 +78,7 @@ class RecordSource:
         return await read_stats(self.journal, await self.journal.read_run(run_id), tree=tree)
 
     async def read_inspection(self, run_id: str, iteration: int | None, *, newest: int) -> Json:
-        """What the model saw at an iteration; None for the newest. Raises ``RunNotFound``.
-
-        Of the record only so many of the newest entries, and older ones that the model saw; 0 for all.
-        """
+        """What the model saw at an iteration; see ``reports.read_inspection``."""
         return await read_inspection(self.journal, await self.journal.read_run(run_id), iteration, newest=newest)
 
     async def read_record(self, run_id: str, start: int, stop: int) -> Json:
@@ -123,14 +120,11 @@ class RecordSource:
 
     async def _reader(self) -> RunReader:
         if not isinstance(self.path, PostgresAddress):
-            return RunReader(self.journal, self._is_live)
+            return RunReader(self.journal, lambda _: self.owned)
         from repertory.machines.operating import list_owners  # imported here, as it is not needed for a file
 
         owners = await anyio.to_thread.run_sync(list_owners, self.path)
-        return RunReader(self.journal, self._is_live, lambda run_id: owners.get(unit_of(run_id), ""))
-
-    def _is_live(self, _root: str) -> bool:
-        return self.owned
+        return RunReader(self.journal, lambda _: self.owned, lambda run_id: owners.get(unit_of(run_id), ""))
 
 
 @asynccontextmanager

@@ -7,12 +7,12 @@ from the environment when they are read: they are meant for this process and not
 from __future__ import annotations
 
 import fcntl
-import ipaddress
 import os
 import socket
 import time
 from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Final
 
 from repertory.errors import ConfigurationError
@@ -112,19 +112,14 @@ def _checked(descriptor: int) -> socket.socket:
     where = f"systemd passed descriptor {descriptor}, which"
     if passed.type != socket.SOCK_STREAM or not listening:
         raise ConfigurationError(f"{where} does not listen for connections; use ListenStream= in the socket unit")
-    if passed.family != socket.AF_UNIX and not _is_loopback(passed):
+    is_inet = passed.family in (socket.AF_INET, socket.AF_INET6)
+    if passed.family != socket.AF_UNIX and not (is_inet and ip_address(passed.getsockname()[0]).is_loopback):
         raise ConfigurationError(
             f"{where} listens at {passed.getsockname()[0]}; a service is for its own machine: "
             "ListenStream=127.0.0.1:PORT, or a path"
         )
     passed.setblocking(False)
     return passed
-
-
-def _is_loopback(passed: socket.socket) -> bool:
-    return (
-        passed.family in (socket.AF_INET, socket.AF_INET6) and ipaddress.ip_address(passed.getsockname()[0]).is_loopback
-    )
 
 
 # --- units ------------------------------------------------------------------------------------------------
@@ -178,16 +173,10 @@ WantedBy=sockets.target
 
 
 def service_unit(command: Sequence[str], *, folder: str, name: str, activated: bool) -> str:
-    """The unit of a service that a user runs.
+    """The unit of a service that a user runs, called ``name`` without ``.service``.
 
-    Args:
-        command: The program with its arguments.
-        folder: Its working directory.
-        name: The unit's name, without ``.service``.
-        activated: Whether systemd listens for it, by ``SOCKET_UNIT``.
-
-    Raises:
-        ConfigurationError: A word contains a line break.
+    With ``activated`` systemd listens for it, by ``SOCKET_UNIT``. Raises ``ConfigurationError`` if a word has a line
+    break.
     """
     words = " ".join(map(_quoted, command))
     requires = f"Requires={name}.socket\nAfter={name}.socket\n" if activated else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final, Literal
 
 import msgspec
@@ -197,7 +196,7 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
 
 
-class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookAttempt(WebhookTried, frozen=True, kw_only=True):
     """An attempt to tell a webhook of a change of state.
 
     Attributes:
@@ -210,15 +209,6 @@ class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     seq: int
-    url: str
-    run_id: str
-    change: int
-    outcome: str
-    attempt: int
-    at: float
-    status: int
-    error: str
-    next_at: float
 
 
 class WebhookList(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,11 +341,6 @@ def event_view(seq: int, event: EventLogged) -> EventView:
 
 REMOVED: Final = "RunRemoved"
 """The type of the notice in streams that a tree was removed. It is not an event in the journal."""
-
-
-def removed_view(root: str, *, seq: int) -> EventView:
-    """The notice that a tree was removed, sent after the event with a number."""
-    return EventView(seq=seq, run_id=root, type=REMOVED, iteration=0, at=time.time(), body={})
 
 
 def event_of(view: EventView, *, agent: str) -> AnyEvent | None:

@@ -51,22 +51,19 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         freeze_fields(self, sequences=("on",))
+        this, states = f"webhook {self.url[:200]!r}", get_args(RunState)
         for state in self.on:
-            if state not in get_args(RunState):
-                raise ConfigurationError(
-                    f"webhook {self.url[:200]!r}: on names {state!r}; the states are {', '.join(get_args(RunState))}"
-                )
+            if state not in states:
+                raise ConfigurationError(f"{this}: on names {state!r}; the states are {', '.join(states)}")
         if not self.secret_env:
-            raise ConfigurationError(f"webhook {self.url[:200]!r}: secret_env must name an environment variable")
+            raise ConfigurationError(f"{this}: secret_env must name an environment variable")
         parts = read_web_address("the url of a webhook", self.url)
         if not _URL.fullmatch(self.url):
-            raise ConfigurationError(f"webhook {self.url[:200]!r} must be of ASCII letters, digits and signs alone")
+            raise ConfigurationError(f"{this} must be of ASCII letters, digits and signs alone")
         if parts.username is not None or parts.password is not None:
             raise ConfigurationError(f"the webhook at {parts.hostname} has a password in its url; it is shown in lists")
         if parts.scheme == "http" and not self.allow_http and not _is_loopback(parts):
-            raise ConfigurationError(
-                f"webhook {self.url[:200]!r} must be https, as it is not on this machine; allow_http = true allows it"
-            )
+            raise ConfigurationError(f"{this} must be https, as it is not on this machine; allow_http = true allows it")
 
     def read_secret(self) -> bytes:
         """Read the secret from the environment.

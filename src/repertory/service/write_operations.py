@@ -37,11 +37,7 @@ _GIVEN_BACK: Final = 2048  # pages given back to the disk at once
 
 
 class WriteOperations:
-    """The handlers.
-
-    Args:
-        control: Carries out the requests.
-    """
+    """The handlers."""
 
     def __init__(self, control: Control) -> None:
         self._control = control

@@ -13,20 +13,11 @@ from typing import Final
 _TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 
-def _read() -> dict[str, bytes]:
-    found = files(__name__)
-    return {each.name: each.read_bytes() for each in found.iterdir() if each.name.endswith((*_TYPES, ".html"))}
-
-
-def _digest_of(parts: dict[str, bytes]) -> str:
-    whole = blake2b(digest_size=12)
-    for name, body in sorted(parts.items()):
-        whole.update(name.encode() + b"\0" + body + b"\0")
-    return whole.hexdigest()
-
-
-_PARTS: Final = _read()
-_FOLDER: Final = _digest_of(_PARTS)  # all of it in one address, so that a browser never mixes two versions
+_PARTS: Final = {
+    each.name: each.read_bytes() for each in files(__name__).iterdir() if each.name.endswith((*_TYPES, ".html"))
+}
+# All of it in one address, so that a browser never mixes two versions.
+_FOLDER: Final = blake2b(repr(sorted(_PARTS.items())).encode(), digest_size=12).hexdigest()
 
 STATIC_FILES: Final[dict[str, tuple[bytes, str]]] = {
     f"{_FOLDER}/{name}": (body, _TYPES["." + name.rpartition(".")[2]])
