@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+import journal_kit as kit
 import repertory as rp
 from context_scenes import log_of
 from repertory.errors import ConfigurationError, JournalUnreadable, ModelUnavailable, RunError, RunFailed, RunNotFound
@@ -21,6 +22,7 @@ from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import ContentStored, Journal, MemoryJournal
 from repertory.record.contents import StoredBody
+from repertory.record.entries import Part, Retrieved
 from repertory.supervisor.retention import CLEANING
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
@@ -210,6 +212,38 @@ async def test_a_cut_result_leaves_the_store_an_hour_after_the_run_if_the_ledger
         now = await supervisor.journal.read_content(stored.content_id)
         assert now is not None
         assert now.body == ("" if let_go else LONG)
+
+
+class CountingJournal(MemoryJournal):
+    """A journal that counts how often it is read."""
+
+    reads = 0
+
+    async def _query(self, *args: Any) -> Any:
+        self.reads += 1
+        return await super()._query(*args)
+
+
+@pytest.mark.parametrize("own_time", [False, True])
+async def test_many_contents_of_one_run_are_looked_at_together(*, own_time: bool) -> None:
+    """Each of them went through all entries of the run: an hour, for some ten thousand, in which nothing opened."""
+    journal, many = CountingJournal(), 100
+    fields = {"role": "user", "kind": "action-result", "original_length": 9, "spans": ((0, 3),)}
+    records: list[Any] = [kit.started("r"), kit.RunStateChanged(run_id="r", state="done", at=0.0)]
+    for n in range(many):
+        records += [
+            kit.appended("r", n, "cut", content_id=f"c-{n}", **fields),
+            kit.content(f"c-{n}", "r", "cut short", expires_at=1.0 if own_time else None),
+        ]
+    back = Retrieved(parts=(Part("c-7", 3, 9, 0),))
+    await journal.write([*records, kit.appended("r", many, " short", retrieved=back)])
+    async with rp.open_supervisor(journal=journal, model="offline"):
+        assert journal.reads < many / 2
+    kept = await bodies(journal, "r")
+    assert kept == ([] if own_time else [f"c-{n}" for n in range(many) if n != 7])
+    found = await journal.read_content("c-7")
+    assert found is not None
+    assert found.body == "cut short"
 
 
 @pytest.mark.parametrize("keep", ["for good", "pinned", "no longer pinned"])
