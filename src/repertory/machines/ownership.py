@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from repertory._ids import root_of, unit_of
-from repertory.record.postgres_sql import Statement
 from repertory.record.postgres_writer import application_name
 from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged, ScheduleSettled, WebhookTried
 from repertory.record.rows import TABLES, Value, encode_json
-from repertory.record.writing import Batch
+from repertory.record.writing import Batch, Statement
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection

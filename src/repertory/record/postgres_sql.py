@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import re
 import socket
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -21,13 +20,9 @@ from repertory.errors import (
     LeaseLost,
 )
 from repertory.record.journal import Durability
-from repertory.record.rows import Value
 
 # A ``psycopg.Connection``. Its own types accept only literal SQL, and ours is built from the names of tables.
 Connection: TypeAlias = Any
-
-Statement: TypeAlias = tuple[str, Sequence[Value]]
-"""SQL with placeholders ``$1``, ``$2``, …, and their values."""
 
 FENCED: Final = "RPF01"
 """The SQLSTATE that the server returns to a machine that was taken over."""
@@ -106,11 +101,7 @@ def connect(
 ) -> Connection:
     """Open a connection. Each statement is its own transaction unless it says otherwise.
 
-    Args:
-        address: The address of the server.
-        durability: The durability of what is written over it.
-        readonly: Whether the connection is read-only.
-        notice: About how many seconds the server may be silent until the connection counts as lost.
+    After about ``notice`` seconds in which the server is silent the connection counts as lost.
 
     Raises:
         psycopg.Error: The server cannot be reached, or refuses the connection.

@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
@@ -26,16 +26,16 @@ from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import (
     FENCED,
     TRANSACTION_TIMEOUT,
-    Statement,
     check_server,
     connect,
     driver,
     explain,
     is_away,
+    translate,
 )
-from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json
+from repertory.record.rows import encode_json
 from repertory.record.schema import SHARED
-from repertory.record.writing import Batch, Writer
+from repertory.record.writing import COLUMNS, EMPTY, Batch, Statement, Writer, insert_statements
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -79,7 +79,6 @@ _MARK: Final = """INSERT INTO writers VALUES ($1, $2, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at"""
 # The marks of processes that were killed.
 _FORGET: Final = f"DELETE FROM writers WHERE at < clock_timestamp() - interval '30 days' AND NOT {OPEN}"
-_EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each($1))"
 
 
 def application_name(writer_id: str) -> str:
@@ -88,45 +87,23 @@ def application_name(writer_id: str) -> str:
 
 
 _PREPARED: Final = 500  # statements that the server keeps ready: more than there are
-_COLUMNS: Final = {name: columns for table in TABLES.values() for name, columns in table.layout.items()}
-_MOST: Final = 32  # rows of one statement; with one for each row the server took 40% longer for an iteration
+_LENGTHS: Final = (32, 16, 8, 4, 2, 1)  # with one statement for each row the server took 40% longer for an iteration
 
 
 @cache
 def _insert(table: str, rows: int) -> str:
     """The INSERT for rows of records, by their places in the block of numbers that the transaction took last."""
-    columns = _COLUMNS[table]
+    columns = COLUMNS[table]
     values: list[str] = []
     for row in range(rows):
-        first, *own, last = (f"${row * len(columns) + mark}" for mark in range(1, len(columns) + 1))
-        number = f"currval('record_seq') + {first}::bigint"
-        values.append(f"({', '.join([number, *own, f'{last}::bigint # ({number})'])})")
+        place, *own, checksum = (f"${row * len(columns) + mark}" for mark in range(1, len(columns) + 1))
+        number = f"currval('record_seq') + {place}::bigint"
+        values.append(f"({', '.join([number, *own, f'{checksum}::bigint # {place}::bigint # ({number})'])})")
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join(values)}"
 
 
-def _inserts(records: Sequence[EncodedRecord]) -> Iterator[Statement]:
-    """The statements that write the records of a block."""
-    rows: dict[str, list[Value]] = {}
-    for place, record in enumerate(records):
-        for table, row, checksum in record:
-            rows.setdefault(table, []).extend((place, *row, checksum))
-    for table, values in rows.items():
-        width, start = len(_COLUMNS[table]), 0
-        while left := (len(values) - start) // width:
-            # The server prepares a statement for each number of rows, so only powers of two are used.
-            some = min(_MOST, 1 << left.bit_length() - 1)
-            yield _insert(table, some), values[start : start + some * width]
-            start += some * width
-
-
 class PostgresWriter(Writer):
-    """Owns the writing connection, and opens another one if it is lost.
-
-    Args:
-        address: The address of the server.
-        connection: A connection to the server, on which the tables exist.
-        durability: The journal's durability, for later connections.
-        patience: Seconds for which the server may be away.
+    """Owns the writing connection, and opens another one if it is lost and the server is not away for too long.
 
     Attributes:
         id: The writer's id, new for each writer; also that of the machine, if several share the journal.
@@ -254,10 +231,10 @@ class PostgresWriter(Writer):
                 cursor.execute(_FLOOR)
             for start in range(0, len(records), BLOCK):
                 taken = self._connection.execute(_TAKE)
-                for sql, values in _inserts(records[start : start + BLOCK]):
+                for sql, values in insert_statements(records[start : start + BLOCK], 0, _insert, _LENGTHS):
                     cursor.execute(sql, values, prepare=True)
             if emptied:
-                cursor.execute(_EMPTY, (encode_json(emptied),))
+                cursor.execute(translate(EMPTY), (encode_json(emptied),))
             cursor.execute("COMMIT")
         if taken is not None:
             (first,) = taken.fetchone() or (0,)

@@ -9,14 +9,16 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
-from repertory.record.rows import NEWEST, TABLES, Value, encode_json
+from repertory.record.reads import marks
+from repertory.record.rows import NEWEST, Value, encode_json
 from repertory.record.sqlite_file import explain, is_busy, is_disk_error
-from repertory.record.waiting import Answer, Failure, Ticket, wake_all
-from repertory.record.writing import Batch, Writer
+from repertory.record.waiting import Answer, Failure, wake_all
+from repertory.record.writing import COLUMNS, EMPTY, Batch, Statement, Writer, insert_statements
 
 T = TypeVar("T")
 
@@ -40,58 +42,31 @@ _BUSY_NOTICE: Final = 5.0  # seconds of waiting until it is logged; then again e
 _LENGTHS: Final = (*range(64, 16, -8), *range(16, 0, -1))
 
 
-class Inserter:
-    """Writes the rows of batches over a connection, and numbers the records.
+@cache
+def _insert(table: str, rows: int) -> str:
+    columns = COLUMNS[table]
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([f'({marks(columns)})'] * rows)}"
 
-    One INSERT has many rows. ``executemany`` would release the GIL at every row, and with a busy event loop each
-    release can cost the 5 ms of a thread switch (195,800 rows/s became 6,300).
+
+class Inserter:
+    """Numbers the records of batches, and writes them with few statements.
+
+    ``executemany`` would release the GIL at every row, and with a busy event loop each release can cost the 5 ms of a
+    thread switch (195,800 rows/s became 6,300).
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         (removed,) = connection.execute("SELECT coalesce(max(newest), 0) FROM removals").fetchone()
         (newest,) = connection.execute(NEWEST).fetchone()
         self.sequence: int = max(newest, removed)
-        most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
-        self._tables: dict[str, tuple[int, list[tuple[int, str]]]] = {}  # columns; the SQL for each number of rows
-        for table in TABLES.values():
-            for name, columns in table.layout.items():
-                head = f"INSERT INTO {name} ({', '.join(columns)}) VALUES "
-                width = len(columns)
-                row = f"({', '.join('?' * width)})"
-                lengths = [length for length in _LENGTHS if length * width <= most]
-                self._tables[name] = width, [(length, head + ", ".join([row] * length)) for length in lengths]
 
-    def statements(self, batches: Sequence[Batch]) -> tuple[list[tuple[str, Sequence[Value]]], int]:
-        """Assign every record its number.
-
-        Returns:
-            The statements that write them all, with their values; and the value of ``sequence`` afterwards.
-        """
-        values: dict[str, list[Value]] = {}
-        emptied: list[int] = []
-        number = self.sequence
-        for batch in batches:
-            emptied += batch.emptied
-            for record in batch.rows:
-                number += 1
-                for table, row, checksum in record:
-                    flat = values.setdefault(table, [])
-                    flat.append(number)
-                    flat += row
-                    flat.append(checksum ^ number)
-        statements: list[tuple[str, Sequence[Value]]] = []
-        for table, flat in values.items():
-            width, forms = self._tables[table]
-            start = 0
-            for length, sql in forms:
-                while len(flat) - start >= length * width:
-                    end = start + length * width
-                    statements.append((sql, flat[start:end]))
-                    start = end
-        if emptied:
-            sql = "DELETE FROM content_bodies WHERE seq IN (SELECT value FROM json_each(?))"
-            statements.append((sql, [encode_json(emptied)]))
-        return statements, number
+    def statements(self, batches: Sequence[Batch]) -> tuple[list[Statement], int]:
+        """The statements that write batches, and the value of ``sequence`` once they are written."""
+        records = [record for batch in batches for record in batch.rows]
+        statements = [*insert_statements(records, self.sequence + 1, _insert, _LENGTHS)]
+        if emptied := [number for batch in batches for number in batch.emptied]:
+            statements.append((EMPTY, [encode_json(emptied)]))
+        return statements, self.sequence + len(records)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -170,10 +145,6 @@ class SqliteWriter(Writer):
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    def _do(self, item: Ticket) -> None:
-        if isinstance(item, Job):
-            self._commit_job(item)
-
     def _close_connection(self) -> None:
         # Empty the log, so that the file can be copied alone. A reader, or a disk that failed, may prevent this;
         # nothing is lost then.
@@ -186,7 +157,7 @@ class SqliteWriter(Writer):
     def _refused(self) -> tuple[type[BaseException], ...]:
         return REFUSED
 
-    def _commit_job(self, job: Job[Any]) -> None:
+    def _do(self, job: Job[Any]) -> None:
         failure: Failure | None = None
         if self._failure is None:
             try:

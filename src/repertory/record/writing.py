@@ -7,37 +7,35 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
-from repertory.record.rows import AFTER_REFUSED, EncodedRecord, refuse_batch
+from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, refuse_batch
 from repertory.record.waiting import Failure, Ticket, Waiter, wake_all
 
 L = TypeVar("L", bound=Ticket)
 
+Statement: TypeAlias = tuple[str, Sequence[Value]]
+"""SQL with placeholders, and their values."""
+
+COLUMNS: Final = {name: columns for table in TABLES.values() for name, columns in table.layout.items()}
+EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 GROUP: Final = 512  # records that one commit gathers; a larger batch gets its own commit
 _END: Final = Ticket()  # the last element of the queue
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Batch(Ticket):
-    """Records that are written together or not at all.
-
-    Attributes:
-        rows: The records as rows.
-        callbacks: Functions to call once the batch is durable, in order, before any waiter wakes.
-        after: The batch on which this one depends.
-        emptied: The numbers of the contents whose bodies it deletes.
-    """
+    """Records that are written together or not at all."""
 
     rows: Sequence[EncodedRecord]
-    callbacks: Sequence[Callable[[], object]] = ()
-    after: Ticket | None = None
-    emptied: Sequence[int] = ()
+    callbacks: Sequence[Callable[[], object]] = ()  # called in this order once it is durable, before any waiter wakes
+    after: Ticket | None = None  # the batch on which it depends
+    emptied: Sequence[int] = ()  # the numbers of the contents whose bodies it deletes
 
     def refuse(self, fact: object) -> None:
         """Make every waiter raise the error that only this batch was not written, and why."""
@@ -55,17 +53,36 @@ class Batch(Ticket):
         return self.finish(self.failure or failure)
 
 
-class Writer:
-    """The queue and the thread of a journal's writer, and the handling of failures.
+def insert_statements(
+    records: Iterable[EncodedRecord], first: int, insert: Callable[[str, int], str], lengths: Sequence[int]
+) -> Iterator[Statement]:
+    """The statements that write records, numbered from ``first``.
 
-    Args:
-        name: The name of the file or database, for errors.
+    ``insert`` makes the INSERT of so many rows into a table. How many one may have is one of ``lengths``, the most
+    first: engines keep each statement ready, so there must not be one for every number.
     """
+    rows: dict[str, list[Value]] = {}
+    for number, record in enumerate(records, first):
+        for table, row, checksum in record:
+            flat = rows.setdefault(table, [])
+            flat.append(number)
+            flat += row
+            flat.append(checksum ^ number)
+    for table, values in rows.items():
+        width, start = len(COLUMNS[table]), 0
+        while left := (len(values) - start) // width:
+            end = start + width * next(length for length in lengths if length <= left)
+            yield insert(table, (end - start) // width), values[start:end]
+            start = end
+
+
+class Writer:
+    """The queue and the thread of a journal's writer, and the handling of failures."""
 
     _connection: Any
 
     def __init__(self, name: str) -> None:
-        self._path = name
+        self._path = name  # of the file or the database, for errors
         self._queue: queue.SimpleQueue[Ticket] = queue.SimpleQueue()
         self._following: Ticket | None = None  # taken from the queue and not yet handled
         self._lock = threading.Lock()  # so that nothing is queued after the end
@@ -94,7 +111,7 @@ class Writer:
         """The existing fact that a refused batch contradicts."""
         return error
 
-    def _do(self, item: Ticket) -> None:
+    def _do(self, job: Any) -> None:
         """Do other work that was queued."""
         raise NotImplementedError
 
