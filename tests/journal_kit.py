@@ -173,7 +173,7 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
         ),
         called(
             1,
-            {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+            {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
             run_id,
             prompt_estimate=5,
             expected_tokens=6,

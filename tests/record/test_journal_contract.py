@@ -626,7 +626,7 @@ def test_requests_are_put_together_from_their_tails(check: Check) -> None:
         (conversation(4), conversation(0), 4, 4, 0),
         (longer, {"model": "m", "messages": [said("more"), said("end")]}, 5, 1, 1),
         (longest, {"model": "m", "messages": [said("still more"), said("end"), said("new")]}, 6, 1, 2),
-        ({"model": "x"}, {"model": "x"}, None, 0, 0),
+        (conversation(0), conversation(0), None, 0, 0),
     ]
 
     async def body(journal: Journal) -> None:

@@ -11,7 +11,7 @@ The Messages API has no such type today. If it gets one, the second form disting
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -89,13 +89,8 @@ class RequestRecorder:
         """Make a record of a request that is about to be sent.
 
         The record's body has no cache markers in it; their places are listed under ``prompt_cache``, and ``sent_body``
-        puts them back.
-
-        Args:
-            request: The request.
-            entries: The ledger, which only grows from call to call.
-            call: Number of the model call within the run; the next record refers to it.
-            fields: The other fields of the record, such as ``run_id``.
+        puts them back. ``entries`` is the ledger, which only grows from call to call, and ``fields`` are those of the
+        record that do not follow from the request.
         """
         if self._known < len(entries):
             self._blocks.add(entries[self._known :])
@@ -166,80 +161,51 @@ class RecordedRequest:
             raise JournalUnreadable(f"{self._name} builds on call {first.base_call}, which is not recorded before it")
         try:
             for record in reversed(chain):
-                self._build_on(record)
-            self.positions: set[int] = {
-                item["position"] for message in self._messages for item in _items(message) if _is_reference(item)
-            }
+                own: list[Json] = [*record.body["messages"]]
+                if record.shared_blocks:
+                    begun = self._messages[record.shared_messages]["content"][: record.shared_blocks]
+                    own[0] = {**own[0], "content": [*begun, *own[0]["content"]]}
+                self._messages[record.shared_messages :] = own
+            items = (item for message in self._messages for item in message["content"])
+            self.positions: set[int] = {item["position"] for item in items if _stands_for(item, "position", "block")}
         except (LookupError, TypeError, AttributeError) as error:
             raise JournalUnreadable(f"the parts of {self._name} do not fit: {error}") from error
 
-    def _build_on(self, record: ModelCalled) -> None:
-        """Make the messages of a request from those of its base."""
-        own: Sequence[Json] = record.body.get("messages", [])
-        shared = record.shared_messages if record.base_call is not None else 0
-        if record.base_call is not None and record.shared_blocks:
-            begun = [*self._messages[shared]["content"][: record.shared_blocks], *own[0]["content"]]
-            own = [{**own[0], "content": begun}, *own[1:]]
-        del self._messages[shared:]
-        self._messages.extend(own)
-
     def whole(self, entries: Iterable[Entry] = ()) -> Json:
-        """The request as it was sent.
-
-        Args:
-            entries: The run's entries at ``positions``.
+        """The request as it was sent; ``entries`` are the run's at ``positions``.
 
         Raises:
             JournalUnreadable: An entry or a block that it refers to is missing, or the result does not have the
                 recorded digest.
         """
         known = {entry.position: entry.content for entry in entries}
-        body = dict(self._called.body)
-        if "messages" in body:
-            body["messages"] = [self._fill_in(message, known) for message in self._messages]
-        digest = request_digest(body)
-        if digest != self._called.digest:
+
+        def filled_in(item: Any) -> Any:
+            if not _stands_for(item, "position", "block"):
+                return item["literal"] if _stands_for(item, "literal") else item
+            try:
+                return encode_block(known[item["position"]][item["block"]])
+            except (LookupError, TypeError):
+                raise JournalUnreadable(
+                    f"{self._name} names block {item['block']} of entry {item['position']}, which is not recorded"
+                ) from None
+
+        messages = [{**message, "content": [*map(filled_in, message["content"])]} for message in self._messages]
+        body = {**self._called.body, "messages": messages}
+        if (digest := request_digest(body)) != self._called.digest:
             raise JournalUnreadable(f"{self._name} gives digest {digest} where {self._called.digest} was recorded")
         return body
 
-    def _fill_in(self, message: Json, entries: Mapping[int, Sequence[Block]]) -> Json:
-        if isinstance(message["content"], str):  # the API treats it as one block of text
-            return message
-        content: list[Any] = []
-        for item in message["content"]:
-            if _is_reference(item):
-                try:
-                    content.append(encode_block(entries[item["position"]][item["block"]]))
-                except (LookupError, TypeError):
-                    raise JournalUnreadable(
-                        f"{self._name} names block {item['block']} of entry {item['position']}, which is not recorded"
-                    ) from None
-            else:
-                content.append(item["literal"] if _is_literal(item) else item)
-        return {**message, "content": content}
+
+def _stands_for(item: Any, *names: str) -> bool:
+    """Whether a block of a recorded request is of the form that has these names, as described above."""
+    return isinstance(item, dict) and item.get("type") == _ENTRY and item.keys() == {"type", *names}
 
 
 def sent_body(recorded: Json) -> Json:
-    """Make the body of ``POST /v1/messages`` from a recorded request, with its cache markers put back.
-
-    Args:
-        recorded: The whole request, as ``Journal.read_request`` returns it.
-    """
+    """The body of ``POST /v1/messages`` that ``Journal.read_request`` returns, with its cache markers put back."""
     body = {name: value for name, value in recorded.items() if name not in (_MARKERS, "betas")}
     body.update((name, list(body[name])) for name in ("system", "tools") if name in body)
     body["messages"] = [{**message, "content": list(message["content"])} for message in body["messages"]]
     put_markers(body, (Breakpoint(**point) for point in recorded.get(_MARKERS, ())))
     return body
-
-
-def _items(message: Json) -> Sequence[Any]:
-    content = message["content"]
-    return () if isinstance(content, str) else content
-
-
-def _is_reference(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") == _ENTRY and item.keys() == {"type", "position", "block"}
-
-
-def _is_literal(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") == _ENTRY and item.keys() == {"type", "literal"}
