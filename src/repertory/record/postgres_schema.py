@@ -19,9 +19,8 @@ from repertory.record.schema import (
     VIEWS,
     changes,
     check_current,
-    check_schema,
+    check_version,
     llm_calls,
-    not_too_new,
 )
 
 if TYPE_CHECKING:
@@ -219,9 +218,7 @@ def schema_version(connection: Connection, address: PostgresAddress) -> int:
     if not has_migrations:
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone() or (0,)
-    if version == VERSION:
-        check_schema(_DECLARED, _relations(connection), address)
-    return not_too_new(version, address)
+    return check_version(version, _DECLARED, _relations(connection), address)
 
 
 def migrate(connection: Connection, address: PostgresAddress) -> None:

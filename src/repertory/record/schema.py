@@ -312,32 +312,25 @@ def changes(declared: Sequence[str], there: Iterable[tuple[str, str | None]]) ->
                     yield f"ALTER TABLE {named[1]} ADD COLUMN {definition}"
 
 
-def check_schema(declared: Sequence[str], there: Iterable[tuple[str, str | None]], where: object) -> None:
-    """Check that a journal of this schema's version has what the schema has, except for views.
-
-    Args:
-        declared: As for ``changes``.
-        there: As for ``changes``.
-        where: The journal.
+def check_version(version: int, declared: Sequence[str], there: Iterable[tuple[str, str | None]], where: object) -> int:
+    """Check the version that a journal says it has, and return it; the rest is as for ``changes``.
 
     Raises:
-        JournalUnreadable: It lacks something: before the first release, the schema changed but not its version.
+        JournalSchemaTooNew: A newer repertory wrote it.
+        JournalUnreadable: It lacks something of its version: before the first release, the schema changed but not its
+            version. Views do not count.
     """
-    for sql in changes(declared, there):
-        if lacking := _ADDING.match(sql):
-            raise JournalUnreadable(
-                f"{where} says that it has schema {VERSION}, but differs from it ({lacking[0]!r} would be the first "
-                "change): an unreleased repertory made it, which can still open it, or it is damaged"
-            )
-
-
-def not_too_new(version: int, where: object) -> int:
-    """Return the version of a journal. Raises ``JournalSchemaTooNew`` if a newer repertory wrote it."""
     if version > VERSION:
         raise JournalSchemaTooNew(
             f"{where} has schema {version} and repertory {__version__} reads up to {VERSION}; "
             "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
         )
+    for sql in changes(declared, there) if version == VERSION else ():
+        if lacking := _ADDING.match(sql):
+            raise JournalUnreadable(
+                f"{where} says that it has schema {VERSION}, but differs from it ({lacking[0]!r} would be the first "
+                "change): an unreleased repertory made it, which can still open it, or it is damaged"
+            )
     return version
 
 
@@ -372,9 +365,7 @@ def schema_version(connection: sqlite3.Connection, path: str) -> int:
         return 0
     if application_id != APPLICATION_ID:
         raise JournalUnreadable(f"{path} is an SQLite database but not a journal; choose another file")
-    if version == VERSION:
-        check_schema(_DECLARED, _relations(connection), path)
-    return not_too_new(version, path)
+    return check_version(version, _DECLARED, _relations(connection), path)
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:
