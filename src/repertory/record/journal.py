@@ -37,7 +37,10 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
 
     Attributes:
         durability: What an acknowledged write survives.
+        is_shared: Whether other processes may write to it too.
     """
+
+    is_shared = False
 
     def __init__(self, durability: Durability, redactor: Redactor | None) -> None:
         self.durability: Durability = durability
@@ -50,15 +53,11 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
         """About how many batches wait for the disk; 0 in a journal that writes at once."""
         return 0
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes may write to it too."""
-        return False
-
     # --- defined by each engine ---------------------------------------------------------------------------
 
-    _insert: Callable[[Batch], Ticket]
-    """Queues a batch."""
+    def _insert(self, batch: Batch) -> Ticket:
+        """Queue a batch."""
+        raise NotImplementedError
 
     async def aclose(self) -> None:
         """Write what is queued, then close. Safe to call twice."""

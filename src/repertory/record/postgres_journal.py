@@ -9,21 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
-import anyio.lowlevel
-import anyio.to_thread
 
 from repertory._postgres_address import PostgresAddress
-from repertory.errors import JournalClosed, JournalDamaged
-from repertory.record.forks import abandon_in_forks, forked_error, keep_for_ever
+from repertory.errors import JournalDamaged
+from repertory.record.forks import keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, PostgresTables
 from repertory.record.postgres_sql import check_server, connect, driver, explain, hang_up, is_away, translate
 from repertory.record.postgres_writer import OPEN, PATIENCE, PostgresWriter
-from repertory.record.reads import Rows
+from repertory.record.reads import Reader, Rows
 from repertory.record.redaction import Redactor
 from repertory.record.rows import UNREADABLE, Value
 from repertory.record.sqlite_journal import OwnedJournal
@@ -34,13 +33,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_READERS: Final = 4  # connections that read at once, for one event loop
 _CANCEL_PATIENCE: Final = 2.0  # seconds for a server to take in that a query is to be cancelled
 _READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away if the journal is read-only
 _RETRY: Final = 0.1  # seconds between attempts to connect
 _FOLLOWING: Final = 2.0  # seconds that a read of the whole journal waits for transactions of other processes
 _POLL_INTERVAL: Final = 0.005  # seconds between two checks of these transactions
-_limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("repertory-postgres-readers")
 
 
 def open_postgres(
@@ -91,11 +88,7 @@ class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
         reader = PostgresReader(address, readonly=writer is None)
         super().__init__(address, durability, redactor, reader, writer, close_timeout=close_timeout)
         self.address = address
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes may write to it too."""
-        return self._writer is not None
+        self.is_shared = writer is not None
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do other work over a connection to its database, in a thread; see ``PostgresReader.use``."""
@@ -147,8 +140,10 @@ class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
         return max(await self._number("items", sql), await super().last_item_position())
 
 
-class PostgresReader:
+class PostgresReader(Reader):
     """Lends connections to threads, from any task of any loop."""
+
+    threads = 4
 
     def __init__(self, address: PostgresAddress, *, readonly: bool) -> None:
         self._address = address
@@ -157,13 +152,10 @@ class PostgresReader:
         self._changed = threading.Condition()  # guards what follows
         self._idle: list[Connection] = []
         self._lent: set[Connection] = set()
-        self._closed = self._forked = False
-        abandon_in_forks(self)
+        super().__init__(address)
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do something over a connection, in a thread; once more if the server went away meanwhile.
-
-        If the call is cancelled, it stops waiting; the query itself runs to its end in the background.
 
         Raises:
             JournalClosed: After ``aclose``.
@@ -171,18 +163,7 @@ class PostgresReader:
             JournalUnreadable: It refuses the query.
             JournalDamaged: Something there is not what was written.
         """
-        self._check()
-        limiter = _limiter.get(None)
-        if limiter is None:
-            limiter = anyio.CapacityLimiter(_READERS)
-            _limiter.set(limiter)
-        return await anyio.to_thread.run_sync(self._use, doing, work, abandon_on_cancel=True, limiter=limiter)
-
-    def _check(self) -> None:
-        if self._forked:
-            raise forked_error(str(self._address))
-        if self._closed:
-            raise JournalClosed(f"{self._address} is closed; nothing was read")
+        return await self._in_thread(partial(self._use, doing, work))
 
     def _use(self, doing: str, work: Callable[[Connection], T]) -> T:
         since = time.monotonic()
@@ -222,7 +203,7 @@ class PostgresReader:
         with self._changed:
             self._lent.discard(connection)
             whole = connection.info.transaction_status == driver().pq.TransactionStatus.IDLE
-            if whole and not self._closed and len(self._idle) < _READERS:
+            if whole and not self._closed and len(self._idle) < self.threads:
                 self._idle.append(connection)
             else:
                 connection.close()
@@ -236,10 +217,10 @@ class PostgresReader:
             connection.close()
 
     def abandon(self) -> None:
-        """In a forked child, which has no such threads: refuse everything, and never close a connection."""
+        """In a forked child: refuse everything; see ``Reader``."""
         keep_for_ever((self._idle, self._lent))
         self._changed = threading.Condition()  # another thread of the parent may have held it
-        self._closed = self._forked = True
+        super().abandon()
 
     def close(self) -> None:
         """End the running queries and close the connections; blocks. Safe to call twice."""

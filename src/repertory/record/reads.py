@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
+import anyio
+import anyio.to_thread
 import msgspec
+from anyio.lowlevel import RunVar
 
+from repertory.errors import JournalClosed
+from repertory.record.forks import abandon_in_forks, forked_error
 from repertory.record.records import Record
 from repertory.record.rows import NO_LIMIT, TABLES, Value, decode_text, encode_json, encode_text
 from repertory.record.search import FullText, SearchIndex
@@ -42,6 +48,48 @@ def _to_compare(value: Value) -> Value:
     if isinstance(value, str):
         return encode_text(value)
     return max(-NO_LIMIT, min(value, NO_LIMIT)) if isinstance(value, int) else value
+
+
+class Reader:
+    """What a journal on a disk or a server reads with, in threads: drivers that need asyncio do not work under trio.
+
+    Attributes:
+        threads: How many of them read at once, for one event loop.
+    """
+
+    threads = 1
+
+    def __init__(self, place: object) -> None:
+        self._place = place  # for errors
+        self._closed = self._forked = False
+        abandon_in_forks(self)
+
+    def _check(self) -> None:
+        if self._forked:
+            raise forked_error(str(self._place))
+        if self._closed:
+            raise JournalClosed(f"{self._place} is closed; nothing was read")
+
+    async def _in_thread(self, read: Callable[[], T]) -> T:
+        """Read in a thread. If the call is cancelled, it stops waiting; a read that has begun runs to its end."""
+        self._check()
+        limiters = _limiters.get(None)
+        if limiters is None:
+            _limiters.set(limiters := WeakKeyDictionary())
+        if (limiter := limiters.get(self)) is None:
+            limiter = limiters[self] = anyio.CapacityLimiter(self.threads)
+        return await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=limiter)
+
+    def close(self) -> None:
+        """Refuse further reads and end the current ones; blocks. Safe to call twice."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """In a forked child, which has no such threads: refuse everything, and never close a connection."""
+        self._closed = self._forked = True
+
+
+_limiters: Final = RunVar[WeakKeyDictionary[Reader, anyio.CapacityLimiter]]("repertory-readers")
 
 
 class Reads:

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from repertory.errors import JournalClosed, JournalReadOnly
 from repertory.record.journal import Durability, Journal
-from repertory.record.reads import Reads, Rows
+from repertory.record.reads import Reader, Reads, Rows
 from repertory.record.records import Record
 from repertory.record.redaction import Redactor
 from repertory.record.rows import AFTER_REFUSED, Value
@@ -38,7 +38,7 @@ from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
 
 T = TypeVar("T")
-R = TypeVar("R", bound="Reader")
+R = TypeVar("R", bound=Reader)
 W = TypeVar("W", bound=Writer)
 
 
@@ -133,14 +133,6 @@ class MemoryJournal(Journal):
             self._connection.close()
 
 
-class Reader(Protocol):
-    """What an ``OwnedJournal`` reads with."""
-
-    def close(self) -> None:
-        """Refuse further reads and end the current ones; blocks. Safe to call twice."""
-        ...
-
-
 class OwnedJournal(Journal, Generic[R, W]):
     """A journal with a writer thread, or read-only without one, and then it may not update the search index."""
 
@@ -159,7 +151,6 @@ class OwnedJournal(Journal, Generic[R, W]):
         self._reader = reader
         self._writer = writer
         self._close_timeout = close_timeout
-        self._insert = self._refuse if writer is None else writer.submit
 
     @property
     def writer(self) -> W:
@@ -168,7 +159,7 @@ class OwnedJournal(Journal, Generic[R, W]):
             raise JournalReadOnly(f"{self._place} was opened with readonly=True; open it without to write")
         return self._writer
 
-    def _refuse(self, batch: Batch) -> Ticket:
+    def _insert(self, batch: Batch) -> Ticket:
         return self.writer.submit(batch)
 
     def _close(self) -> None:
