@@ -18,7 +18,6 @@ from patience import PATIENCE
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.record import MemoryJournal, RunRow
-from repertory.record.contents import StoredBody
 from repertory.record.records import Record, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.events import StateChanged
@@ -193,7 +192,7 @@ class BusyJournal(MemoryJournal):
             await self.resume.wait()
         await super().write(records)
 
-    async def read_due_bodies(self, *args: Any, **options: Any) -> list[StoredBody]:
+    async def read_due_bodies(self, *args: Any, **options: Any) -> list[tuple[int, Any]]:
         """Wait for ``clean`` once a run is done."""
         if self._done:
             self._cleaned = True

@@ -64,7 +64,7 @@ async def test_a_tree_goes_whole_and_others_stay_as_they_were(kind: str, tmp_pat
         assert not any(await found(journal, "one"))
         assert await found(journal, "one2") == before
         assert all(before)
-        assert await journal.read_removals(finished=True) == ["one"]
+        assert await journal.read_removals() == []
         assert await journal.was_removed("one")
         assert not await journal.was_removed("one2")
         await journal.remove_run("one", at=6.0)  # safe to repeat
@@ -78,9 +78,9 @@ async def test_a_removal_that_was_begun_is_in_no_list_and_can_be_finished(kind: 
         assert not await journal._change("remove", partial(remove_slice, run_id="one", at=5.0))
         assert await journal.read_runs() == []
         assert await journal.read_entries("one") != []
-        assert await journal.read_removals(finished=False) == ["one"]
+        assert await journal.read_removals() == ["one"]
         await journal.remove_run("one", at=6.0)
-        assert await journal.read_removals(finished=False) == []
+        assert await journal.read_removals() == []
         assert await journal.read_entries("one") == []
 
 

@@ -309,7 +309,7 @@ def test_a_removal_that_is_cancelled_goes_on_or_has_not_begun(run_async: RunAsyn
                 await run.wait_result()
                 await cancelled_after(steps, partial(supervisor.remove, run.id), bare=steps % 2 == 1)
             with anyio.fail_after(PATIENCE):
-                while await journal.read_removals(finished=False):
+                while await journal.read_removals():
                     await anyio.sleep(0.005)
             there = {row.started.run_id for row in await supervisor.runs()}
             for steps in CHECKPOINTS:

@@ -254,7 +254,7 @@ async def test_a_killed_removal_is_finished_by_the_next_process(seed: int, tmp_p
                 assert len(await journal.read_entries("large")) == 5000
     assert play(PROGRAM, path) == ["DONE"]
     async with open_journal(path) as journal:
-        assert await journal.read_removals(finished=False) == []
+        assert await journal.read_removals() == []
         assert await journal.read_entries("large") == []
         assert await journal.read_events("large") == []
         assert len(await journal.read_entries("small")) == 5

@@ -17,11 +17,11 @@ import trio.testing
 import journal_kit as kit
 import repertory as rp
 from context_scenes import log_of
+from journal_kit import expire
 from repertory.errors import ConfigurationError, JournalUnreadable, ModelUnavailable, RunError, RunFailed, RunNotFound
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import ContentStored, Journal, MemoryJournal
-from repertory.record.contents import StoredBody
 from repertory.record.entries import Part, Retrieved
 from repertory.supervisor.retention import CLEANING
 from repertory.testing import ScriptedModel, call
@@ -129,7 +129,7 @@ async def test_what_cannot_be_brought_back_says_so() -> None:
     async def look(_: ModelRequest) -> Block:
         (stored,) = await journal.read_contents("r")
         await journal.write([msgspec.structs.replace(stored, body=log_of(1, 150), expires_at=5.0)])
-        await journal.delete_bodies(await journal.read_due_bodies(5.0))
+        assert await expire(journal, 5.0) == 1
         return call("retrieve_content", content_id=stored.content_id)
 
     model = ScriptedModel([call("read_log", day=1), look, "Done."])
@@ -181,7 +181,7 @@ ALL_PAGES = [page(2), page(1), page(3)]
 
 async def bodies(journal: Journal, run_id: str) -> list[str]:
     """The ids of the contents of a run whose bodies the content store holds."""
-    return [body.content.content_id for body in await journal.read_bodies(run_id)]
+    return [content.content_id for _, content in await journal.read_bodies(run_id)]
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ async def test_a_cleaning_that_fails_is_logged_and_tried_again(
 
         looked = 0
 
-        async def read_due_bodies(self, now: float, **bounds: float) -> list[StoredBody]:
+        async def read_due_bodies(self, now: float, **bounds: float) -> list[tuple[int, ContentStored]]:
             """Fail, the second and the third time."""
             self.looked += 1
             if self.looked in (2, 3):

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
 from repertory.llm.messages import text_of
 from repertory.record.entries import Entry
 from repertory.record.records import FINAL_STATES, ContentStored
@@ -30,23 +28,6 @@ OF_TREE: Final = of_tree("run_id")
 def root_of(column: str) -> str:
     """SQL for the id of the root above a run, from the run's own id."""
     return f"substr({column}, 1, instr({column} || '.', '.') - 1)"
-
-
-class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A content whose body is in the content store.
-
-    Attributes:
-        number: The number of its record.
-        content: The content without its body.
-    """
-
-    number: int
-    content: ContentStored
-
-    @property
-    def has_time(self) -> bool:
-        """Whether it was stored with a time, and so may be deleted even if nothing else holds it."""
-        return self.content.expires_at is not None or self.content.retention is not None
 
 
 STORED: Final = "JOIN content_bodies b ON b.seq = t.seq"

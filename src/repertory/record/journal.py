@@ -6,11 +6,10 @@ This module holds the methods that write. Those that read are in ``RunReads``, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
-from repertory.record.contents import StoredBody
 from repertory.record.items import ItemReads
 from repertory.record.queue import QueueReads
 from repertory.record.records import Record
@@ -82,8 +81,8 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
             on_commit: Called when the batch is durable, before any waiter of the ticket wakes. The calls are made on
                 the writer's thread, in the order of the batches. It must be quick and must not raise.
             after: An earlier batch that this one builds on. If that was refused, this one is refused too.
-            emptied: The numbers of stored contents whose bodies to delete in the same transaction; see
-                ``delete_bodies``.
+            emptied: The numbers of stored contents whose bodies to delete in the same transaction. Their citations
+                stay listed.
 
         Raises:
             RecordRefused: A record cannot be kept exactly. Nothing of the batch was queued; other batches are not
@@ -125,9 +124,9 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
 
         return end
 
-    async def write(self, records: Sequence[Record]) -> None:
-        """Queue a batch and wait until it is durable."""
-        await self.submit(records).wait()
+    async def write(self, records: Sequence[Record], *, emptied: Sequence[int] = ()) -> None:
+        """Queue a batch and wait until it is durable; see ``submit``."""
+        await self.submit(records, emptied=emptied).wait()
 
     async def remove_run(self, run_id: str, *, at: float) -> None:
         """Delete a root run and all runs below it from the journal for good. Nobody may write to them any more.
@@ -150,14 +149,10 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
         """Begin what ``remove_run`` does, or continue it for a moment; returns whether it is done."""
         return await self._change("remove", partial(remove_slice, run_id=run_id, at=at))
 
-    async def read_removals(self, *, finished: bool) -> list[str]:
-        """The ids of the roots that were removed, or with ``finished=False`` those whose removal was only begun."""
-        return await self._ids("removals", "SELECT run_id FROM removals WHERE finished = ?", int(finished))
+    async def read_removals(self) -> list[str]:
+        """The ids of the roots whose removal was begun and is not finished."""
+        return await self._ids("removals", "SELECT run_id FROM removals WHERE finished = 0")
 
     async def was_removed(self, run_id: str) -> bool:
         """Whether a root run with this id has been removed, or its removal has begun."""
         return bool(await self._ids("removals", "SELECT run_id FROM removals WHERE run_id = ?", run_id))
-
-    async def delete_bodies(self, bodies: Iterable[StoredBody], *, also: Sequence[Record] = ()) -> None:
-        """Delete the bodies of stored contents and write further records, in one transaction. Citations stay listed."""
-        await self.submit(also, emptied=[body.number for body in bodies]).wait()

@@ -15,7 +15,7 @@ from repertory._ids import is_made
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
-from repertory.record.contents import HOLDING, HOLDING_SOME, OF_TREE, STORED, StoredBody, due, of_tree, put_together
+from repertory.record.contents import HOLDING, HOLDING_SOME, OF_TREE, STORED, due, of_tree, put_together
 from repertory.record.entries import Entry
 from repertory.record.memory_records import PayloadChanged
 from repertory.record.reads import OF_RUN, Reads, Rows, json_list, marks, row_as
@@ -93,21 +93,13 @@ class RunReads(Reads):
 
         def decode(row: Sequence[Value]) -> RunRow:
             started: RunStarted = _RUNS.read(row[:width])[1]
-            called = int(row[-1] or 0)
             now = RunStateChanged(run_id=started.run_id, state="running", at=started.at)
             if row[width] is not None:
                 now = _RUN_STATES.read(row[width:-1])[1]
-            return RunRow(
-                started=started,
-                state=now.state,
-                updated_at=now.at,
-                iteration=max(now.iteration, called),
-                result=now.result,
-                error=now.error,
-                cancelled=now.cancelled,
-                reason=now.reason,
-                cause=now.cause,
-            )
+            same = ("state", "result", "error", "cancelled", "reason", "cause")
+            fields: dict[str, Any] = {name: getattr(now, name) for name in same}
+            iteration = max(now.iteration, int(row[-1] or 0))
+            return RunRow(started=started, updated_at=now.at, iteration=iteration, **fields)
 
         return await self._fetch(
             "runs",
@@ -380,23 +372,22 @@ class RunReads(Reads):
 
     async def read_due_bodies(
         self, now: float, *, ended_after: float = -math.inf, ended_by: float = -math.inf, root: str | None = None
-    ) -> list[StoredBody]:
-        """The bodies in the content store that are due for cleaning up; all times are seconds since 1970.
+    ) -> list[tuple[int, ContentStored]]:
+        """The contents whose bodies in the content store are due for cleaning up, without them and with their numbers.
+
+        All times are seconds since 1970.
 
         A content is due if its ``expires_at`` is not after ``now``, or its tree ended ``retention`` seconds ago. A
         content with neither is due if its tree ended between ``ended_after`` and ``ended_by`` and its run has retrieved
         anything; if it has not, nothing else can hold the content. ``root`` restricts this to one tree; None means all.
         """
         whose, values = ("", ()) if root is None else (f"{of_tree('t.run_id')} AND", (root, root, root))
-        return await self._read_bodies(due(whose), *values, now, now, ended_after, ended_by)
+        return await self._read(ContentStored, due(whose), *values, now, now, ended_after, ended_by, side=False)
 
-    async def read_bodies(self, run_id: str) -> list[StoredBody]:
-        """The bodies that the content store holds for a run and the runs below it."""
-        return await self._read_bodies(f"{STORED} WHERE {OF_TREE} ORDER BY t.seq", run_id, run_id, run_id)
-
-    async def _read_bodies(self, rest: str, *values: Value) -> list[StoredBody]:
-        found = await self._read(ContentStored, rest, *values, side=False)
-        return [StoredBody(number=number, content=content) for number, content in found]
+    async def read_bodies(self, run_id: str) -> list[tuple[int, ContentStored]]:
+        """The contents of a run and the runs below it whose bodies the content store holds, as ``read_due_bodies``."""
+        rest = f"{STORED} WHERE {OF_TREE} ORDER BY t.seq"
+        return await self._read(ContentStored, rest, run_id, run_id, run_id, side=False)
 
     async def read_payload(self, run_id: str) -> list[PayloadChanged]:
         """All versions of a run's payload, in order; [] if it has no payload."""

@@ -172,7 +172,7 @@ async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: 
 
     At most ``limit`` of them, None for all.
     """
-    stored = {body.content.content_id for body in await journal.read_bodies(run_id)}
+    stored = {content.content_id for _, content in await journal.read_bodies(run_id)}
     contents: list[ContentStored] = []
     for row in await journal.read_runs(below=run_id):
         # If an id occurs more than once, the latest counts.

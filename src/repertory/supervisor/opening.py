@@ -188,7 +188,7 @@ async def open_supervisor(
             )
             retention = Retention(journal, seconds=content_retention, clock=clock)
             runtime = Runtime(shared, system, tasks, retention)
-            for left in await journal.read_removals(finished=False):
+            for left in await journal.read_removals():
                 await journal.remove_run(left, at=clock())
             await retention.clean()
 

@@ -18,11 +18,11 @@ from repertory.context.plan import PinEntry, UnpinEntry
 from repertory.errors import JournalError, RunError
 from repertory.memory.documents import document_of
 from repertory.memory.sources import without_sources
-from repertory.record.contents import StoredBody, put_together
+from repertory.record.contents import put_together
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.memory_records import PayloadChanged
-from repertory.record.records import FINAL_STATES, DecisionMade
+from repertory.record.records import FINAL_STATES, ContentStored, DecisionMade
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.supervisor.live_runs import check_root
@@ -50,41 +50,30 @@ class Retention:
         self.payloads = anyio.Lock()
         self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
 
-    async def clean(self, *, root: str | None = None) -> list[StoredBody]:
-        """Delete expired contents of one tree of runs or, with None, of all; returns them."""
+    async def clean(self, *, root: str | None = None) -> None:
+        """Delete expired contents of one tree of runs or, with None, of all.
+
+        They are not pinned, and were stored with a time of their own or are in the ledger.
+        """
         now = self._clock()
-        due = await self._find_due(now, root)
-        lost: dict[str, set[str]] = {}
-        for body, held in due:
-            if not held:
-                lost.setdefault(root_of(body.content.run_id), set()).add(body.content.content_id)
-        gone = [body for body, _ in due]
+        ended_by = -math.inf if self._seconds is None else now - self._seconds
+        found = await self._journal.read_due_bodies(now, ended_after=self._checked_until, ended_by=ended_by, root=root)
+        gone, lost = list[int](), dict[str, set[str]]()
+        for run_id, own in groupby(sorted(found, key=_owner), key=_owner):
+            due = await self._unpinned(run_id, own)
+            holding = await self._journal.read_holding(run_id, [content.content_id for content in due.values()])
+            for number, content in due.items():
+                if await self._is_held(content, holding.get(content.content_id, [])):
+                    gone.append(number)
+                elif content.expires_at is not None or content.retention is not None:
+                    gone.append(number)
+                    lost.setdefault(root_of(run_id), set()).add(content.content_id)
         await self._delete(gone, lost)
         if self._seconds is not None and root is None:
             self._checked_until = max(self._checked_until, now - self._seconds)
-        return gone
 
-    async def _find_due(self, now: float, root: str | None) -> list[tuple[StoredBody, bool]]:
-        """Contents that may be deleted: expired, not pinned, and either with a time of their own or in the ledger; each
-        with whether the ledger holds it.
-        """
-        ended_by = -math.inf if self._seconds is None else now - self._seconds
-        found = await self._journal.read_due_bodies(now, ended_after=self._checked_until, ended_by=ended_by, root=root)
-        due: list[tuple[StoredBody, bool]] = []
-        for run_id, own in groupby(sorted(found, key=_owner), key=_owner):
-            pins = _pinned_for_good(await self._journal.read_decisions(run_id))
-            entries = await self._journal.read_entries(run_id) if pins else []
-            pinned = {entry.content_id for entry in entries if entry.position in pins}
-            bodies = [body for body in own if body.content.content_id not in pinned]
-            holding = await self._journal.read_holding(run_id, [body.content.content_id for body in bodies])
-            for body in bodies:
-                held = await self._is_held(body, holding.get(body.content.content_id, []))
-                if body.has_time or held:
-                    due.append((body, held))
-        return due
-
-    async def clean_run(self, run_id: str) -> list[StoredBody]:
-        """Delete all stored contents of a run that has ended and of the runs below it; returns them.
+    async def clean_run(self, run_id: str) -> int:
+        """Delete all stored contents of a run that has ended and of the runs below it; returns how many.
 
         Raises:
             RunNotFound: There is no such run.
@@ -95,14 +84,14 @@ class Retention:
         if row.state not in FINAL_STATES:
             raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before you clean it")
         bodies = await self._journal.read_bodies(run_id)
-        await self._delete(bodies, {run_id: None})
-        return bodies
+        await self._delete([number for number, _ in bodies], {run_id: None})
+        return len(bodies)
 
-    async def _delete(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
+    async def _delete(self, bodies: Sequence[int], lost: Mapping[str, set[str] | None]) -> None:
         """Delete bodies and, in the same transaction, the source references to contents that can no longer be read.
 
         Args:
-            bodies: The bodies.
+            bodies: The numbers of their contents.
             lost: The citation ids of contents that can no longer be read, by root; None for all of a tree.
         """
         async with self.payloads, AsyncExitStack() as stack:
@@ -116,7 +105,7 @@ class Retention:
                 await stack.enter_async_context(live.changing_payload())
             records = [record for ids, own in histories if (record := self._cleaned(own, ids)) is not None]
             if bodies or records:
-                await self._journal.delete_bodies(bodies, also=records)
+                await self._journal.write(records, emptied=bodies)
 
     def _cleaned(self, history: Sequence[PayloadChanged], content_ids: set[str] | None) -> PayloadChanged | None:
         """The next version of a payload, without references to deleted contents; None if it has no such references."""
@@ -135,11 +124,15 @@ class Retention:
             state.adopt(record)
         return record
 
-    async def _is_held(self, body: StoredBody, entries: Iterable[Entry]) -> bool:
-        held = put_together(body.content, entries)
-        if not held:
-            return False
-        stored = await self._journal.read_content(body.content.content_id, root=body.content.run_id)
+    async def _unpinned(self, run_id: str, due: Iterable[tuple[int, ContentStored]]) -> dict[int, ContentStored]:
+        pins = _pinned_for_good(await self._journal.read_decisions(run_id))
+        entries = await self._journal.read_entries(run_id) if pins else []
+        pinned = {entry.content_id for entry in entries if entry.position in pins}
+        return {number: content for number, content in due if content.content_id not in pinned}
+
+    async def _is_held(self, content: ContentStored, entries: Iterable[Entry]) -> bool:
+        held = put_together(content, entries)
+        stored = await self._journal.read_content(content.content_id, root=content.run_id) if held else None
         return stored is not None and stored.body == held
 
     async def clean_for_ever(self, scope: anyio.CancelScope) -> None:
@@ -165,5 +158,5 @@ def _pinned_for_good(decisions: Iterable[DecisionMade]) -> set[int]:
     return pins
 
 
-def _owner(body: StoredBody) -> str:
-    return body.content.run_id
+def _owner(numbered: tuple[int, ContentStored]) -> str:
+    return numbered[1].run_id

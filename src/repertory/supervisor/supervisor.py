@@ -418,7 +418,7 @@ class Supervisor:
         if await self._runtime.runs.read_run(run_id) is None:
             raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
         async with self._runtime.runs.lock(run_id):  # nobody resumes it meanwhile
-            return len(await self._runtime.retention.clean_run(run_id))
+            return await self._runtime.retention.clean_run(run_id)
 
     async def machines(self) -> list[Machine]:
         """The supervisors that share the journal, including this one, and those that were lost in the last day.
