@@ -8,7 +8,7 @@ place, the first one committed counts, and the other's change is kept as a confl
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
@@ -288,23 +288,16 @@ class PayloadState:
         at: float,
         call_id: str = "",
         stored: ContentStored | None = None,
-        redact: Callable[[PayloadChanged], PayloadChanged] = lambda record: record,
     ) -> list[PayloadChanged]:
         """Make the records of staged changes, to be passed to ``adopt`` once they are submitted to the journal.
 
-        Args:
-            staged: The changes; each element becomes one record.
-            run_id: The run's id.
-            at: Seconds since 1970.
-            call_id: The tool call's id.
-            stored: A content that was stored with the call; its source is added to the payload.
-            redact: Removes from a record what must not be kept.
+        The source of ``stored``, a content that is stored with them, is added to the payload.
         """
         trial, out = self._copy(), list[PayloadChanged]()
         for each in staged:
             if each.source in trial._brought:
                 continue
-            out.append(redact(trial._record(each, run_id=run_id, at=at, call_id=call_id)))
+            out.append(trial._record(each, run_id=run_id, at=at, call_id=call_id))
             trial.adopt(out[-1])
         records = [] if stored is None else [msgspec.to_builtins(SourceRecord.of(stored))]
         if stored is not None and (found := [*trial._sources(records, trial._source_fields)]):
@@ -312,9 +305,7 @@ class PayloadState:
             out.append(trial._record(lot, run_id=run_id, at=at, call_id=call_id))
         return out
 
-    def fill_in(
-        self, *, run_id: str, at: float, redact: Callable[[PayloadChanged], PayloadChanged]
-    ) -> list[PayloadChanged]:
+    def fill_in(self, *, run_id: str, at: float) -> list[PayloadChanged]:
         """Make the record of fields that the type has got since the payload was written; none if nothing is missing.
 
         Without them in the document, a list that a new version of the program has added could never grow.
@@ -323,7 +314,7 @@ class PayloadState:
         record = PayloadChanged(
             run_id=run_id, version=self.version + 1, author="resume", base=self.version, changes=changes, at=at
         )
-        return [redact(record)] if changes else []
+        return [record] if changes else []
 
     def brings_back(self) -> list[PayloadChange]:
         """What a sub-agent has changed in its lead's payload since it was given it."""

@@ -180,14 +180,8 @@ def changes_of(
     """
     if live.payload is None or not (staged or stored is not None):
         return [], []
-    records = live.payload.commit(
-        staged,
-        run_id=live.run_id,
-        at=live.shared.clock(),
-        call_id=call_id,
-        stored=stored,
-        redact=live.shared.journal.redact,
-    )
+    staged = live.shared.journal.redact(staged)  # so that it equals what is recorded
+    records = live.payload.commit(staged, run_id=live.run_id, at=live.shared.clock(), call_id=call_id, stored=stored)
     return records, [
         live.event(
             PayloadConflicted,

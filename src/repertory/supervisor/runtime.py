@@ -284,7 +284,7 @@ class Runtime:
             records.append(live.message_record(*said))
             live.inbox.put(*said)
         if live.payload is not None:
-            new = live.payload.fill_in(run_id=live.run_id, at=self.shared.clock(), redact=self.shared.journal.redact)
+            new = self._journal.redact(live.payload.fill_in(run_id=live.run_id, at=self.shared.clock()))
             live.adopt_payload(new)
             records += new
         self._launch(live, also=records, was=row.state)
