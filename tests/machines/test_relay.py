@@ -273,7 +273,7 @@ async def test_memory_is_waited_for_until_a_machine_has_its_run(
 
         async def ask() -> None:
             pending = await memory.ask(OpenScope(owner="run-1.a", scope_id="scope-a"))
-            opened.append((await pending.result()).scope_id)
+            opened.append((await pending()).scope_id)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)

@@ -134,9 +134,9 @@ def test_mistakes_are_answers_and_the_actor_goes_on(run_async: RunAsync) -> None
             (OpenScope(owner="run-1", mode="isolated", scope_id="s"), "exists as root"),
         ):
             with pytest.raises(ConfigurationError, match=reason):
-                await (await ref.ask(message)).result()
+                await (await ref.ask(message))()
         with pytest.raises(ScopeNotFound):
-            await (await ref.ask(OpenScope(owner="r", mode="snapshot", parent_id="nope"))).result()
+            await (await ref.ask(OpenScope(owner="r", mode="snapshot", parent_id="nope")))()
         with pytest.raises(ScopeNotFound):
             await Memory(ref, "nope").store("x")
         with pytest.raises(ScopeNotFound):
@@ -205,10 +205,10 @@ def test_memory_of_a_tree_that_has_ended_is_read_and_counted_as_before(run_async
         below = await ended.fork("run-1.a")
         for memory in (ended, below, other):
             await memory.store("1", item_id="a")
-        await (await ref.ask(OpenScope(owner="run-1", mode="isolated", scope_id="named"))).result()
+        await (await ref.ask(OpenScope(owner="run-1", mode="isolated", scope_id="named")))()
         ref.tell(ForgetTree("run-1"))
         with pytest.raises(ConfigurationError, match="exists as isolated"):
-            await (await ref.ask(OpenScope(owner="run-1", mode="root", scope_id="named"))).result()
+            await (await ref.ask(OpenScope(owner="run-1", mode="root", scope_id="named")))()
         for memory in (ended, below, other):
             await memory.store("2", item_id="a", if_position=(await memory.retrieve("a")).position)
             await memory.store("3", item_id="b")
@@ -543,7 +543,7 @@ def test_a_change_of_many_items_is_made_in_a_thread(run_async: RunAsync) -> None
             return journal.submit(records)
 
         async def change(message: Any) -> Any:
-            return await (await ref.ask(msgspec.structs.replace(message, write=write))).result()
+            return await (await ref.ask(msgspec.structs.replace(message, write=write)))()
 
         memory = await Memory.open(ref, "run-1", scope_id="mine")
         items = [kit.item(number, "mine", f"item-{number}") for number in range(1, 1_001)]

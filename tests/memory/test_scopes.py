@@ -154,7 +154,7 @@ async def test_a_scope_of_another_tree_is_not_found() -> None:
         with pytest.raises(ScopeNotFound, match="not for 'run-2'; choose another id"):
             await Memory.open(ref, "run-2", scope_id="root")
         with pytest.raises(ScopeNotFound):
-            await (await ref.ask(OpenScope(owner="run-2", mode="shared", parent_id="root", by="run-2"))).result()
+            await (await ref.ask(OpenScope(owner="run-2", mode="shared", parent_id="root", by="run-2")))()
         shared = await root.fork("run-2", mode="shared-read-only")
         assert await see(shared) == {"a": "1"}
 

@@ -146,7 +146,7 @@ class MemoryActor:
                 raise ConfigurationError(
                     f"scope {message.scope_id!r} exists as {has[0]} of {has[1]}, not as {asked[0]} of {asked[1]}"
                 )
-            return Pending(partial(_when_durable, self._journal.submit(()), known.opened))
+            return partial(_when_durable, self._journal.submit(()), known.opened)
         parent: Scope | None = None
         position = 0
         if message.mode not in ("root", "isolated"):
@@ -167,7 +167,7 @@ class MemoryActor:
         )
         ticket = self._journal.submit([opened])
         self._remember(resolve(opened, parent))
-        return Pending(partial(_when_durable, ticket, opened))
+        return partial(_when_durable, ticket, opened)
 
     def _check_position(self, position: int | None) -> int:
         if position is None:
@@ -184,19 +184,19 @@ class MemoryActor:
     async def retrieve_item(self, message: RetrieveItem) -> Pending[Item]:
         """Find an item."""
         scope = await self._scope(message.scope_id, message.by)
-        return Pending(partial(self._read_item, message, scope.view(self._position)))
+        return partial(self._read_item, message, scope.view(self._position))
 
     @handler(expected=_EXPECTED)
     async def query_items(self, message: QueryItems) -> Pending[list[ItemInfo]]:
         """Find items."""
         scope = await self._scope(message.scope_id, message.by)
-        return Pending(partial(self._read_list, scope.view(self._position), message.query))
+        return partial(self._read_list, scope.view(self._position), message.query)
 
     @handler(expected=_EXPECTED)
     async def snapshot_scope(self, message: SnapshotScope) -> Pending[int]:
         """Say where the log ends."""
         await self._scope(message.scope_id, message.by)
-        return Pending(partial(_ready, self._position))
+        return partial(_ready, self._position)
 
     async def _read_item(self, message: RetrieveItem, layers: Sequence[Layer]) -> Item:
         found = await self._journal.find_items(layers, ids=[message.item_id], bodies=True)
@@ -244,7 +244,7 @@ class MemoryActor:
         ticket = self._submit(message, info, [item])  # may raise, so no position is assigned before
         self._position += 1
         self._sizes[scope.target] = size
-        return Pending(partial(_when_durable, ticket, info))
+        return partial(_when_durable, ticket, info)
 
     async def _look(self, scope: Scope, item_id: str) -> tuple[tuple[int, int], dict[str, ItemWritten]]:
         """The number and the bytes of what a scope holds of its own, and the item with an id, if it shows one."""
@@ -317,7 +317,7 @@ class MemoryActor:
     async def list_snapshots(self, message: ListSnapshots) -> Pending[list[ScopeOpened]]:
         """Find the snapshots that may be merged into a scope."""
         target = (await self._scope(message.scope_id, message.by)).target
-        return Pending(partial(self._read_snapshots, target, message.by))
+        return partial(self._read_snapshots, target, message.by)
 
     async def _read_snapshots(self, target: str, by: str) -> list[ScopeOpened]:
         found = await self._journal.read_snapshot_scopes(target)
@@ -337,14 +337,10 @@ class MemoryActor:
         seen: Mapping[str, ItemWritten],
         finish: Callable[[Sequence[ItemWritten]], tuple[T, Sequence[Record]]],
     ) -> Pending[T]:
-        """Write versions as the next ones of a scope, if it has room for them.
+        """Write versions as the next ones of a scope, if it has room for them: with new positions, times and scope.
 
-        Args:
-            message: The request.
-            scope: The scope.
-            versions: The versions, whose positions, times and scopes are replaced.
-            seen: The items that the scope shows and that these may hide, by id.
-            finish: Makes the answer and further records from the items that are written.
+        ``seen`` has the items that the scope shows and that these may hide, by id. ``finish`` makes the answer and
+        further records from the items that are written.
         """
         held = await self._journal.scope_size(scope.target)
         at = self._clock()
@@ -362,7 +358,7 @@ class MemoryActor:
         count, answer, ticket = await off_loop(write, items=len(versions), size=size)
         self._position += count
         self._sizes.pop(scope.target, None)  # the next write counts again
-        return Pending(partial(_when_durable, ticket, answer))
+        return partial(_when_durable, ticket, answer)
 
     @handler(expected=_EXPECTED)
     async def merge_scope(self, message: MergeScope) -> Pending[MergeReport]:

@@ -65,7 +65,7 @@ class Memory:
             RecordRefused: The owner or the id is longer than 1,000 characters, or cannot be written.
         """
         opened: Pending[ScopeOpened] = await ref.ask(OpenScope(owner=owner, scope_id=scope_id))
-        return cls(ref, (await opened.result()).scope_id, owner)
+        return cls(ref, (await opened()).scope_id, owner)
 
     async def fork(
         self, owner: str, *, mode: MemoryMode = "snapshot", scope_id: str = "", position: int | None = None
@@ -208,7 +208,7 @@ class Memory:
         """Ask the actor that all scopes share. A message with a field of a wrong type must not reach it."""
         check_fields(f"Memory: {type(message).__name__}", message)
         pending: Pending[T] = await self.ref.ask(message)
-        return await pending.result()
+        return await pending()
 
 
 def _text_tuple(name: str, texts: Any) -> tuple[str, ...]:

@@ -19,20 +19,11 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Pending(Generic[T]):
-    """The actor's answer: the decision is made, but the asker still has to wait for the file to be read or written."""
+Pending: TypeAlias = Callable[[], Awaitable[T]]
+"""The actor's answer: the decision is made, and the asker calls this once, to wait for the file to be read or written.
 
-    __slots__ = ("_rest",)
-
-    def __init__(self, rest: Callable[[], Awaitable[T]]) -> None:
-        self._rest = rest
-
-    async def result(self) -> T:
-        """Read what was asked for, or wait until the write is durable. Call it only once.
-
-        Cancelling the call does not take a write back.
-        """
-        return await self._rest()
+Cancelling the call does not take a write back.
+"""
 
 
 class _OnScope(Request[T_co], Generic[T_co], frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ class RelayedMemory:
 
     async def ask(self, request: Any, /) -> Pending[Any]:
         """Send a request through the lead's machine."""
-        return Pending(partial(self._carry, request))
+        return partial(self._carry, request)
 
     async def _carry(self, request: Any) -> Any:
         text = encode_request(request, self._journal.redact)
@@ -89,4 +89,4 @@ async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str
             return journal.submit([*records, done])
 
         asked = msgspec.structs.replace(asked, write=write)
-    return encode_answer(await (await ref.ask(asked)).result())
+    return encode_answer(await (await ref.ask(asked))())
