@@ -47,12 +47,8 @@ def show_path(path: Sequence[str | int]) -> str:
 
 
 def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
-    """The parts of a path, with list indexes as integers.
-
-    Args:
-        document: The document that the path leads into.
-        path: The path.
-        last: Whether the last part must exist too if it is a name.
+    """The parts of a path into a document, with list indexes as integers; a last part that is a name may be missing
+    unless ``last``.
 
     Raises:
         PayloadInvalid: A part does not exist. The message says where the path ends, and what is there.

@@ -86,11 +86,9 @@ FULL: Final = Transform()
 
 
 def check_json(where: str, value: object) -> None:
-    """Check that a value comes back from JSON as it was; a date, a set or a number as key would not.
+    """Check that the value for a field comes back from JSON as it was; a date, a set or a number as key would not.
 
-    Args:
-        where: The item's field that the value is for.
-        value: The value, with sequences as lists; it does not contain itself.
+    Its sequences are lists, and it does not contain itself.
 
     Raises:
         RecordRefused: It contains something that JSON does not have.

@@ -22,11 +22,7 @@ _ANSWERS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Item, ItemIn
 
 
 def encode_request(message: Any, redact: Callable[[Any], Any]) -> str:
-    """Encode a message to the memory actor, without its ``write``, which stays with the asker.
-
-    Args:
-        message: The request.
-        redact: Removes from it what must not be kept.
+    """Encode a message to the memory actor, without what must not be kept and its ``write``, which stays here.
 
     Raises:
         RecordRefused: It holds something that cannot be kept.

@@ -93,19 +93,14 @@ def _refuse_damage(path: str, named: Path, *, deep: bool) -> None:
         raise JournalDamaged(f"{named} is damaged: {'; '.join(damage[:5])}")
 
 
-def _read_back(copy: Path, source: Path) -> tuple[int, int]:
-    """Read and check every record of a copy; return how many there are, and the number of the newest."""
-    _refuse_damage(os.path.realpath(copy), source, deep=True)
-    with open_to_read(os.path.realpath(copy)) as connection:
-        return count_records(connection)
-
-
 def _copy(source: Path, target: Path, progress: Progress) -> Copied:
     _check_free(target)
     with _temporary_file(target) as part:
         with explained(str(part), "write"):
             _copy_pages(os.path.realpath(source), str(part), progress)
-        records, seq = _read_back(part, source)
+        _refuse_damage(os.path.realpath(part), source, deep=True)
+        with open_to_read(os.path.realpath(part)) as connection:
+            records, seq = count_records(connection)
         size = part.stat().st_size
         _sync(part)
         try:

@@ -79,11 +79,6 @@ def move_journal(source: Place, target: Place, *, progress: Progress = lambda _d
 
     Nobody may write to either meanwhile. If it ends before it returns, the target is left empty: start again.
 
-    Args:
-        source: A file, or the address of a PostgreSQL database.
-        target: A file, or the address of a PostgreSQL database.
-        progress: Called with the progress.
-
     Raises:
         JournalLocked: A process has one of them open for writing.
         JournalDamaged: A row of the source is not what was written, or a row of the target differs from it.

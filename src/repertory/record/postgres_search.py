@@ -100,9 +100,8 @@ class PostgresTables(Tables):
 
     for_update = " FOR UPDATE"
 
-    def query(self, sql: str, *values: Value) -> list[Sequence[Any]]:
-        """Query rows."""
-        return [*self._connection.execute(translate(sql), values).fetchall()]
+    def _execute(self, sql: str, values: Sequence[Value]) -> Any:
+        return self._connection.execute(translate(sql), values)
 
     def stream(self, sql: str, *values: Value, at_once: int) -> Generator[Row]:
         """Query rows, of which at most ``at_once`` are in memory."""
@@ -110,10 +109,6 @@ class PostgresTables(Tables):
             cursor.execute(translate(sql), values)
             while rows := cursor.fetchmany(at_once):
                 yield from rows
-
-    def execute(self, sql: str, *values: Value) -> int:
-        """Change rows; return how many."""
-        return int(self._connection.execute(translate(sql), values).rowcount)
 
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Write rows into a table."""

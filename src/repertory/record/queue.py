@@ -66,15 +66,10 @@ class QueueReads(Reads):
         without_clients: Collection[str] = (),
         limit: int | None = None,
     ) -> list[QueuedRow]:
-        """The runs that wait to begin, in the order in which they will begin.
+        """The runs that wait to begin, in the order in which they will begin; ``limit`` of them, None for all.
 
-        Higher priority comes first. Waiting for ``AGEING`` seconds counts as much as one level of priority.
-
-        Args:
-            without_runs: Ids of runs to leave out.
-            without_agents: Names of agents whose runs to leave out.
-            without_clients: Names of clients whose runs to leave out.
-            limit: The maximum number of runs; None for all.
+        Higher priority comes first. Waiting for ``AGEING`` seconds counts as much as one level of priority. Some runs
+        can be left out: by their ids, and by the names of their agents and clients.
         """
         sql, values = _QUEUED, list[Value]()
         for column, left_out in (("run_id", without_runs), ("agent", without_agents), ("client", without_clients)):
@@ -88,12 +83,9 @@ class QueueReads(Reads):
         return await self._rows(QueuedRow, "queue", sql, *values)
 
     async def read_used(self, since: float) -> dict[tuple[str, str], Amount]:
-        """What trees of runs have used since a time, by the agent and the client of their roots.
+        """What trees of runs have used since a time, in seconds since 1970, by the agent and the client of their roots.
 
         Attempts that broke off and calls without a reply count as the most that they can have taken.
-
-        Args:
-            since: Seconds since 1970.
         """
         found = await self._rows(tuple[str, str, float, int], "what was used", _USED, since, since)
         return {(agent, client): Amount(cost, tokens) for agent, client, cost, tokens in found}

@@ -31,15 +31,7 @@ _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 
 
 def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
-    """Delete the next records of a run and of all runs below it.
-
-    Args:
-        tables: The journal's tables.
-        run_id: The id of a root run.
-        at: The current time, in seconds since 1970.
-
-    Returns:
-        Whether it was the last slice.
+    """Delete the next records of a root run and of all runs below it; return whether they were the last.
 
     Raises:
         RunError: Another machine is continuing the run.

@@ -248,8 +248,6 @@ class Table:
         """Make the table of a type of record.
 
         Args:
-            name: The table's name.
-            record: The type.
             last: Fields whose columns come after the others, in this order: one that may be large, so that the others
                 are read without it, and those that were added after a release.
             side: The name of the side table, which holds the last of these fields.

@@ -22,9 +22,12 @@ class Tables:
         if isinstance(connection, sqlite3.Connection):
             connection.text_factory = lenient_text
 
+    def _execute(self, sql: str, values: Sequence[Value]) -> Any:
+        return self._connection.execute(sql, values)
+
     def query(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Query rows."""
-        return [*self._connection.execute(sql, values)]
+        return [*self._execute(sql, values)]
 
     def stream(self, sql: str, *values: Value, at_once: int) -> Generator[Row]:
         """Query rows, of which at most ``at_once`` are in memory."""
@@ -34,7 +37,7 @@ class Tables:
 
     def execute(self, sql: str, *values: Value) -> int:
         """Change rows; return how many."""
-        return int(self._connection.execute(sql, values).rowcount)
+        return int(self._execute(sql, values).rowcount)
 
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Write rows into a table."""
