@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio
@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import repertory as rp
-from repertory.errors import ConfigurationError, RecordRefused, RunFailed
+from repertory.errors import ConfigurationError, PayloadInvalid, RecordRefused, RunFailed
 from repertory.llm.model import ModelRequest
 from repertory.record import Redactor, open_journal
 from repertory.runs.log import redacted_log
@@ -127,6 +127,37 @@ async def test_a_run_that_fails_with_a_secret_records_none(tmp_path: Path, monke
         row = await supervisor.journal.read_run(going.id)
         assert f"no access with [redacted: {NAME}]" in str(row.error)
     assert traces_in(b"".join(path.read_bytes() for path in tmp_path.iterdir())) == []
+
+
+async def test_a_payload_fits_its_type_as_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands for a secret may be longer than the type allows; the run could not have been resumed."""
+    monkeypatch.setenv(NAME, SECRET)
+
+    class Login(msgspec.Struct):
+        token: Annotated[str, msgspec.Meta(max_length=len(SECRET))] = ""
+        user: str = ""
+
+    @rp.tool(effect="transactional")
+    async def log_in(context: rp.ToolContext) -> str:
+        """Log in."""
+        context.payload.set("token", SECRET)
+        return "logged in"
+
+    agent = rp.Agent("clerk", tools=[log_in], payload=Login)
+    async with rp.open_supervisor(
+        tmp_path / "a.db", model=ScriptedModel([call("log_in"), "Done."]), redact=[NAME]
+    ) as supervisor:
+        run = await supervisor.spawn(agent, "Log in.", run_id="r")
+        assert await run.wait_result() == "Done."
+        assert run.payload == Login()
+        (_, record) = await supervisor.journal.read_payload("r")
+        assert [conflict.change.value for conflict in record.conflicts] == [f"[redacted: {NAME}]"]
+        with pytest.raises(PayloadInvalid, match=r"does not fit Login.*`\$\.token`"):
+            await run.change_payload({"token": SECRET})
+        with pytest.raises(PayloadInvalid, match=r"does not fit Login.*`\$\.token`"):
+            await supervisor.spawn(agent, "Go on.", payload=Login(token=SECRET))
+    async with rp.open_supervisor(tmp_path / "a.db", model="offline", redact=[NAME]) as supervisor:
+        assert (await supervisor.resume("r", agent=agent)).payload == Login()
 
 
 @pytest.mark.parametrize("before", [b"", b"a", b"ab", b"user:", b"\xff\xfe\xfd\xfc"])

@@ -82,8 +82,7 @@ def new_payload(
         value = {} if lead is None or scope is None else scope.of(lead.document)
     state, base = PayloadState(_type_of(agent), scope), 0 if lead is None else lead.version
     first = redact(state.begin(value, run_id=started.run_id, at=started.at, base=base))
-    state.adopt(first)
-    return state, [first]
+    return replay(state.type, [first], scope), [first]  # which checks that it still fits
 
 
 def payload_on_record(agent: Agent[Any], records: Sequence[PayloadChanged], *, below: bool) -> PayloadState | None:

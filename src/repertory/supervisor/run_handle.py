@@ -206,10 +206,10 @@ class Run(Generic[ResultT]):
         await anyio.lowlevel.checkpoint()
         live = self._here
         async with live.changing_payload():
-            draft = Payload.draft(live.payload)
-            for path, value in (values or {}).items():
+            draft, redact = Payload.draft(live.payload), live.shared.journal.redact
+            for path, value in redact({**(values or {})}).items():
                 draft.set(path, value)
-            for path, value in (append or {}).items():
+            for path, value in redact({**(append or {})}).items():
                 draft.append(path, value)
             for path in remove:
                 draft.remove(path)
