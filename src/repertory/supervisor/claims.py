@@ -340,13 +340,13 @@ class Claims:
     async def _show_ended(self, row: RunRow) -> None:
         """Show those who hold a run how it ended, and its current record."""
         run_id = row.started.run_id
-        held = self._held[run_id][-1]
-        if held.newest is held:  # otherwise it came back and ended here
+        held = self._held[run_id][-1] if run_id in self._held else None  # None once this process closes
+        if held is not None and held.newest is held:  # otherwise it came back and ended here
             try:
                 await self._home.continue_run(row, held.agent, ended=FINAL_STATES, leads=held.leads)
             except (PayloadInvalid, JournalUnreadable) as error:
                 log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
-        for live in self._held.pop(run_id):
+        for live in self._held.pop(run_id, ()):
             live.end, live.state, live.ending = RunEnd.recorded(row), row.state, True
             live.set_ended()
 
