@@ -150,6 +150,9 @@ class OwnedJournal(Journal, Generic[R, W]):
         self._place = place  # for errors
         self._reader = reader
         self._writer = writer
+        self._insert = self._refuse
+        if writer is not None:
+            self._insert = writer.submit
         self._close_timeout = close_timeout
 
     @property
@@ -159,7 +162,7 @@ class OwnedJournal(Journal, Generic[R, W]):
             raise JournalReadOnly(f"{self._place} was opened with readonly=True; open it without to write")
         return self._writer
 
-    def _insert(self, batch: Batch) -> Ticket:
+    def _refuse(self, batch: Batch) -> Ticket:
         return self.writer.submit(batch)
 
     def _close(self) -> None:

@@ -63,7 +63,7 @@ class Inserter:
     def statements(self, batches: Sequence[Batch]) -> tuple[list[Statement], int]:
         """The statements that write batches, and the value of ``sequence`` once they are written."""
         records = [record for batch in batches for record in batch.rows]
-        statements = [*insert_statements(records, self.sequence + 1, _insert, _LENGTHS)]
+        statements = insert_statements(records, self.sequence + 1, _insert, _LENGTHS)
         if emptied := [number for batch in batches for number in batch.emptied]:
             statements.append((EMPTY, [encode_json(emptied)]))
         return statements, self.sequence + len(records)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -55,7 +55,7 @@ class Batch(Ticket):
 
 def insert_statements(
     records: Iterable[EncodedRecord], first: int, insert: Callable[[str, int], str], lengths: Sequence[int]
-) -> Iterator[Statement]:
+) -> list[Statement]:
     """The statements that write records, numbered from ``first``.
 
     ``insert`` makes the INSERT of so many rows into a table. How many one may have is one of ``lengths``, the most
@@ -68,12 +68,14 @@ def insert_statements(
             flat.append(number)
             flat += row
             flat.append(checksum ^ number)
+    statements: list[Statement] = []
     for table, values in rows.items():
         width, start = len(COLUMNS[table]), 0
-        while left := (len(values) - start) // width:
-            end = start + width * next(length for length in lengths if length <= left)
-            yield insert(table, (end - start) // width), values[start:end]
-            start = end
+        for length in lengths:
+            while (end := start + width * length) <= len(values):
+                statements.append((insert(table, length), values[start:end]))
+                start = end
+    return statements
 
 
 class Writer:
