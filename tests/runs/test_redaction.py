@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ import pytest
 
 import repertory as rp
 from repertory.errors import ConfigurationError, PayloadInvalid, RecordRefused, RunFailed
+from repertory.llm.messages import Block
 from repertory.llm.model import ModelRequest
 from repertory.record import Redactor, open_journal
 from repertory.runs.log import redacted_log
@@ -129,13 +131,23 @@ async def test_a_run_that_fails_with_a_secret_records_none(tmp_path: Path, monke
     assert traces_in(b"".join(path.read_bytes() for path in tmp_path.iterdir())) == []
 
 
+@dataclass
+class Door:
+    """A part of a payload that msgspec does not make."""
+
+    key: Annotated[str, msgspec.Meta(max_length=len(SECRET))] = ""
+
+
+class Login(msgspec.Struct):
+    """A payload with room for a secret, but not for what stands for it."""
+
+    token: Annotated[str, msgspec.Meta(max_length=len(SECRET))] = ""
+    door: Door = msgspec.field(default_factory=Door)
+
+
 async def test_a_payload_fits_its_type_as_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands for a secret may be longer than the type allows; the run could not have been resumed."""
     monkeypatch.setenv(NAME, SECRET)
-
-    class Login(msgspec.Struct):
-        token: Annotated[str, msgspec.Meta(max_length=len(SECRET))] = ""
-        user: str = ""
 
     @rp.tool(effect="transactional")
     async def log_in(context: rp.ToolContext) -> str:
@@ -143,17 +155,25 @@ async def test_a_payload_fits_its_type_as_it_is_recorded(tmp_path: Path, monkeyp
         context.payload.set("token", SECRET)
         return "logged in"
 
+    tried = anyio.Event()
+
+    async def begin(_: ModelRequest) -> Block:
+        await tried.wait()
+        return call("log_in")
+
     agent = rp.Agent("clerk", tools=[log_in], payload=Login)
     async with rp.open_supervisor(
-        tmp_path / "a.db", model=ScriptedModel([call("log_in"), "Done."]), redact=[NAME]
+        tmp_path / "a.db", model=ScriptedModel([begin, "Done."]), redact=[NAME]
     ) as supervisor:
         run = await supervisor.spawn(agent, "Log in.", run_id="r")
+        for path, value in (("token", SECRET), ("door", Door(SECRET)), ("", Login(door=Door(SECRET)))):
+            with pytest.raises(PayloadInvalid, match=r"does not fit its type.*`\$\.(token|door\.key)`"):
+                await run.change_payload({path: value})
+        tried.set()
         assert await run.wait_result() == "Done."
         assert run.payload == Login()
         (_, record) = await supervisor.journal.read_payload("r")
         assert [conflict.change.value for conflict in record.conflicts] == [f"[redacted: {NAME}]"]
-        with pytest.raises(PayloadInvalid, match=r"does not fit Login.*`\$\.token`"):
-            await run.change_payload({"token": SECRET})
         with pytest.raises(PayloadInvalid, match=r"does not fit Login.*`\$\.token`"):
             await supervisor.spawn(agent, "Go on.", payload=Login(token=SECRET))
     async with rp.open_supervisor(tmp_path / "a.db", model="offline", redact=[NAME]) as supervisor:

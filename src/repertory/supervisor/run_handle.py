@@ -11,7 +11,7 @@ import anyio.lowlevel
 from repertory._choices import check_pattern, check_text, check_type, check_value
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
-from repertory.errors import RunError, RunFailed, RunStopped
+from repertory.errors import PayloadInvalid, RunError, RunFailed, RunStopped
 from repertory.loop.outside import decide, give_result
 from repertory.memory import Memory
 from repertory.memory.documents import Path
@@ -206,16 +206,18 @@ class Run(Generic[ResultT]):
         await anyio.lowlevel.checkpoint()
         live = self._here
         async with live.changing_payload():
-            draft, redact = Payload.draft(live.payload), live.shared.journal.redact
-            for path, value in redact({**(values or {})}).items():
+            draft = Payload.draft(live.payload)
+            for path, value in (values or {}).items():
                 draft.set(path, value)
-            for path, value in redact({**(append or {})}).items():
+            for path, value in (append or {}).items():
                 draft.append(path, value)
             for path in remove:
                 draft.remove(path)
             if live.ending or live.ended.is_set():
                 raise RunError(f"run {self.id} has ended ({live.how_ended}); its payload is not changed any more")
             records, _ = changes_of(live, draft.staged("caller"))
+            if unfit := [conflict for record in records for conflict in record.conflicts]:
+                raise PayloadInvalid(f"the payload does not fit its type once secrets are redacted: {unfit[0].reason}")
             live.shared.journal.submit(records)
             live.adopt_payload(records)
         await live.shared.journal.write(())
