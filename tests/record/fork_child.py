@@ -15,6 +15,7 @@ import anyio
 import journal_kit as kit
 from repertory.errors import JournalClosed
 from repertory.record import Journal, Ledger, open_journal
+from repertory.record.postgres_journal import PostgresJournal
 
 
 def say(what: object) -> None:
@@ -47,16 +48,24 @@ def child(journal: Journal, ledger: Ledger) -> None:
     thread.join()
 
 
+async def connection(journal: Journal) -> int:
+    """Which of the server's processes answers its reads; 0 without a server."""
+    if not isinstance(journal, PostgresJournal):
+        return 0
+    return await journal.use("ask", lambda own: int(own.execute("SELECT pg_backend_pid()").fetchone()[0]))
+
+
 async def main() -> None:
     """Open, use, fork, and die when told."""
     async with open_journal(sys.argv[1]) as journal:
         ledger = await Ledger.open(journal, "r")
         await ledger.append(kit.draft("kept"))
+        before = await connection(journal)
         forked = multiprocessing.get_context("fork").Process(target=child, args=(journal, ledger))
         forked.start()
         sys.stdin.readline()
         await ledger.append(kit.draft("after the fork"))
-        say("goes on")
+        say("goes on" if await connection(journal) == before else "has lost its connection")
         os.kill(os.getpid(), signal.SIGKILL)
 
 

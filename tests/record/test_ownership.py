@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -10,12 +12,14 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pytest
 
 import journal_kit as kit
 from backends import RunAsync
 from patience import PATIENCE
 from repertory.errors import JournalLocked
+from repertory.llm.messages import text_of
 from repertory.record import Ledger, open_journal
 from repertory.torture.children import Child, start
 from repertory.torture.kills import acknowledged_in
@@ -72,6 +76,37 @@ def test_a_second_process_is_told_who_owns_the_file(tmp_path: Path, run_async: R
                     entries = later
 
     run_async(main)
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres"], indirect=True)
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_a_forked_child_neither_uses_nor_keeps_the_journal(kind: str, backend: str, tmp_path: Path) -> None:
+    """Its parent goes on, also when the child closes; who comes after the parent need not wait for the child."""
+    place = str(tmp_path / "journal.db") if kind == "file" else kind
+    command = [sys.executable, Path(__file__).with_name("fork_child.py"), place, backend]
+    own = {**os.environ, "PYTHONPATH": str(Path(kit.__file__).parent)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        for name in ("submit", "append", "read"):
+            assert re.match(
+                f"{name}: .* belongs to the process that this one was forked from", parent.stdout.readline()
+            )
+        assert parent.stdout.readline() == "close: None\n"
+        child = int(parent.stdout.readline().removeprefix("pid "))
+        try:
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            assert parent.stdout.readline() == "goes on\n"
+            assert parent.wait() == -signal.SIGKILL
+
+            async def look() -> list[str]:
+                async with open_journal(place) as journal:
+                    return [text_of(entry.content) for entry in await journal.read_entries("r")]
+
+            assert anyio.run(look, backend=backend) == ["kept", "after the fork"]
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 RACE = """

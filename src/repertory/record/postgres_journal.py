@@ -219,6 +219,7 @@ class PostgresReader(Reader):
     def abandon(self) -> None:
         """In a forked child: refuse everything; see ``Reader``."""
         keep_for_ever((self._idle, self._lent))
+        self._idle, self._lent = [], set()  # so that closing ends none of the parent's
         self._changed = threading.Condition()  # another thread of the parent may have held it
         super().abandon()
 
