@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import journal_kit as kit
@@ -74,6 +75,23 @@ def test_a_second_process_is_told_who_owns_the_file(tmp_path: Path, run_async: R
                     assert later[: len(entries)] == entries
                     assert len(later) > len(entries)
                     entries = later
+
+    run_async(main)
+
+
+def test_a_journal_that_is_left_while_it_closes_gives_the_file_up_then(tmp_path: Path, run_async: RunAsync) -> None:
+    """Everything is written, and its log is still being emptied. The file was taken until the process ended."""
+
+    async def main() -> None:
+        for number in range(3):
+            with anyio.fail_after(PATIENCE):
+                while True:
+                    try:
+                        async with open_journal(tmp_path / "journal.db", close_timeout=0) as journal:
+                            await journal.write([kit.appended("r", number, "long" * 2**20)])
+                        break
+                    except JournalLocked:
+                        await anyio.lowlevel.checkpoint()
 
     run_async(main)
 

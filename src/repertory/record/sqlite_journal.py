@@ -52,16 +52,16 @@ def open_file(
     path = os.path.realpath(path)  # one name for each file, whatever links and dots: two names would be two locks
     if readonly:
         check_readable(path)
-        return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
+        return SqliteJournal(path, durability, writer=None, close_timeout=close_timeout)
     make_folder(path)
     with ExitStack() as failed:
         lock = FileLock(path)
         failed.callback(lock.release)
         connection = failed.enter_context(closing(open_to_write(path, durability)))
         with explained(path, "open"):
-            writer = SqliteWriter(connection, path)
+            writer = SqliteWriter(connection, path, lock=lock)
         failed.pop_all()
-    return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout, redactor=redactor)
+    return SqliteJournal(path, durability, writer=writer, close_timeout=close_timeout, redactor=redactor)
 
 
 # --- the journals -----------------------------------------------------------------------------------------
@@ -211,13 +211,11 @@ class SqliteJournal(OwnedJournal[SqliteReader, SqliteWriter]):
         durability: Durability,
         *,
         writer: SqliteWriter | None,
-        lock: FileLock | None,
         close_timeout: float,
         redactor: Redactor | None = None,
     ) -> None:
         super().__init__(path, durability, redactor, SqliteReader(path), writer, close_timeout=close_timeout)
         self.path = path
-        self._lock = lock
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         return await self._in_writer(f"{doing} in", lambda connection: work(Tables(connection)))
@@ -254,11 +252,3 @@ class SqliteJournal(OwnedJournal[SqliteReader, SqliteWriter]):
         """
         await self._settle()
         return await anyio.to_thread.run_sync(find_damage, self.path, deep)
-
-    def _close(self) -> None:
-        try:
-            super()._close()
-        finally:
-            # A thread that hangs on the disk may still write. Then the file stays owned until the process ends.
-            if self._lock is not None and self.writer.ended:
-                self._lock.release()

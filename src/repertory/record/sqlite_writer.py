@@ -16,7 +16,7 @@ from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.reads import marks
 from repertory.record.rows import NEWEST, Value, encode_json
-from repertory.record.sqlite_file import explain, is_busy, is_disk_error
+from repertory.record.sqlite_file import FileLock, explain, is_busy, is_disk_error
 from repertory.record.waiting import Answer, Failure, wake_all
 from repertory.record.writing import COLUMNS, EMPTY, Batch, Statement, Writer, insert_statements
 
@@ -119,9 +119,17 @@ class OpenedFile:
 class SqliteWriter(Writer):
     """Owns the writing connection. Batches go to the disk in the order of ``submit``."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str, *, busy_notice: float = _BUSY_NOTICE) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        *,
+        lock: FileLock | None = None,
+        busy_notice: float = _BUSY_NOTICE,
+    ) -> None:
         super().__init__(path)
         self._connection = connection
+        self._owned = lock
         self._opened = OpenedFile(path)
         self._inserter = Inserter(connection)
         self.commits = 0  # so far
@@ -153,6 +161,9 @@ class SqliteWriter(Writer):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
+        # Here, as whoever closes does not wait for ever for a thread that hangs on the disk, and may still write.
+        if self._owned is not None:
+            self._owned.release()
 
     def _refused(self) -> tuple[type[BaseException], ...]:
         return REFUSED

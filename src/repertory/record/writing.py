@@ -184,11 +184,6 @@ class Writer:
         """About how many batches wait to be written."""
         return self._queue.qsize()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the thread has ended, so that nothing will be written any more."""
-        return not self._thread.is_alive()
-
     def abandon(self) -> None:
         """In a forked child, which has no writer thread: refuse everything, and never close the connection."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
