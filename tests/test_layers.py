@@ -53,6 +53,7 @@ ANYWHERE = {
     "_excerpts",
     "_error_texts",
     "_frozen",
+    "_held_signal",
     "_ids",
     "_json_text",
     "_json_types",

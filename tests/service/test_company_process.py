@@ -101,10 +101,20 @@ def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> N
 
 
 def test_a_hangup_while_a_company_starts_has_it_reload_once_it_serves(company: Company) -> None:
-    """It comes while libraries and agents are loaded, as the log is moved away or its file was changed."""
-    (company.folder / "desk.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.SIGHUP)\n{DESK}")
+    """It comes while libraries and agents are loaded, as the log is moved away or its file was changed.
+
+    A process that a module starts meanwhile hears of hangups as ever.
+    """
+    child = "import signal; print(signal.getsignal(signal.SIGHUP), signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    begin = f"""
+import os, pathlib, signal, subprocess, sys
+os.kill(os.getpid(), signal.SIGHUP)
+pathlib.Path("heard").write_bytes(subprocess.check_output([sys.executable, "-c", {child!r}]))
+"""
+    (company.folder / "desk.py").write_text(f"{begin}\n{DESK}")
     assert company.command("up", "--detach")[0] == 0
     until(lambda: "reloaded" in (company.folder / "company.log").read_text())
+    assert (company.folder / "heard").read_text() == f"{signal.SIG_DFL!s} {set()}\n"
 
 
 def test_a_company_is_found_whatever_its_file_says_by_now(company: Company) -> None:

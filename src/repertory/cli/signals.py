@@ -13,6 +13,8 @@ import signal
 import sys
 from contextlib import contextmanager
 
+from repertory._held_signal import HeldSignal
+
 TYPE_CHECKING = False  # importing typing takes longer than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -43,8 +45,9 @@ def install() -> None:
     Where there is no terminal, SIGHUP asks a service to reload; one that comes too early waits until it can.
     """
     _Process.pid = os.getpid()
-    if sys.argv[1:2] in (["serve"], ["up"]) and not os.isatty(2):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    is_service = sys.argv[1:2] in (["serve"], ["up"]) and not os.isatty(2)
+    if is_service and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, HeldSignal())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
 

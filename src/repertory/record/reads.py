@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -54,7 +55,7 @@ class Reader:
     """What a journal on a disk or a server reads with, in threads: drivers that need asyncio do not work under trio.
 
     Attributes:
-        threads: How many of them read at once, for one event loop.
+        threads: How many of them read at once.
     """
 
     threads = 1
@@ -62,6 +63,7 @@ class Reader:
     def __init__(self, place: object) -> None:
         self._place = place  # for errors
         self._closed = self._forked = False
+        self._turns = threading.Semaphore(self.threads)
         abandon_in_forks(self)
 
     def _check(self) -> None:
@@ -78,7 +80,18 @@ class Reader:
             _limiters.set(limiters := WeakKeyDictionary())
         if (limiter := limiters.get(self)) is None:
             limiter = limiters[self] = anyio.CapacityLimiter(self.threads)
-        return await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=limiter)
+        abandoned = threading.Event()
+
+        def read_in_turn() -> T:
+            with self._turns:  # asyncio gives the limiter's place back as soon as a call is cancelled
+                if abandoned.is_set():
+                    raise JournalClosed("nobody waits for this read any more")
+                return read()
+
+        try:
+            return await anyio.to_thread.run_sync(read_in_turn, abandon_on_cancel=True, limiter=limiter)
+        finally:
+            abandoned.set()
 
     def close(self) -> None:
         """Refuse further reads and end the current ones; blocks. Safe to call twice."""

@@ -150,9 +150,6 @@ class OwnedJournal(Journal, Generic[R, W]):
         self._place = place  # for errors
         self._reader = reader
         self._writer = writer
-        self._insert = self._refuse
-        if writer is not None:
-            self._insert = writer.submit
         self._close_timeout = close_timeout
 
     @property
@@ -162,8 +159,8 @@ class OwnedJournal(Journal, Generic[R, W]):
             raise JournalReadOnly(f"{self._place} was opened with readonly=True; open it without to write")
         return self._writer
 
-    def _refuse(self, batch: Batch) -> Ticket:
-        return self.writer.submit(batch)
+    def _insert(self, batch: Batch) -> Ticket:
+        return (self._writer or self.writer).submit(batch)
 
     def _close(self) -> None:
         """Close the reader, so that nobody is reading when the writer empties a file's log, and then the writer."""

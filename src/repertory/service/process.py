@@ -19,6 +19,7 @@ import anyio.abc
 import msgspec
 
 from repertory._error_texts import leaves_of
+from repertory._held_signal import HeldSignal
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory._repeated_event import RepeatedEvent
 from repertory.errors import ConfigurationError, JournalUnavailable, RepertoryError
@@ -266,9 +267,10 @@ async def _listen_for_signals(
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     at_terminal = sys.stderr.isatty()  # then SIGHUP means that the terminal is gone, with everybody who reads it
+    held = signal.getsignal(signal.SIGHUP)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        # The command line holds back a SIGHUP that comes while it loads the libraries; now it comes.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        if isinstance(held, HeldSignal) and held.came:  # while the command line loaded libraries and agents
+            reload.set()
         task_status.started()
         async for number in signals:
             if number != signal.SIGHUP or at_terminal:
