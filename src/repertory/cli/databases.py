@@ -7,7 +7,7 @@ import shlex
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import anyio
 import platformdirs
@@ -18,9 +18,11 @@ from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, JournalLocked, RunError, RunNotFound, ServiceUnavailable
 from repertory.record import RunRow
 from repertory.record.sqlite_file import owner_of
-from repertory.service.client import ServiceClient, open_client
 from repertory.service.places import Place, anchor_of, file_served, service_of, usual_service
 from repertory.service.sources import RecordSource, RunSource, open_record
+
+if TYPE_CHECKING:
+    from repertory.service.client import ServiceClient
 
 VARIABLE = "REPERTORY_DB"
 RUNS = "runs.db"  # the database in the data folder, unless another is named
@@ -170,6 +172,8 @@ async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
     if place is None:
         yield None
         return
+    from repertory.service.client import open_client  # here, as its libraries take longer to load than a command to run
+
     async with open_client(place, database=None if at.is_service_named else named_database(at.db)) as client:
         yield client
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -33,8 +34,10 @@ from repertory.machines.operating import drain_machine, list_machines
 from repertory.record.backup import Copied, back_up, vacuum_file
 from repertory.record.backup import restore as restore_file
 from repertory.record.moving import move_journal
-from repertory.service.client import ServiceClient
 from repertory.service.views import attempt_view
+
+if TYPE_CHECKING:
+    from repertory.service.client import ServiceClient
 
 webhooks = typer.Typer(help="Look at deliveries to webhooks, and repeat them.")
 
