@@ -138,6 +138,15 @@ async def test_fifty_agents_take_at_most_their_bound_and_one_call(seed: int, aut
     assert provider.summaries
 
 
+async def is_found(kind: str) -> bool:
+    """Whether one of a few trees goes beyond its limits in this way: a single one may just not have the luck."""
+    for seed in range(8):
+        found, _ = await overspent(seed)
+        if any(kind in words for words in found):
+            return True
+    return False
+
+
 class Unreserved(Spending):
     """Looks whether something is left of what was billed, and reserves nothing."""
 
@@ -157,8 +166,7 @@ async def test_without_reservations_they_take_more(autojump_clock: Any, monkeypa
 
     monkeypatch.setattr(live, "Spending", Unreserved)
     monkeypatch.setattr(Tally, "taken", billed)
-    found, _ = await overspent(0)
-    assert any("were billed" in words for words in found)
+    assert await is_found("were billed")
 
 
 async def test_without_room_kept_for_them_more_runs_begin(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,5 +178,4 @@ async def test_without_room_kept_for_them_more_runs_begin(autojump_clock: Any, m
         return False
 
     monkeypatch.setattr(runtime, "reserve_room", look)
-    found, _ = await overspent(0)
-    assert any("runs began" in words for words in found)
+    assert await is_found("runs began")

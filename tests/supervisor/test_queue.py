@@ -368,7 +368,7 @@ async def test_those_who_find_room_together_queue_no_more_than_they_may(
 ) -> None:
     """Each saw the same two places free, so all were taken in, and all but two waited."""
     office, states = Office(), list[str]()
-    quotas = Quotas(clients={"*": bound.pop("clients", Quota(queued=1))})
+    quotas = Quotas(clients={"*": bound.get("clients", Quota(queued=1))})
 
     async def ask(supervisor: rp.Supervisor, number: int) -> None:
         try:
@@ -378,7 +378,11 @@ async def test_those_who_find_room_together_queue_no_more_than_they_may(
 
     async with (
         rp.open_supervisor(
-            model=office.model, **bound, quotas=quotas, clock=trio.current_time, drain_timeout=1
+            model=office.model,
+            max_runs=bound.get("max_runs"),
+            quotas=quotas,
+            clock=trio.current_time,
+            drain_timeout=1,
         ) as supervisor,
         trio.open_nursery() as nursery,
     ):
