@@ -388,7 +388,11 @@ def _price_at(price: Any, above: int) -> float:
 
 def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
     """The prices for a request whose whole prompt, including cached parts, has this many tokens."""
-    return [profile.prices[0], *[longer for longer in profile.prices[1:] if prompt_tokens > longer.above]][-1]
+    prices = profile.prices[0]
+    for longer in profile.prices[1:]:
+        if prompt_tokens > longer.above:
+            prices = longer
+    return prices
 
 
 def cost_of(profile: ModelProfile, usage: Usage) -> float:

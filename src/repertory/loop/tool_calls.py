@@ -114,12 +114,14 @@ class Caller:
             stop_reason=answer.stop_reason,
         )
         uses = tool_uses(answer.content)
-        results = [error_result(use, answer.rejected[use.id], iteration) for use in uses if use.id in answer.rejected]
-        also, ends = [*records], list[AnyEvent]()
-        for result in results:
-            finished, ended = self._results.end_of(result, "error")
-            also += [finished, to_record(ended)]
-            ends.append(ended)
+        results, also, ends = list[Draft](), [*records], list[AnyEvent]()
+        for use in uses:
+            if use.id in answer.rejected:
+                result = error_result(use, answer.rejected[use.id], iteration)
+                finished, ended = self._results.end_of(result, "error")
+                results.append(result)
+                also += [finished, to_record(ended)]
+                ends.append(ended)
         entry, *_ = await self._live.ledger.append(turn, *results, also=also)
         self.known_ids.update([use.id for use in uses])
         for ended in ends:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.reads import marks
-from repertory.record.rows import NEWEST, Value, encode_json
+from repertory.record.rows import NEWEST, EncodedRecord, Value, encode_json
 from repertory.record.sqlite_file import FileLock, explain, is_busy, is_disk_error
 from repertory.record.waiting import Answer, Failure, wake_all
 from repertory.record.writing import COLUMNS, EMPTY, Batch, Statement, Writer, insert_statements
@@ -62,9 +62,12 @@ class Inserter:
 
     def statements(self, batches: Sequence[Batch]) -> tuple[list[Statement], int]:
         """The statements that write batches, and the value of ``sequence`` once they are written."""
-        records = [record for batch in batches for record in batch.rows]
+        records, emptied = list[EncodedRecord](), list[int]()
+        for batch in batches:
+            records += batch.rows
+            emptied += batch.emptied
         statements = insert_statements(records, self.sequence + 1, _insert, _LENGTHS)
-        if emptied := [number for batch in batches for number in batch.emptied]:
+        if emptied:
             statements.append((EMPTY, [encode_json(emptied)]))
         return statements, self.sequence + len(records)
 

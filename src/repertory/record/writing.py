@@ -241,7 +241,10 @@ class Writer:
             except BaseException as error:  # noqa: BLE001 - supervises this thread: any error stops the journal
                 self._fail(error)
         failure = self._failed if self._failure is not None else None
-        wake_all([waiter for batch in group for waiter in batch.end(failure)])
+        waiters: list[Waiter] = []
+        for batch in group:
+            waiters += batch.end(failure)
+        wake_all(waiters)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:

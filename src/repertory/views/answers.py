@@ -140,11 +140,16 @@ class _Reader:
 
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
         received = [_json_of(block) for block in content]
-        last = max([place for place, raw in enumerate(received) if raw and not _is_blank(raw)], default=-1)
-        self._results = [raw["tool_use_id"] for raw in received if raw and "tool_use_id" in raw]
-        taken_over = max(
-            [place for place, raw in enumerate(received) if raw and raw.get("type") == "fallback"], default=0
-        )
+        last, taken_over = -1, 0
+        for place, raw in enumerate(received):
+            if not raw:
+                continue
+            if not _is_blank(raw):
+                last = place
+            if "tool_use_id" in raw:
+                self._results.append(raw["tool_use_id"])
+            if raw.get("type") == "fallback":
+                taken_over = place
         kept: list[Block] = []
         for place, raw in enumerate(received):
             if self._remaining < 0:

@@ -168,13 +168,16 @@ class PlanEdits:
     def pin_new(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Pin new entries: for good if their tool says so, for a while if the agent retrieved them."""
         live, until = self._live, iteration + _PIN_ITERATIONS
-        new = snapshot[self._checked :]
+        requested, fetched = list[Entry](), list[Entry]()
+        for entry in snapshot[self._checked :]:
+            if entry.pinned and entry.position not in live.plan.pins:
+                requested.append(entry)
+            if entry.retrieved is not None and not entry.retrieved.hint:
+                fetched.append(entry)
         self._checked = len(snapshot)
-        requested = [entry for entry in new if entry.pinned and entry.position not in live.plan.pins]
         if requested:
             pins = (PinEntry(position=entry.position) for entry in requested)
             self.decide("pin", "its tool asked for it", iteration, *pins)
-        fetched = [entry for entry in new if entry.retrieved is not None and not entry.retrieved.hint]
         if fetched:
             live.notify_listeners(retrieved(_not_whole(fetched, snapshot, live.plan), iteration))
             fetched = [entry for entry in fetched if entry.position not in live.plan.pins]
