@@ -60,7 +60,10 @@ async def test_every_route_is_in_the_document(short: Path) -> None:
         assert listed == {(each.method, each.path.replace(":path", "")) for each in OPERATIONS}
         operations = [operation for item in told["paths"].values() for operation in item.values()]
         assert all(operation["summary"] for operation in operations)
-        fields = told["components"]["schemas"]["NewRun"]["properties"]
+        schemas = told["components"]["schemas"]
+        assert schemas["NewRun"]["required"] == ["agent", "task"]
+        assert schemas["RunList"]["required"] == ["runs", "seq", "more", "next"]  # an answer has all its fields
+        fields = schemas["NewRun"]["properties"]
         assert fields["agent"]["enum"] == ["clerk", "scribe"]
         assert "root" not in fields
         assert fields["payload"]["description"].startswith("The first value of its payload")

@@ -50,8 +50,11 @@ def document(operations: Sequence[Operation], agents: Sequence[AgentView]) -> Js
     kinds = [Problem, *(kind for kind in parts if kind is not None)]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     by_type = dict(zip(map(str, kinds), schemas, strict=True))
+    _, given = msgspec.json.schema_components([Problem, *(each.gives for each in operations if each.gives is not None)])
     for name, schema in components.items():
         components[name] = _described(schema)
+        if name in given:
+            components[name]["required"] = [*schema["properties"]]  # an answer has all its fields, also with defaults
     _narrow(components, agents)
     paths: dict[str, Json] = {}
     for operation in operations:

@@ -61,6 +61,8 @@ class Retention:
         gone, lost = list[int](), dict[str, set[str]]()
         for run_id, own in groupby(sorted(found, key=_owner), key=_owner):
             due = await self._unpinned(run_id, own)
+            if not due:
+                continue
             holding = await self._journal.read_holding(run_id, [content.content_id for content in due.values()])
             for number, content in due.items():
                 if await self._is_held(content, holding.get(content.content_id, [])):
