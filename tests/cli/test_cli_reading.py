@@ -156,7 +156,8 @@ def test_inspect_shows_how_each_entry_was_shown(made: Path, home: Path) -> None:
     assert rows == {"0": "verbatim", "1": "verbatim", "2": "stub"}
     assert "an old result: clears 795 tokens, costs $0.0123 now, saves $0.0021 a call" in result.out
     assert "[stub of call-1]" in result.out
-    assert "saw 250 tokens (50 from the cache)" in result.out
+    assert "\nsaw 250 of 250 tokens (50 from the cache), wrote 10, $0.0010, 1.5 s\n" in result.out  # in 80 columns
+    assert 'assistant: search query="tides' in result.out  # as everywhere, not as Python shows a dict
 
 
 def test_inspect_json_holds_the_request_as_it_was_sent(made: Path, home: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import itemgetter
@@ -21,6 +20,7 @@ from repertory.cli.runs import nodes_of, own_id, tree_table
 from repertory.llm.messages import Json
 from repertory.record import RunStatistics
 from repertory.replay.chart import bars
+from repertory.service.reports import call_text
 from repertory.service.views import RunDetail
 
 _PREVIEW = (8, 800)  # lines and characters shown of a text without --full
@@ -63,7 +63,7 @@ def _standing(detail: RunDetail) -> RenderableType:
     if run.error:
         facts.append(f": {one_line(run.error, 200)}")
     facts.append(f"\ntask: {one_line(run.task, 300)}\n")
-    facts.append(f"spent: {_spent(own)}, {own.tool_calls} tool calls")
+    facts.append(f"spent: {_spent(own)}, {output.count(own.tool_calls, 'tool call')}")
     below = sum(1 for _ in nodes_of(detail.tree)) - 1
     if below:
         facts.append(f"; with its {output.count(below, 'sub-agent')} {_spent(tree)}")
@@ -76,7 +76,8 @@ def _standing(detail: RunDetail) -> RenderableType:
 
 
 def _spent(figures: RunStatistics) -> str:
-    return f"{figures.iterations} iterations, {tokens(figures.tokens_seen)} tokens, {output.dollars(figures.cost_seen)}"
+    iterations = output.count(figures.iterations, "iteration")
+    return f"{iterations}, {tokens(figures.tokens_seen)} tokens, {output.dollars(figures.cost_seen)}"
 
 
 def _heading(shown: Json) -> RenderableType:
@@ -90,10 +91,11 @@ def _heading(shown: Json) -> RenderableType:
     elif shown["error"] is not None:
         heading.append(f"failed: {one_line(shown['error'])}\n", style="red")
     else:
+        record = max(shown["record_tokens"], shown["prompt_tokens"])  # an estimate, and what was billed
         heading.append(
-            f"saw {tokens(shown['prompt_tokens'])} tokens ({tokens(usage['cache_read_tokens'])} from the "
-            f"cache), wrote {tokens(usage['output_tokens'])}, {output.dollars(shown['cost'])}, "
-            f"{shown['duration']:.1f} s; the whole record: {tokens(shown['record_tokens'])}\n"
+            f"saw {tokens(shown['prompt_tokens'])} of {tokens(record)} tokens "
+            f"({tokens(usage['cache_read_tokens'])} from the cache), wrote {tokens(usage['output_tokens'])}, "
+            f"{output.dollars(shown['cost'])}, {shown['duration']:.1f} s\n"
         )
     return heading
 
@@ -217,9 +219,8 @@ def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
 
 
 def call_line(tool: str, arguments: dict[str, Any], width: int = 0) -> str:
-    """A tool call on one line: ``search_files text="lock", folder="asyncio"``."""
-    named = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
-    return one_line(f"{tool} {', '.join(named)}", width)
+    """A tool call on one line."""
+    return one_line(call_text(tool, arguments), width)
 
 
 def asked_line(tool: str, arguments: dict[str, Any]) -> str:

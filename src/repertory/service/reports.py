@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -214,9 +215,14 @@ async def read_content_page(journal: Journal, run_id: str, content_id: str, page
 
 
 def _line(entry: Entry) -> str:
-    calls = (f"{block.name} {block.input}" for block in entry.content if isinstance(block, ToolUse))
+    calls = (call_text(block.name, block.input) for block in entry.content if isinstance(block, ToolUse))
     words = f"{entry.tool or entry.kind}: {text_of(entry.content)} {'; '.join(calls)}"
     return clip(words, _LINE)
+
+
+def call_text(tool: str, arguments: Json) -> str:
+    """A tool call as a person reads it: ``search_files text="lock", folder="asyncio"``."""
+    return f"{tool} {', '.join(f'{name}={json.dumps(value, ensure_ascii=False)}' for name, value in arguments.items())}"
 
 
 # --- what a run saw and cost ------------------------------------------------------------------------------
