@@ -37,7 +37,14 @@ def agent(*tools: rp.Tool, name: str = "clerk", team: Any = (), **context: Any) 
             "agent clerk: context must be a ContextPolicy, or None .*, got 'strict'",
         ),
         (lambda: rp.Agent("a", context=rp.ResultPolicy()), "context must be a ContextPolicy"),  # type: ignore[arg-type]
-        (lambda: rp.Agent("a", model=5), "agent a: model must be a Model, the name of one or None, got 5"),  # type: ignore[arg-type]
+        (
+            lambda: rp.Agent("a", model=5),  # type: ignore[arg-type]
+            "agent a: model must be a Model, which has name, profile, complete and aclose, the name .* None, got 5",
+        ),
+        (
+            lambda: rp.Agent("a", model=ScriptedModel([], profile="claude-haiku-5-5")),  # type: ignore[arg-type]
+            "agent a: model.profile must be a ModelProfile, such as .*, got 'claude-haiku-5-5'",
+        ),
     ],
 )
 def test_an_agent_that_makes_no_sense_is_refused_when_it_is_made(make: Any, words: str) -> None:

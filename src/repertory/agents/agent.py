@@ -23,6 +23,7 @@ from repertory.errors import ConfigurationError
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
+from repertory.llm.profiles import ModelProfile
 from repertory.memory import MemoryMode, PayloadScope
 from repertory.record.rows import encode_json, plain_text
 from repertory.tools import Approvals, Tool, tool
@@ -165,6 +166,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=Tr
         where = f"agent {self.name}"
         # msgspec does not look at what is passed in code.
         check_types(f"{where}: ", self, _FIELDS)
+        check_model(self.model, f"{where}: model")
         for name in ("instructions", "description", "model"):
             if isinstance(text := getattr(self, name), str):
                 msgspec.structs.force_setattr(self, name, plain_text(text))
@@ -311,7 +313,6 @@ _NO_OPTIONS: Final = {
     "stream": "how answers are sent is not for an agent to say",
 }
 _OBJECTS: Final = ("thinking", "output_config", "tool_choice")  # of the API, which repertory reads too
-_A_MODEL: Final = (Model | str | None, "a Model, the name of one or None")
 _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("instructions", str, "a text"),
     ("description", str, "a text"),
@@ -321,13 +322,15 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("context", ContextPolicy | None, "a ContextPolicy, or None for a plain loop"),
     ("payload_scope", PayloadScope | None, "PayloadScope(read=(…), write=(…)), or None"),
     ("approvals", Approvals | None, "Approvals(…), or None for no rules"),
-    ("model", *_A_MODEL),
 )
 
 
 def check_model(model: object, where: str) -> None:
     """Raise ``ConfigurationError`` unless this is a model, the name of one or None."""
-    check_type(where, model, *_A_MODEL)
+    words = "a Model, which has name, profile, complete and aclose, the name of one, or None"
+    check_type(where, model, Model | str | None, words)
+    if isinstance(model, Model):
+        check_type(f"{where}.profile", model.profile, ModelProfile, "a ModelProfile, such as profile_for(NAME)")
 
 
 def _check_members(where: str, members: Any, kind: Any, advice: str) -> None:
