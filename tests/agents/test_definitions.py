@@ -361,8 +361,9 @@ def test_markdown_without_its_reader_says_what_to_install(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("reference", ["nothing.md", "./nothing", "/nothing/at/all.toml"])
 def test_a_path_with_nothing_there_is_refused(reference: str) -> None:
-    """As a path, not as a module."""
-    with pytest.raises(ConfigurationError, match=r"there is no agent file .*; its name ends in .md or .toml"):
+    """As a path, not as a module; how its name ends is said where that is what is wrong."""
+    hint = "" if reference.endswith((".md", ".toml")) else "; its name ends in .md or .toml"
+    with pytest.raises(ConfigurationError, match=rf"there is no agent file '.*'{hint}$"):
         rp.load_agent(reference)
 
 

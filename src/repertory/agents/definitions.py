@@ -149,7 +149,8 @@ class _Folder:
 
     def _read_required(self, path: Path) -> Definition:
         if path.suffix not in _SUFFIXES or not exists(path):
-            raise ConfigurationError(f"there is no agent file {str(path)!r:.500}; its name ends in .md or .toml")
+            how = "" if path.suffix in _SUFFIXES else "; its name ends in .md or .toml"
+            raise ConfigurationError(f"there is no agent file {str(path)!r:.500}{how}")
         read = self._definition(path)
         if read is None:
             raise DefinitionError(str(path), "has no front matter: begin with ---, name: …, description: …, ---")
