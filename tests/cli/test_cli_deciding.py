@@ -77,6 +77,20 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
     assert "\nclerk wants to call" in shown
 
 
+def test_the_end_of_the_input_in_place_of_an_answer_ends_a_chat(home: Path) -> None:
+    """As Ctrl-D does behind its prompt; whoever continues it is asked again."""
+    with at_a_terminal("chat", *CLERK, home=home, columns=100) as terminal:
+        terminal.expect("> ")
+        terminal.type("Pay all.\r")
+        terminal.expect("change the arguments")
+        terminal.type("\x04")
+        terminal.expect("continue with: repertory chat run-")
+        run_id = f"run-{terminal.expect(' --db a.db')}"
+        assert terminal.end() == 0
+    with at_a_terminal("chat", run_id, "--db", "a.db", home=home, columns=100) as terminal:
+        terminal.expect('wants to call pay to="ann"')
+
+
 def test_a_question_is_taken_back_once_its_call_has_expired(home: Path) -> None:
     """The next call is asked about, and nobody has to answer for one that is over."""
     (home / "ag.py").write_text(AGENT.replace("context=None", "approvals=rp.Approvals(approval_timeout=1)"))

@@ -152,7 +152,8 @@ class _Talk:
         self._answers, self._stopped = True, False
         screen = Screen()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(decide_at_terminal, run, output.say, screen.aside if self._shown_on else nullcontext)
+            aside = screen.aside if self._shown_on else nullcontext
+            tasks.start_soon(decide_at_terminal, run, output.say, aside, self._everything.cancel)
             if self._shown_on:
                 tasks.start_soon(_show_calls, screen, run)
                 await screen.show_text(run.stream(from_start=True))

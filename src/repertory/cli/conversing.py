@@ -190,7 +190,10 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 async def decide_at_terminal(
-    run: Run[Any], say: Callable[[str], None], aside: Callable[[], AbstractAsyncContextManager[None]]
+    run: Run[Any],
+    say: Callable[[str], None],
+    aside: Callable[[], AbstractAsyncContextManager[None]],
+    leave: Callable[[], None] | None = None,
 ) -> None:
     """Ask about each waiting call of a run and its sub-agents, until the run ends.
 
@@ -200,6 +203,7 @@ async def decide_at_terminal(
         run: The run.
         say: Shows a line to the person.
         aside: Makes room for a question on the screen, within its block.
+        leave: Called if the person ends the input (Ctrl-D) in place of an answer; None to say how to decide.
     """
     there = sys.stdin.isatty() and sys.stderr.isatty()
     async for event in run.events(tree=True):
@@ -212,6 +216,10 @@ async def decide_at_terminal(
                 asking.start_soon(_cancel_once_decided, run, event.call_id, asking.cancel_scope)
                 there = await _ask(run, event)
                 asking.cancel_scope.cancel()
+            if not there and leave is not None:
+                output.remark("")
+                leave()
+                return
         if not there:
             say(
                 f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run "
