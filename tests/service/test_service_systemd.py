@@ -89,7 +89,7 @@ def test_it_says_when_it_serves_reloads_and_ends(short: Path, systemd: Systemd) 
     systemd.hear("STOPPING=1")
     assert served.end()[0] == 0
     time = r"repertory: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-    assert re.fullmatch(rf"{time} reloaded\n{time} ended\n", log.read_text())
+    assert re.fullmatch(rf"{time} reloaded\n{time} SIGTERM came, so it ends\n{time} ended\n", log.read_text())
     assert not any("WATCHDOG" in message for message in systemd.heard)  # nobody asked for it
 
 

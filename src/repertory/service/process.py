@@ -146,7 +146,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
             server, anchor = None, Path(database)
         passed = [sockets.enter_context(each) for each in passed_sockets()]
         asked_to_end, reload = anyio.Event(), RepeatedEvent()
-        async with _listening_for_signals(asked_to_end, reload) as process:
+        async with _listening_for_signals(asked_to_end, reload, report) as process:
             async with _open_patiently(options, database, asked_to_end, report) as supervisor:
                 control = Control(supervisor, offers, context=options.context)
                 control.monitor.on_round.append(systemd.alive)
@@ -204,11 +204,13 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
 
 
 @asynccontextmanager
-async def _listening_for_signals(asked_to_end: anyio.Event, reload: RepeatedEvent) -> AsyncGenerator[anyio.CancelScope]:
+async def _listening_for_signals(
+    asked_to_end: anyio.Event, reload: RepeatedEvent, report: Callable[[str], None]
+) -> AsyncGenerator[anyio.CancelScope]:
     """Listen for signals during the block; it gets the block's scope. A single error is raised without a group."""
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(_listen_for_signals, asked_to_end, reload)
+            await tasks.start(_listen_for_signals, asked_to_end, reload, report)
             yield tasks.cancel_scope
     except BaseExceptionGroup as group:
         leaf, *others = leaves_of(group)
@@ -263,6 +265,7 @@ async def _open_patiently(
 async def _listen_for_signals(
     asked_to_end: anyio.Event,
     reload: RepeatedEvent,
+    report: Callable[[str], None],
     *,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -281,6 +284,7 @@ async def _listen_for_signals(
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     asked_to_end.set()
+    report(f"{signal.Signals(number).name} came, so it ends")
 
 
 async def _maintain(control: Control, systemd: Notifier, log: LogFile | None) -> None:
