@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from cli_support import CHILD, OTHER, Result, invoke, settings
+from cli_support import CHILD, OTHER, Result, at_a_terminal, invoke, settings
 
 import repertory as rp
 from repertory.cli.app import load
@@ -35,6 +36,17 @@ def test_a_newcomer_is_told_how_to_begin(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
     missing = invoke(home=tmp_path, env={"REPERTORY_DB": str(tmp_path / "none.db")})
     assert f"No runs yet in {tmp_path / 'none.db'}" in missing.out
+
+
+def test_what_a_command_does_stays_beside_it(tmp_path: Path) -> None:
+    """Also what is longer than a line of the terminal: it goes on below its own beginning."""
+    with at_a_terminal(home=tmp_path) as terminal:
+        assert terminal.end() == 0
+        shown = terminal.seen.replace("\r", "").partition("Start with:")[2]
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.strip().split("\n")]
+    assert max(map(len, lines)) <= 80
+    (company,) = (at for at, line in enumerate(lines) if "repertory up company.toml" in line)
+    assert lines[company + 1].index("from its file.") >= lines[company].index("Start a company")
 
 
 def test_who_answers_is_said_before_anything_is_spent(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,7 @@ from repertory.service.views import RunFigures, RunList, RunNode, RunView
 _BEGIN = ("demo", 'run "TASK" --root DIR', "up company.toml")
 _LOOK = ("ps -a", "stats --tree", "inspect")
 _SERVED = ("start AGENT TASK", "attach", "top")
+_NARROW = 20  # columns; in fewer a sentence is no column beside its command
 
 
 @command
@@ -212,8 +214,10 @@ def suggest(screen: Console, commands: Sequence[str]) -> None:
     widest = max(map(len, commands))
     for words in commands:
         what = "All commands." if words == "--help" else COMMANDS[words.split()[0]][1]
-        line = output.clean(f"  {_program()} {words:<{widest}}")
-        screen.print(Text.assemble(line, (f"   {what}", "dim")), soft_wrap=True)
+        line = output.clean(f"  {_program()} {words:<{widest}}   ")
+        room = screen.width - len(line)
+        parts = textwrap.wrap(what, room) if screen.is_terminal and room >= _NARROW else [what]
+        screen.print(Text.assemble(line, (f"\n{'':{len(line)}}".join(parts), "dim")), soft_wrap=True)
 
 
 def _program() -> str:
