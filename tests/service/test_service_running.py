@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,44 @@ def test_a_run_that_hangs_does_not_hold_up_the_end(short: Path, run_async: Any) 
         async with running(short, gate.model, resume=True) as (said, http):
             await said.wait_for(f"resumed: {run_id}")
             await state_of(http, run_id, "done")
+
+    run_async(main)
+
+
+def test_a_journal_that_takes_nothing_does_not_hold_up_the_end(
+    short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program holds its file: the service goes, though its last events cannot be written."""
+    monkeypatch.setattr(process, "_CLOSING", 0.1)
+
+    async def main() -> None:
+        async def ask() -> None:
+            with suppress(httpx2.HTTPError):  # it gets no answer any more
+                await http.post("/runs", json={"agent": "clerk", "task": "Count."})
+
+        said, path = Said(), short / "a.db"
+        options = Options(
+            database=path, model=Gate().model, agents=["service_parts:clerk"], socket=short / "s", drain_timeout=0.1
+        )
+        transport = httpx2.AsyncHTTPTransport(uds=str(short / "s"))
+        async with (
+            anyio.create_task_group() as tasks,
+            httpx2.AsyncClient(
+                transport=transport, base_url="http://localhost", headers=JSON, timeout=PATIENCE
+            ) as http,
+        ):
+            tasks.start_soon(partial(run_service, options, report=said))
+            await said.wait_for("serving")
+            with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+                foreign.execute("BEGIN IMMEDIATE")
+                tasks.start_soon(ask)
+                while '"0 batches wait' in (await http.get("/healthz")).text:
+                    await anyio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGTERM)
+                with anyio.fail_after(PATIENCE):
+                    while (short / "s").exists():
+                        await anyio.sleep(0.01)
+            await said.wait_for("ended")
 
     run_async(main)
 

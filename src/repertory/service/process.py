@@ -187,6 +187,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         maintenance.start_soon(partial(_reload, control, systemd, log, reload, report=report))
                         maintenance.start_soon(partial(_resume_runs, control, resume=options.resume, report=report))
                         await asked_to_end.wait()
+                        # Before the first wait: a journal that takes nothing now would hold up the last event, too.
+                        process.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
                         systemd.stopping("ending")
                         maintenance.cancel_scope.cancel()
                         control.close()
@@ -198,7 +200,6 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         "second signal kills them"
                     )
                     systemd.status(f"ending; runs in progress: {going}")
-                process.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
             process.cancel()
         report("ended")
 
