@@ -6,8 +6,10 @@ import io
 import os
 import pty
 import re
+import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from patience import PATIENCE
 from repertory import errors
 from repertory.cli import output
 from repertory.cli.output import status_line
@@ -34,6 +37,25 @@ def test_the_page_names_the_same_characters() -> None:
     pattern = re.compile(re.sub(r"\\u\{(\w+)\}", lambda found: f"\\U{found[1]:0>8}", named))
     characters = [chr(code) for code in range(0xA0, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     assert [c for c in characters if pattern.match(c)] == [c for c in characters if output.clean(c) != c]
+
+
+FULL = """
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+from repertory.cli import output
+_, most = getrlimit(RLIMIT_FSIZE)
+setrlimit(RLIMIT_FSIZE, (0, most))
+output.say("while it is full")
+setrlimit(RLIMIT_FSIZE, (most, most))
+output.say("with room again")
+"""
+
+
+def test_a_log_on_a_full_disk_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    """A service writes for weeks to the file that its shell opened: no moment without room may silence it for good."""
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        subprocess.run([sys.executable, "-c", FULL], stderr=file, timeout=PATIENCE, check=True)
+    assert log.read_text().endswith("repertory: with room again\n")
 
 
 def test_line_breaks_and_tabs_stay() -> None:

@@ -66,6 +66,10 @@ class _Group(TyperGroup):
                 output.say(str(error))
             output.drop(sys.stdout)
             code = output.FAILED
+        try:
+            sys.stderr.flush()
+        except OSError:
+            output.drop(sys.stderr)
         sys.exit(code)
 
     def _main(self, words: list[str], debug: bool, prog_name: str | None, extra: dict[str, Any]) -> int:

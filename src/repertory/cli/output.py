@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from repertory import errors
@@ -286,11 +286,11 @@ def say(text: str) -> None:
 
 def remark(line: str) -> None:
     """Write a line to standard error as it is. An error in writing is ignored."""
-    try:
+    # The disk is full, or the reader is gone: there is no other place to report it. The log of a service goes on in the
+    # same file once there is room again.
+    with suppress(OSError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-    except OSError:  # the disk is full, or the reader is gone; there is no other place to report it
-        drop(sys.stderr)
 
 
 def drop(stream: TextIO) -> None:
