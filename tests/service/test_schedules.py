@@ -303,7 +303,9 @@ async def test_another_rule_and_a_schedule_that_comes_back_begin_anew(autojump_c
 async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_waited_for(
     autojump_clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An agent that is gone stops no other schedule; a due time that the queue has no room for stays due."""
+    """An agent that is gone stops no other schedule; a due time that the queue has no room for stays due, until it is
+    missed.
+    """
     plant = Plant()
 
     async def gone(schedule: Schedule, due: float) -> None:
@@ -327,6 +329,13 @@ async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_
     plant.seconds = 1.6 * MINUTE
     await plant.up(4 * MINUTE, at("* * * * *", overlap="allow", missed="all"))
     assert await plant.course() == ["began 0", "started 1", "started 2"]
+    plant = Plant()
+    plant.max_runs, plant.quotas = 1, Quotas(clients={"schedule:s": Quota(queued=0)})
+    plant.seconds = 2.6 * MINUTE
+    await plant.up(4 * MINUTE, at("* * * * *", overlap="allow"))
+    assert await plant.course() == ["began 0", "started 1", "skipped 2"]
+    skipped = (await kit.settled(plant.journal, "s"))[-1]
+    assert skipped.reason.startswith("it waited too long: client schedule:s has 0 runs waiting")
 
 
 def test_a_task_names_the_time_that_was_due() -> None:

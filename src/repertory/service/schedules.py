@@ -177,6 +177,7 @@ class Scheduler:
         self._schedules: Mapping[str, Schedule] | None = None  # None before the first plan: then none of them is ended
         self._company = ""
         self._latest: dict[str, ScheduleSettled] = {}  # of those that this process settles
+        self._full: dict[str, str] = {}  # why a due time of a schedule waits for room in the queue
 
     def plan(self, schedules: Sequence[Schedule], *, company: str = "") -> None:
         """Use these schedules from now on, and no others; those of other companies in the journal are not ended."""
@@ -274,7 +275,7 @@ class Scheduler:
         catch_up = len(missed) if schedule.missed == "all" else int(schedule.missed == "once" and not on_time)
         skipped = missed[: len(missed) - min(catch_up, _MAX_CATCH_UP)]
         if skipped:
-            words = "no process was running when it was due"
+            words = self._full.get(schedule.name, "no process was running when it was due")
             await self._settle(schedule.name, schedule.rule, skipped[-1], "skipped", reason=words, count=len(skipped))
         for each in due[len(skipped) :]:
             beside = schedule.missed == "all" and each < now - self._grace
@@ -292,6 +293,7 @@ class Scheduler:
             try:
                 await self._start(schedule, due)
             except QueueFull as error:
+                self._full[schedule.name] = f"it waited too long: {error}"
                 log(logging.WARNING, "schedule.waits", schedule=schedule.name, due=_minute(due), reason=str(error))
                 return False
             except JournalError:
@@ -328,6 +330,7 @@ class Scheduler:
         )
         await self._journal.write([settled])
         self._latest[name] = settled
+        self._full.pop(name, None)
         if outcome == "skipped":
             log(logging.WARNING, "schedule.skipped", schedule=name, due=_minute(due), count=count, reason=reason)
         return settled
