@@ -46,10 +46,11 @@ def test_a_fresh_machine_is_well(tmp_path: Path) -> None:
 
 
 def test_the_doctor_reads_well_for_a_person(made: Path, tmp_path: Path) -> None:
-    """One line for each check, the verdict first, without spaces to the width of a terminal behind it."""
+    """One line for each check, the verdict first, without spaces behind it, nor where it is broken into several."""
     result = invoke("doctor", "--llm", "--db", made, home=tmp_path)
     assert result.code == 0
-    assert not any(line.endswith(" ") for line in result.out.split("\n"))
+    narrow = invoke("doctor", "--db", made, home=tmp_path, env={"COLUMNS": "50"})
+    assert not any(line.endswith(" ") for line in (result.out + narrow.out).split("\n"))
     verdicts = {line[4:].split("  ")[0].strip(): line[:2] for line in result.out.split("\n") if line[:2].strip()}
     assert verdicts["database"] == "ok"
     assert verdicts["model call"] == "ok"

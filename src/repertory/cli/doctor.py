@@ -313,6 +313,7 @@ def _print(screen: Console, checks: list[Check]) -> None:
         fact = Text.assemble(output.one_line(check.fact), (f"\n{output.one_line(check.advice)}", "dim"))
         start = Text.assemble((sign, colour), f"  {check.name:<11}  ")
         for line in fact.wrap(screen, screen.width - len(start), overflow="fold"):
+            line.rstrip()
             if line:
                 screen.print(start + line)
             start = Text(" " * len(start))
