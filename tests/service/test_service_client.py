@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from service_parts import open_client
 
+from patience import PATIENCE
 from repertory.cli.databases import find_id
 from repertory.errors import ModelUnavailable, QueueFull, RunNotFound, ServiceGone, ServiceUnavailable
 from repertory.runs.streaming import TextStreamed
@@ -179,6 +180,35 @@ def test_runs_are_found_however_many_came_after_them(
             assert await find_id(client, "none") is await find_id(client, "\udcff") is None
             with pytest.raises(RunNotFound, match="fits more than one run"):
                 await find_id(client, "-1")
+
+    run_async(main)
+
+
+def test_a_list_goes_on_though_runs_are_removed_between_two_pages(
+    short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next page begins behind whichever of the page's runs is still there."""
+
+    async def main() -> None:
+        monkeypatch.setattr(client_module, "MAX_TREES", 2)
+        async with (
+            open_client(short, ScriptedModel(["Done."] * 6)) as service,
+            ask(Place(socket=str(service.address))) as client,
+        ):
+            for number in range(6):
+                await service.post("/runs", {"agent": "clerk", "task": "x", "run_id": f"r-{number}"}, 201)
+                await service.control.wait_ended(f"r-{number}", PATIENCE)
+            leaving = ["r-4"]
+
+            async def remove(request: httpx2.Request) -> None:
+                while "before" in request.url.params and leaving:
+                    await service.control.remove(leaving.pop())
+
+            client._http.event_hooks["request"].append(remove)
+            assert [run.id for run in (await client.list_runs(9)).runs] == [f"r-{number}" for number in range(6)]
+            leaving += ["r-3", "r-5"]
+            with pytest.raises(RunNotFound, match="it may have been removed"):
+                await client.list_runs(9)
 
     run_async(main)
 

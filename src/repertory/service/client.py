@@ -117,14 +117,24 @@ class ServiceClient:
         return None
 
     async def _pages(self, which: str) -> AsyncGenerator[RunList]:
-        """The trees that fit, page by page: the newest page first, each oldest first."""
-        before = ""
+        """The trees that fit, page by page: the newest page first, each oldest first.
+
+        Raises ``RunNotFound`` if all trees of a page were removed before the next one was asked for.
+        """
+        edges = [""]  # the next page has what is older than the first of these roots that is still there
         while True:
-            found = await self._ask("GET", f"/runs?limit={MAX_TREES}{which}{before}", RunList)
+            edge = edges.pop(0)
+            before = f"&before={_part(edge)}" if edge else ""
+            try:
+                found = await self._ask("GET", f"/runs?limit={MAX_TREES}{which}{before}", RunList)
+            except RunNotFound:
+                if not edges:
+                    raise
+                continue
             yield found
             if found.next is None:
                 return
-            before = f"&before={_part(found.next)}"
+            edges = [run.id for run in found.runs if run.parent_id is None]
 
     async def list_runs(self, limit: int = MAX_TREES) -> RunList:
         """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures.
