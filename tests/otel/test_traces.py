@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import ExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -234,7 +234,7 @@ def test_what_cannot_be_shown_in_a_span_stops_no_run(run_async: RunAsync, model:
     assert "gen_ai.output.messages" in (backend.spans["chat odd"].attributes or {})
 
 
-class Broken(SpanProcessor, Sampler):
+class Broken(SpanProcessor, Sampler, ExemplarFilter):
     """A part of a tracing backend that always fails."""
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
@@ -261,6 +261,8 @@ def test_a_backend_that_fails_stops_no_run(
     """The SDK passes on what its parts raise; the log tells of it."""
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(Broken())
+    meters = MeterProvider([InMemoryMetricReader()], exemplar_filter=Broken())
+    telemetry = OpenTelemetry(tracer_provider=provider, meter_provider=meters)
 
     @rp.tool(effect="pure")
     def measure(place: str) -> str:
@@ -269,11 +271,11 @@ def test_a_backend_that_fails_stops_no_run(
 
     async def main() -> str:
         model = ScriptedModel([call("measure", place="harbour"), "done"])
-        async with rp.open_supervisor(model=model, telemetry=OpenTelemetry(tracer_provider=provider)) as supervisor:
+        async with rp.open_supervisor(model=model, telemetry=telemetry) as supervisor:
             return await (await supervisor.spawn(rp.Agent("clerk", tools=[measure]), "go")).wait_result()
 
     assert run_async(main) == "done"
-    assert 'otel.span.failed error="OSError: the disk is full"' in caplog.text
+    assert 'otel.failed error="OSError: the disk is full"' in caplog.text
 
 
 def test_what_fails_is_an_error_in_its_span_and_in_its_duration(run_async: RunAsync) -> None:

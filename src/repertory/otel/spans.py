@@ -153,8 +153,10 @@ class OpenTelemetry:
                 }
                 for kind, count in counts.items():
                     span.set_attribute(f"gen_ai.usage.{kind}", count)
-                    self._tokens[kind].add(count, common)
-                self._cost.add(cost_of(live.model.profile, response.usage), common)
+                with _contained():
+                    for kind, count in counts.items():
+                        self._tokens[kind].add(count, common)
+                    self._cost.add(cost_of(live.model.profile, response.usage), common)
                 span.set_attribute("gen_ai.response.finish_reasons", [response.stop_reason])
                 if response.model:
                     span.set_attribute("gen_ai.response.model", response.model)
@@ -212,10 +214,11 @@ class OpenTelemetry:
             self._fail(live, span, attributes, type(raised).__name__, safe_str(raised))
             raise
         finally:
+            common = {name: value for name, value in attributes.items() if name in _OF_METRICS}
             with _contained():
                 span.end()
-            common = {name: value for name, value in attributes.items() if name in _OF_METRICS}
-            self._durations[operation].record(perf_counter() - begun, common)
+            with _contained():
+                self._durations[operation].record(perf_counter() - begun, common)
 
     def _fail(self, live: TracedRun, span: Span, attributes: _Attributes, error: str, text: str = "") -> None:
         """Mark a span, and the metric of its attributes, as failed."""
@@ -270,11 +273,13 @@ _OF_METRICS: Final = frozenset(
 
 @contextmanager
 def _contained() -> Generator[None]:
-    """Log an error of a sampler or a processor, which the SDK passes on: the work that is traced has no part in it."""
+    """Log an error of a sampler, a processor or a filter of metrics, which the SDK passes on: the work that is traced
+    has no part in it.
+    """
     try:
         yield
     except Exception as error:  # noqa: BLE001 - foreign code
-        log(logging.WARNING, "otel.span.failed", error=one_line(error))
+        log(logging.WARNING, "otel.failed", error=one_line(error))
 
 
 def _address(url: str) -> _Attributes:
