@@ -7,8 +7,8 @@ import resource
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -356,17 +356,35 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, run_async: RunA
     run_async(main)
 
 
+@contextmanager
+def room_for(many: int) -> Iterator[None]:
+    """No file takes more bytes until the end of the block, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (many, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_lock_that_cannot_be_written_is_told_and_given_up(tmp_path: Path) -> None:
     """A full disk has no room for the owner's number: one typed error, and who comes next may own the file."""
-    path, (soft, hard) = str(tmp_path / "journal.db"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = str(tmp_path / "journal.db")
     for _ in range(2):  # not "is owned by this process"
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-        try:
-            with pytest.raises(JournalUnreadable, match=r"cannot lock .*journal\.db: "):
-                FileLock(path)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with pytest.raises(JournalWriteFailed, match=r"cannot lock .*journal\.db: .*; make room"), room_for(0):
+            FileLock(path)
     FileLock(path).release()
+
+
+async def test_a_full_disk_is_no_damaged_file(tmp_path: Path) -> None:
+    """By the exit code for damage systemd would not start a service again that ended because its disk was full."""
+    path = tmp_path / "journal.db"
+    await make(path)
+    for readonly in (False, True):
+        with pytest.raises(JournalWriteFailed, match="make room or repair the disk"), room_for(4096):
+            async with open_journal(path, readonly=readonly):
+                raise AssertionError("opened a journal without room for the index of its log")
+    await look(path)
 
 
 async def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ _DISK_ERRORS: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
+_NO_ROOM: Final = sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the log, which whoever reads a file needs, too
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ERRORS: Final = (sqlite3.Error, *UNREADABLE)
 """What reading or writing a file raises: errors of SQLite, and those of values that were damaged."""
 _READERS_TIMEOUT: Final = 1000  # milliseconds to wait for readers when opening
@@ -90,12 +92,19 @@ def explain(error: Exception, path: str, doing: str) -> JournalError:
             return JournalLocked(f"{fact}; another program holds the file: end its transaction")
         case sqlite3.SQLITE_FULL:
             return JournalWriteFailed(f"{fact}; make room, then start again")
-        case sqlite3.SQLITE_IOERR if doing == "write":
+        case sqlite3.SQLITE_IOERR if doing == "write" or getattr(error, "sqlite_errorcode", 0) == _NO_ROOM:
             return JournalWriteFailed(f"{fact}; make room or repair the disk, then start again")
         case sqlite3.SQLITE_IOERR:
             return JournalUnreadable(f"{fact}; is it a file, on a disk that works and has room?")
         case _:
             return JournalUnreadable(fact)
+
+
+def _refused(fact: str, error: OSError) -> JournalError:
+    """The error about a file that cannot be made or locked. If the disk is full, nothing is wrong with the file."""
+    if error.errno in _FULL:
+        return JournalWriteFailed(f"{fact}; make room, then start again")
+    return JournalUnreadable(fact)
 
 
 @contextlib.contextmanager
@@ -112,7 +121,7 @@ def make_folder(path: str) -> None:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     except OSError as error:
-        raise JournalUnreadable(f"cannot make the folder of {path}: {error.strerror} ({error.filename})") from error
+        raise _refused(f"cannot make the folder of {path}: {error.strerror} ({error.filename})", error) from error
 
 
 def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
@@ -128,7 +137,7 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         if not os.access(path, os.W_OK):
             raise JournalUnreadable(f"cannot write {path}: it is read-only; look at it with readonly=True") from None
     except OSError as error:
-        raise JournalUnreadable(f"cannot make {path}: {error.strerror}") from error
+        raise _refused(f"cannot make {path}: {error.strerror}", error) from error
     connection = None
     try:
         connection = sqlite3.connect(
@@ -329,7 +338,7 @@ class FileLock:
         try:
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise JournalUnreadable(f"cannot lock {path}: {error.strerror} ({lock_path})") from error
+            raise _refused(f"cannot lock {path}: {error.strerror} ({lock_path})", error) from error
         self._descriptor: int | None = descriptor
         abandon_in_forks(self)  # before it is locked: a fork in between would keep the lock
         try:
@@ -347,7 +356,7 @@ class FileLock:
             ) from None
         except OSError as error:  # a full disk, say
             self.release()
-            raise JournalUnreadable(f"cannot lock {path}: {error.strerror} ({lock_path})") from error
+            raise _refused(f"cannot lock {path}: {error.strerror} ({lock_path})", error) from error
 
     def release(self) -> None:
         """Release the lock. Safe to call twice."""
