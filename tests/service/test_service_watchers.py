@@ -42,6 +42,37 @@ async def follow_to_the_end(client: Client, path: str, run_id: str, seen: list[i
                 return
 
 
+def test_who_is_far_behind_waits_for_those_who_are_too(
+    short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal gets one read of theirs at a time: runs that read something stood behind hundreds of them."""
+
+    async def main() -> None:
+        async with open_client(short, Gate(answer_after=30).model, database=str(short / "a.db")) as client:
+            run_id = await client.start()
+            await client.wait_for(run_id, "done")
+            read_events, under_way, most = client.control.journal.read_events, 0, 0
+
+            async def counted(*words: Any, **options: Any) -> Any:
+                nonlocal under_way, most
+                under_way += options["limit"] == feed.PAGE  # not those of the feed itself
+                most = max(most, under_way)
+                try:
+                    return await read_events(*words, **options)
+                finally:
+                    under_way -= options["limit"] == feed.PAGE
+
+            monkeypatch.setattr(client.control.journal, "read_events", counted)
+            everything: list[list[int]] = [[] for _ in range(20)]
+            async with anyio.create_task_group() as tasks:
+                for seen in everything:
+                    tasks.start_soon(follow_to_the_end, client, "/events", run_id, seen, anyio.Event())
+            assert most == 1
+            assert all(seen == everything[0] for seen in everything)
+
+    run_async(main)
+
+
 def test_watchers_share_what_is_read(short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets every event once, in order; the journal is read for all of them together."""
 

@@ -57,6 +57,8 @@ class Feed:
         self.size = 0
         self._start: int | None = None  # the tail has every event after this one; None while there are no followers
         self._seq = 0  # of the newest event that was read
+        # Hundreds of followers that are far behind would otherwise all stand before a run that wants to read something.
+        self._catching_up = anyio.Lock()
         self._closing = anyio.Event()
         self.ending = anyio.Event()
 
@@ -158,9 +160,10 @@ class Feed:
         return await self._journal.was_removed(root_of(run_id))
 
     async def read(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int]:
-        """Return the same as ``after``, from the journal."""
-        known = self._seq if self._start is not None else sequence  # before looking: it is on the disk
-        events = await self._journal.read_events(run_id, after=sequence, limit=PAGE)
+        """Return the same as ``after``, from the journal; one follower at a time."""
+        async with self._catching_up:
+            known = self._seq if self._start is not None else sequence  # before looking: it is on the disk
+            events = await self._journal.read_events(run_id, after=sequence, limit=PAGE)
         texts = [frame(number, event) for number, event in events]
         last = events[-1][0] if events else sequence
         return texts, last if len(events) == PAGE else max(last, known)
