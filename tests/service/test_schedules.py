@@ -250,6 +250,23 @@ async def test_a_clock_that_is_set_repeats_nothing(autojump_clock: Any) -> None:
     assert len(runs) == len(set(runs)) == sum(line.startswith("started") for line in course)
 
 
+async def test_what_is_due_next_is_told_also_when_the_clock_was_set_back(autojump_clock: Any) -> None:
+    """Not what is settled already, and is not repeated when its time comes again."""
+    plant, often = Plant(), at("*/5 * * * *")
+    await plant.up(11 * MINUTE, often)
+
+    async def start(schedule: Schedule, due: float) -> None:
+        raise AssertionError("it is only asked")
+
+    async with rp.open_supervisor(journal=plant.journal) as supervisor:
+        scheduler = Scheduler(plant.journal, start, clock=plant.clock, duties=Duties(supervisor))
+        scheduler.plan([often])
+        for back, next_one in ((0.0, 15), (HOUR, 15), (4 * HOUR, -285)):
+            plant.offset -= back
+            (view,) = await scheduler.list()
+            assert view.next == START + next_one * MINUTE
+
+
 @pytest.mark.parametrize(("missed", "begun"), [("once", 1), ("all", 1_000)])
 async def test_a_clock_that_wakes_up_in_1970_does_not_count_since_then(
     missed: Any, begun: int, autojump_clock: Any

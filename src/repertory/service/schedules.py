@@ -136,6 +136,12 @@ def _minute(due: float) -> str:
     return f"{datetime.fromtimestamp(due, UTC):%Y%m%dT%H%MZ}"
 
 
+def _begins_anew(schedule: Schedule, last: ScheduleSettled, now: float) -> bool:
+    """Whether a schedule does not go on from the last outcome on record."""
+    clock_was_wrong = last.due > now + _CORRECTION
+    return last.outcome == "ended" or last.rule != schedule.rule or clock_was_wrong
+
+
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule and its state.
 
@@ -191,13 +197,14 @@ class Scheduler:
         settled = await self._journal.read_settled()
         for schedule in (self._schedules or {}).values():
             last = settled.get(schedule.name)
+            after = now if last is None or _begins_anew(schedule, last, now) else max(now, last.due)
             views.append(
                 ScheduleView(
                     name=schedule.name,
                     agent=schedule.agent,
                     cron=schedule.cron,
                     timezone=schedule.timezone,
-                    next=next(schedule.due_after(now)),
+                    next=next(schedule.due_after(after)),
                     last=last if last is not None and last.outcome in ("started", "skipped") else None,
                 )
             )
@@ -233,12 +240,7 @@ class Scheduler:
         for schedule in mine:
             last = self._latest.get(schedule.name)
             now = self._clock()
-            if (
-                last is None
-                or last.outcome == "ended"
-                or last.rule != schedule.rule
-                or last.due > now + _CORRECTION  # the clock was wrong then
-            ):
+            if last is None or _begins_anew(schedule, last, now):
                 last = await self._settle(schedule.name, schedule.rule, now, "began")
             coming = await self._settle_due(schedule, last.due)
             wait = min(wait, max(0.0, coming - self._clock()))
