@@ -15,7 +15,16 @@ import repertory as rp
 from backends import RunAsync
 from delegating import Company, company, delegate, last
 from patience import PATIENCE
-from repertory.errors import ConfigurationError, ContextMissing, RunError, RunExists, RunFailed, RunNotFound, RunStopped
+from repertory.errors import (
+    ConfigurationError,
+    ContextMissing,
+    PayloadInvalid,
+    RunError,
+    RunExists,
+    RunFailed,
+    RunNotFound,
+    RunStopped,
+)
 from repertory.llm.messages import text_of, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.memory import ItemQuery
@@ -371,6 +380,28 @@ async def test_an_interrupted_run_is_rewound_in_the_next_process(tmp_path: Path)
         going = await supervisor.rewind(run.id, 2, agent=agent)
         assert await going.wait_result() == "All is counted."
         assert (await supervisor.journal.read_run(run.id)).state == "stopped"
+
+
+class Rows(msgspec.Struct):
+    """The payload as a later definition declares it."""
+
+    shelves: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+
+
+@pytest.mark.parametrize("verb", ["fork", "rewind"])
+async def test_a_definition_that_does_not_fit_the_payload_begins_nothing(verb: str) -> None:
+    """Else a fork was on record that no process could run, and a run that was at work had been ended for it."""
+    held = Held()
+    async with rp.open_supervisor(model=held.model, summaries=()) as supervisor:
+        run = await supervisor.spawn(counter(), "Count the shelves.")
+        await held.asked.wait()
+        begin = partial(getattr(supervisor, verb), run.id, iteration=1)
+        with pytest.raises(PayloadInvalid, match="does not fit Rows"):
+            await begin(agent=counter(payload=Rows))
+        with pytest.raises(ConfigurationError, match="the payload has no 'name'"):
+            await begin(agent=rp.Agent("counter", instructions="Count for {payload.name}.", payload=dict))
+        assert [(row.started.run_id, row.state) for row in await supervisor.runs()] == [(run.id, "running")]
+        run.kill()
 
 
 class SlowToForget(MemoryJournal):

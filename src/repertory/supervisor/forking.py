@@ -46,6 +46,7 @@ from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import RunForked, to_record
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.live import LiveRun
+from repertory.runs.payloads import instructions_of, payload_on_record
 from repertory.summarizer.messages import ForgetRun
 from repertory.supervisor.live_runs import check_root
 from repertory.supervisor.recovery import stopped_records
@@ -118,7 +119,7 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
         # A rewind frees the place of the original.
         async with runtime.queue.entering(more) if there is None and not wanted.rewound else nullcontext():
             if there is None:
-                await _write(runtime, row, wanted, new=new)
+                await _write(runtime, row, wanted, new=new, agent=agent)
             going = runtime.runs.find(new)
             if going is None:
                 row, claimed = await journal.read_run(new), there is None  # who writes its beginning owns it
@@ -126,11 +127,13 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
     return going
 
 
-async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> None:
+async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent: Agent[Any]) -> None:
     """Write a fork's beginning; if it replaces the original, end that one first."""
     journal, origin = runtime.shared.journal, row.started.run_id
     row = await journal.read_run(origin)  # it may have continued or ended since the request
     records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
+    payload = [record for record in records if isinstance(record, PayloadChanged)]
+    instructions_of(agent, payload_on_record(agent, payload, below=False))  # else a fork is left that cannot begin
     live = runtime.runs.find(origin)
     elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
     if elsewhere:
