@@ -331,12 +331,16 @@ async def test_forks_and_further_attempts_wait_in_no_queue_that_is_full(autojump
             assert waiting.state == "queued"
         with pytest.raises(QueueFull):
             await supervisor.fork(going.id, iteration=0, new_id="more", agent=agent)
+        with pytest.raises(QueueFull):  # only one that is under way, or waits, has a place to give up
+            await supervisor.rewind(stopped.id, 0, agent=agent)
         for again in (supervisor.retry, supervisor.resume):
             with pytest.raises(QueueFull):
                 await again(stopped.id, agent=agent)
         with pytest.raises(RunExists, match="no such fork"):
             await supervisor.fork(going.id, iteration=0, new_id="waiting", agent=agent, text="Something else.")
         assert [row.state for row in await journal.read_runs()] == ["stopped", "running", "queued"]
+        instead = await supervisor.rewind(waiting.id, 0, agent=agent)
+        assert (waiting.state, instead.state) == ("stopped", "queued")
 
 
 async def test_clients_beside_each_other_queue_no_more_than_they_may(autojump_clock: Any) -> None:

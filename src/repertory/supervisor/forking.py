@@ -116,8 +116,8 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
         await runtime.queue.refresh()
         more = msgspec.structs.replace(row.started, run_id=new)
-        # A rewind frees the place of the original.
-        async with runtime.queue.entering(more) if there is None and not wanted.rewound else nullcontext():
+        frees = wanted.rewound and runtime.runs.find(origin) is not None  # the place that the original has now
+        async with runtime.queue.entering(more) if there is None and not frees else nullcontext():
             if there is None:
                 await _write(runtime, row, wanted, new=new, agent=agent)
             going = runtime.runs.find(new)
