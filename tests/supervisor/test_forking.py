@@ -382,6 +382,53 @@ async def test_an_interrupted_run_is_rewound_in_the_next_process(tmp_path: Path)
         assert (await supervisor.journal.read_run(run.id)).state == "stopped"
 
 
+class Interrupting(MemoryJournal):
+    """Calls a function before one of the reads of a run's records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.then = -1, trio.lowlevel.checkpoint
+
+    async def read_records(self, kind: Any, run_id: str, *, below: bool = False) -> Any:
+        """As every journal does."""
+        self.left -= 1
+        if self.left == 0:
+            await self.then()
+        return await super().read_records(kind, run_id, below=below)
+
+
+@pytest.mark.parametrize("read", range(1, 6))
+async def test_a_run_that_goes_on_while_it_is_forked_is_copied_as_of_one_moment(read: int) -> None:
+    """Whichever read it goes on before: entries of one iteration were copied with the payload and memory of another."""
+    journal = Interrupting()
+
+    def pausing(request: ModelRequest) -> Any:
+        if steps_done(request) == 3:
+            supervisor.run("one").pause()
+        return answer(request)
+
+    async with rp.open_supervisor(model=FunctionModel(pausing), journal=journal, summaries=()) as supervisor:
+        agent = counter()
+        run = await supervisor.spawn(agent, "Count the shelves.", run_id="one")
+        with trio.fail_after(PATIENCE):
+            while run.state != "paused":
+                await trio.sleep(0)
+
+        async def go_on() -> None:
+            run.resume()
+            await run.wait_ended()
+
+        journal.left, journal.then = read, go_on
+        fork = await supervisor.fork("one", text="Now say it.", agent=agent)
+        assert journal.left <= 0
+        done = len(fork.payload.shelves)
+        assert done in (4, STEPS)
+        await fork.wait_ended()
+        whole = [entry for entry in await journal.read_entries(fork.id) if entry.kind == "action-result"]
+        names = {item.item_id for item in await fork.memory.query(ItemQuery(limit=50))}
+        assert (len(whole), len({name for name in names if name.startswith("shelf")})) == (done, done)
+
+
 class Rows(msgspec.Struct):
     """The payload as a later definition declares it."""
 

@@ -70,6 +70,11 @@ class RunReads(Reads):
             return await self._read(kind, f"WHERE {OF_TREE} ORDER BY t.seq", run_id, run_id, run_id)
         return await self._read(kind, OF_RUN, run_id)
 
+    async def end_of_iteration(self, run_id: str, iteration: int) -> int:
+        """The number of the first call of a run's loop after an iteration; if there is none, one above all records."""
+        later = "SELECT min(seq) FROM model_calls WHERE run_id = ? AND purpose = 'agent' AND iteration > ?"
+        return await self._number("model_calls", f"SELECT coalesce(({later}), ({NEWEST}) + 1)", run_id, iteration)
+
     async def _pairs(
         self, run_id: str, begun: type[B], ended: type[Any], key: Callable[[Any], Hashable], *, side: bool = True
     ) -> list[tuple[B, Any]]:

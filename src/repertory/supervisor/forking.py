@@ -33,8 +33,6 @@ from repertory.record.records import (
     ContentStored,
     DecisionMade,
     EntryAppended,
-    EventLogged,
-    ModelCalled,
     Record,
     RunRow,
     RunStarted,
@@ -207,12 +205,12 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     if not 0 <= upto <= last:
         raise RunError(f"run {origin.run_id} has no whole iteration {upto}; it has 0 (its task) to {last}")
     past = await _past_of(journal, origin, upto)
-    numbered = await journal.read_records(EntryAppended, past.run_id)
+    if past.run_id != origin.run_id:
+        numbered = await journal.read_records(EntryAppended, past.run_id)
     stop = _stop([record.entry for _, record in numbered], upto)
-    calls = await journal.read_records(ModelCalled, past.run_id)
-    ends = [number for number, called in calls if called.purpose == "agent" and called.iteration > upto]
-    ends += [number for number, record in numbered if record.entry.position >= stop]
-    end = min(ends, default=2**62)  # the number before which records are copied
+    ends = [number for number, record in numbered if record.entry.position >= stop]
+    # The number before which records are copied. It is known before they are read, as the run may be at work.
+    end = min([*ends, await journal.end_of_iteration(past.run_id, upto)])
     started = msgspec.structs.replace(
         origin,
         run_id=new_id,
@@ -239,12 +237,15 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
             )
         )
     copied: list[tuple[int, Record]] = [*numbered[:stop]]
-    for kind in (DecisionMade, SummaryStored, PayloadChanged, EventLogged):
+    for kind in (DecisionMade, SummaryStored, PayloadChanged):
         found = await journal.read_records(kind, past.run_id)
-        copied += [(number, record) for number, record in found if number < end and _is_of_its_past(record, upto)]
+        # Decisions for the next request are made before it is sent.
+        copied += [each for each in found if not isinstance(each[1], DecisionMade) or each[1].iteration <= upto]
+    copied += await journal.read_events(past.run_id, types=[RESULT_SUMMARIZED])
     copied += await _contents(journal, past.run_id, end)
     # In their order, by which a fork of the fork finds what belongs to which iteration.
-    records += [msgspec.structs.replace(record, run_id=new_id) for _, record in sorted(copied, key=itemgetter(0))]
+    copied = sorted([each for each in copied if each[0] < end], key=itemgetter(0))
+    records += [msgspec.structs.replace(record, run_id=new_id) for _, record in copied]
     if wanted.text is not None:
         said = Inbox(new_id).record(_new_id("msg"), Said(journal.redact(wanted.text)), at=at, iteration=upto)
         records.append(said)
@@ -267,12 +268,6 @@ async def _past_of(journal: Journal, started: RunStarted, upto: int) -> RunStart
             break
         started = (await journal.read_run(started.origin)).started
     return started
-
-
-def _is_of_its_past(record: Record, upto: int) -> bool:
-    if isinstance(record, DecisionMade):  # decisions for the next request are made before it is sent
-        return record.iteration <= upto
-    return not isinstance(record, EventLogged) or record.type == RESULT_SUMMARIZED
 
 
 def _last_whole(entries: Sequence[Entry]) -> int:
