@@ -452,7 +452,7 @@ async def test_a_definition_that_does_not_fit_the_payload_begins_nothing(verb: s
 
 
 class SlowToForget(MemoryJournal):
-    """Takes its time to say whether a run was removed, which is asked last before a rewind is written."""
+    """Takes its time to say whether a run was removed, which is asked last before a fork is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -460,10 +460,32 @@ class SlowToForget(MemoryJournal):
 
     async def was_removed(self, run_id: str) -> bool:
         """As every journal does, once it may."""
+        was_removed = await super().was_removed(run_id)
         if self.is_slow and run_id == "origin":
             self.asked.set()
             await self.answer.wait()
-        return await super().was_removed(run_id)
+        return was_removed
+
+
+def test_a_run_is_not_removed_while_its_fork_is_written(run_async: RunAsync) -> None:
+    """Its memory went with it, as nobody saw it yet; the fork was told that all was there, and found nothing."""
+
+    async def main() -> None:
+        agent, journal = counter(), SlowToForget()
+        async with rp.open_supervisor(model=FunctionModel(answer), journal=journal, summaries=()) as supervisor:
+            await (await supervisor.spawn(agent, "Count the shelves.", run_id="origin")).wait_result()
+            async with anyio.create_task_group() as tasks:
+                journal.is_slow = True
+                tasks.start_soon(partial(supervisor.fork, "origin", new_id="fork", agent=agent))
+                await journal.asked.wait()
+                tasks.start_soon(supervisor.remove, "origin")
+                await anyio.wait_all_tasks_blocked()
+                journal.answer.set()
+            fork = await supervisor.resume("fork", agent=agent)
+            assert (await fork.memory.retrieve("shelf-0")).text == "shelf 0"
+            assert [row.started.run_id for row in await supervisor.runs()] == ["fork"]
+
+    run_async(main)
 
 
 def test_a_run_is_not_resumed_while_its_end_is_written_by_a_rewind(run_async: RunAsync) -> None:

@@ -102,8 +102,10 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
 async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent: Agent[Any], context: Any) -> LiveRun:
     journal, origin = runtime.shared.journal, row.started.run_id
     async with AsyncExitStack() as locks:
-        # Lock in the same order everywhere. A rewound run must not be resumed before its end is written.
-        for run_id in sorted({new, origin} if wanted.rewound else {new}):
+        # Lock in the same order everywhere. A rewound run must not be resumed before its end is written, nor one that
+        # has ended be removed; the lock of one under way may be held by somebody who waits for its end.
+        is_locked = wanted.rewound or runtime.runs.find(origin) is None
+        for run_id in sorted({new, origin} if is_locked else {new}):
             await locks.enter_async_context(runtime.runs.lock(run_id))
         there = await runtime.runs.read_run(new)
         if there is not None and (
