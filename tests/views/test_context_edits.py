@@ -226,6 +226,30 @@ async def test_what_was_retrieved_stays_for_a_while_even_where_results_expire_at
     assert whole == [False, True, False, True, True, True, True, False, False, False, False]
 
 
+async def test_what_was_retrieved_last_stays_for_a_while_after_a_restart(tmp_path: Path) -> None:
+    """No request had shown it yet; the next process took it for one of old, and shortened it at once."""
+    expire = rp.ResultPolicy(expiration_turns=0, expiration_mode="remove")
+    agent = rp.Agent("clerk", tools=[read_log, *context_tools()], context=STRICT)
+    steps = [call("read_log", day=1), call("read_log", day=2), call("context_retrieve", position=FIRST)]
+
+    def answer(request: ModelRequest) -> Any:
+        step = len(model.requests) - 1
+        if step == 2:
+            supervisor.run("one").pause()
+        return steps[step] if step < 3 else call("read_log", day=step) if step < 10 else "Done."
+
+    model, path = FunctionModel(answer), tmp_path / "runs.db"
+    async with rp.open_supervisor(path, model=model, durability="process") as supervisor:
+        run = await supervisor.spawn(agent, "Read.", results=expire, run_id="one")
+        with trio.fail_after(PATIENCE):
+            while run.state != "paused":
+                await trio.lowlevel.checkpoint()
+    async with rp.open_supervisor(path, model=model, durability="process") as supervisor:
+        await (await supervisor.resume("one", agent=agent)).wait_result()
+    whole = ["day 1, hour 30" in str(request.messages) for request in model.requests]
+    assert whole == [False, True, False, True, True, True, True, False, False, False, False]
+
+
 async def test_a_binding_model_takes_an_expansion_because_its_reasoning_is_dropped() -> None:
     """A server that checks signatures refuses reasoning behind an edited past; here it accepts every request."""
     reader = Reader(5, stop_at=4)

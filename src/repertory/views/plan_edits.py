@@ -43,8 +43,14 @@ class PlanEdits:
         self._checked = 0  # entries that have been checked for what to pin
         self._past_changed = False  # whether a caller changed it after the reasoning in view was made
 
-    def open(self, decisions: Sequence[Decision], *, answered_in: int) -> None:
-        """Restore the plan from the recorded decisions; ``answered_in`` is the iteration of the last answered call."""
+    def open(self, decisions: Sequence[Decision], *, answered_in: int, shown: int) -> None:
+        """Restore the plan from the recorded decisions.
+
+        Args:
+            decisions: The decisions, in order.
+            answered_in: The iteration of the last answered call.
+            shown: For how many entries requests have been made.
+        """
         plan = EMPTY
         for decision in decisions:
             before, plan = plan, apply(plan, decision)
@@ -56,7 +62,7 @@ class PlanEdits:
                 elif isinstance(edit, PinEntry | UnpinEntry):
                     self._ending_pins.pop(edit.position, None)
         self._live.plan = plan
-        self._checked = len(self._live.ledger.snapshot())
+        self._checked = shown
 
     def adopt(self, decision: Decision, plan: Plan, *, notify: bool = True) -> None:
         """Adopt the plan that a decision made. Our own pins change hardly anything, so they use ``notify=False``."""
@@ -181,6 +187,7 @@ class PlanEdits:
         if fetched:
             live.notify_listeners(retrieved(_not_whole(fetched, snapshot, live.plan), iteration))
             fetched = [entry for entry in fetched if entry.position not in live.plan.pins]
+        if fetched:
             self._ending_pins.update((entry.position, until) for entry in fetched)
             pins = (PinEntry(position=entry.position, until=until) for entry in fetched)
             self.decide("pin", "it was just retrieved", iteration, *pins)

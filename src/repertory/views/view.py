@@ -138,27 +138,32 @@ class ContextView:
         if any(decision.kind == _DROP_BLOCK for decision in decisions):
             self._drop_blocks()
         counted_in = max((decision.iteration for decision in decisions if decision.counted), default=0)
-        self._edits.open(decisions, answered_in=await self._learn_from_calls(counted_in))
+        answered_in, shown = await self._learn_from_calls(counted_in)
+        self._edits.open(decisions, answered_in=answered_in, shown=shown)
         self._summaries.open(await self._journal.read_summaries(run_id))
         for entry in live.ledger.snapshot()[live.plan.thinking_from :]:
             self._note_thinking(entry.content)
         if live.watch is not None:
             live.watch.check(live.statistics, live.used())  # the process before reported what is exceeded already
 
-    async def _learn_from_calls(self, counted_in: int) -> int:
+    async def _learn_from_calls(self, counted_in: int) -> tuple[int, int]:
         """Learn from the recorded calls what this process would know if it had made them.
 
         Args:
             counted_in: The iteration up to which a decision has counted what was paid apart from the run's own calls.
 
         Returns:
-            The iteration of the last answered call.
+            The iteration of the last answered call, and for how many entries calls have been made.
         """
-        answered_in = 0
+        # A fork has no record of the calls that answered what it copied.
+        answered_in = self._live.started.origin_iteration
+        turns = (entry.position for entry in reversed(self._live.ledger.snapshot()) if entry.role == "assistant")
+        shown = next(turns, 0)
         this_server = (self._profile.name, self._server)  # others may accept longer or shorter prompts
         for row in await self._journal.read_model_calls(self._live.run_id, contents=False):
             called, replied = row.called, row.replied
             self._calls = max(self._calls, called.call)
+            shown = max(shown, called.position if called.purpose == "agent" else 0)
             same_server = (called.model, called.server) == this_server
             if replied is None:
                 continue
@@ -171,7 +176,7 @@ class ContextView:
             elif same_server and replied.prompt_limit:
                 self._limits.max_tokens = min(self._limits.max_tokens, replied.answer_limit or self._limits.max_tokens)
                 self._shorten(replied.prompt_limit, replied.prompt_counted, estimate=called.prompt_estimate)
-        return answered_in
+        return answered_in, shown
 
     # --- before a call ------------------------------------------------------------------------------------
 
