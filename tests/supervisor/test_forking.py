@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import trio
 
 import repertory as rp
 from backends import RunAsync
+from context_scenes import Reader, clerk
 from delegating import Company, company, delegate, last
 from patience import PATIENCE
 from repertory.errors import (
@@ -25,12 +27,13 @@ from repertory.errors import (
     RunNotFound,
     RunStopped,
 )
+from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import text_of, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.memory import ItemQuery
 from repertory.record import MemoryJournal
 from repertory.record.records import FINAL_STATES
-from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from storms import cancelled_after
 
 STEPS = 12
@@ -100,6 +103,28 @@ async def test_a_fork_is_asked_what_the_other_was_asked() -> None:
             row = await supervisor.journal.read_run(fork.id)
             assert (row.started.origin, row.started.origin_iteration) == (run.id, iteration)
         assert run.statistics().iterations == STEPS + 1
+
+
+async def test_a_fork_shows_what_a_caller_has_asked_for_and_keeps_its_reasoning() -> None:
+    """What was asked before the next request was lost, and what had been asked earlier cost all reasoning once more."""
+    reader = Reader(6, stop_at=4)
+    agent = clerk(rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=200)))
+    async with (
+        open_messages_server(reader.model, thinks=True) as server,
+        aclosing(AnthropicModel("claude-sonnet-5-5", base_url=server.url, api_key="none")) as model,
+        rp.open_supervisor(model=model) as supervisor,
+    ):
+        run = await supervisor.spawn(agent, "Read.")
+        await reader.arrived.wait()
+        await run.expand(2)
+        reader.go()
+        await run.wait_result()
+        asked = [*reader.model.requests]
+        for iteration in (3, 4, 5, 6):
+            fork = await supervisor.fork(run.id, iteration=iteration, agent=agent)
+            await fork.wait_result()
+            assert reader.model.requests[-1].messages == asked[iteration].messages, iteration
+        assert {exchange.status for exchange in server.exchanges} == {200}
 
 
 async def test_memory_and_payload_are_as_they_were_then_and_each_ones_own() -> None:

@@ -242,10 +242,10 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
             )
         )
     copied: list[tuple[int, Record]] = [*numbered[:stop]]
-    for kind in (DecisionMade, SummaryStored, PayloadChanged):
-        found = await journal.read_records(kind, past.run_id)
-        # Decisions for the next request are made before it is sent.
-        copied += [each for each in found if not isinstance(each[1], DecisionMade) or each[1].iteration <= upto]
+    made = await journal.read_records(DecisionMade, past.run_id)
+    copied += [each for each in made if _is_of_its_past(each[1], upto)]
+    for kind in (SummaryStored, PayloadChanged):
+        copied += await journal.read_records(kind, past.run_id)
     copied += await journal.read_events(past.run_id, types=[RESULT_SUMMARIZED])
     copied += await _contents(journal, past.run_id, end)
     # In their order, by which a fork of the fork finds what belongs to which iteration.
@@ -273,6 +273,11 @@ async def _past_of(journal: Journal, started: RunStarted, upto: int) -> RunStart
             break
         started = (await journal.read_run(started.origin)).started
     return started
+
+
+def _is_of_its_past(made: DecisionMade, upto: int) -> bool:
+    """Whether a decision was made by then; the next request has its own, but for what a caller has asked of it."""
+    return made.iteration <= upto + (made.kind in ("expand", "pin"))
 
 
 def _last_whole(entries: Sequence[Entry]) -> int:

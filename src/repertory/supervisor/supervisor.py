@@ -300,7 +300,8 @@ class Supervisor:
         Args:
             run_id: The id of the original run; a root, in any state.
             iteration: The last iteration to copy, 0 for the task alone; None for the last complete one.
-            text: A message to the new run; None sends none, so the model is simply asked again.
+            text: A message to the new run; None sends none. Then the model is asked again, unless the last iteration to
+                copy is its answer.
             new_id: The id of the new run, which makes the call safe to repeat, as in ``spawn``. None generates one.
             agent: As for ``resume``.
             context: As for ``spawn``.
