@@ -15,7 +15,7 @@ import trio
 import repertory as rp
 from backends import RunAsync
 from context_scenes import Reader, clerk
-from delegating import Company, company, delegate, last
+from delegating import Company, collect, company, delegate, last
 from patience import PATIENCE
 from repertory.errors import (
     ConfigurationError,
@@ -249,7 +249,8 @@ async def test_a_fork_leaves_the_sub_agents_of_the_other_alone() -> None:
     def then(request: ModelRequest) -> Any:
         return "Told." if "Now say" in text_of(request.messages[-1].content) else last(request)
 
-    firm = Company(delegate("slow", tool="delegate_start"), lambda request: call("nothing"), then)
+    begin = delegate("slow", tool="delegate_start")
+    firm = Company(begin, lambda request: call("nothing"), then, call("delegate_collect"), last, collect, last)
     firm.hold("slow")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
@@ -262,6 +263,10 @@ async def test_a_fork_leaves_the_sub_agents_of_the_other_alone() -> None:
             with pytest.raises(RunError, match=f"belongs to {run.id}; fork that one"):
                 await refused
         assert worker.state == "running"
+        await fork.wait_ended()
+        for _ in range(2):
+            told = await fork.ask("Collect.")
+            assert f"run {worker.id} does not go on: it belongs to the run that yours was forked from" in told
         firm.release("slow")
         await run.wait_ended()
         await fork.wait_ended()

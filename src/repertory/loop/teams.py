@@ -15,6 +15,7 @@ import anyio
 import msgspec
 
 from repertory._frozen import thaw
+from repertory._ids import is_below
 from repertory._json_text import canonical_json
 from repertory.actors import ActorContext
 from repertory.agents.agent import Agent
@@ -138,6 +139,7 @@ class Team:
         self._known: dict[str, Delegated] = {}
         self._by_call: dict[str, str] = {}  # the runs that were started in the background
         self._collected: set[str] = set()
+        self._lost: list[str] = []  # of which there will be no report
         self._reminded: set[str] = set()
         self._ending = False
         self._failed_in = 0  # the iteration whose delegations one failure has cancelled
@@ -152,7 +154,8 @@ class Team:
                 self._collected.update(entry.facts.get("collected", ()))
         for run_id in self._started():
             if run_id not in self._collected and await self._find(run_id) is None:
-                self._collected.add(run_id)  # its agent is no longer in the team: there will be no report
+                self._lost.append(run_id)
+        self._collected.update(self._lost)
 
     def _started(self) -> list[str]:
         """The runs that were started in the background, in the order in which the lead asked for them."""
@@ -303,7 +306,8 @@ class Team:
             runs = [run_id for run_id in self._started() if run_id not in self._collected]
             if not runs:
                 why = "you have every report" if self._by_call else "you have started nobody"
-                return ToolOutput(f"there is nothing to collect: {why}")
+                lost = "; ".join(map(self._why_lost, self._lost))
+                return ToolOutput(f"there is nothing to collect: {lost or why}")
         chosen = [await self._named(run_id) for run_id in dict.fromkeys(runs)]
         new = [delegated for delegated in chosen if delegated.run_id not in self._collected] or chosen
         enough = any if wait == "any" else all
@@ -390,7 +394,7 @@ class Team:
 
         Raises:
             ToolRetry: There is none.
-            ToolFailed: Its agent is no longer in the team.
+            ToolFailed: There will be no report of it.
         """
         started = self._started()
         if run_id not in started:
@@ -398,8 +402,13 @@ class Team:
             raise ToolRetry(f"you started no sub-agent {run_id!r}; you started {ids}")
         found = self._known.get(run_id) or await self._find(run_id)
         if found is None:
-            raise ToolFailed(f"run {run_id} does not go on: its agent is no longer in your team")
+            raise ToolFailed(self._why_lost(run_id))
         return found
+
+    def _why_lost(self, run_id: str) -> str:
+        is_ours = is_below(run_id, self._live.run_id)
+        why = "its agent is no longer in your team" if is_ours else "it belongs to the run that yours was forked from"
+        return f"run {run_id} does not go on: {why}"
 
     async def _find(self, run_id: str) -> Delegated | None:
         """Continue what an earlier process or incarnation began; None if there is no such run."""
