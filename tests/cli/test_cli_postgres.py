@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-import anyio
+import anyio.to_thread
 import pytest
-from cli_support import invoke
+from cli_support import Result, invoke
 
 import journal_kit as kit
+import repertory as rp
 from postgres_server import PostgresServer
 from repertory.record import open_journal
+from repertory.testing import FunctionModel
 
 PASSWORD = "hunter22"
 
@@ -52,6 +55,37 @@ def test_the_doctor_looks_at_the_server(database: str, tmp_path: Path) -> None:
     facts = {check["fact"].split()[0] for check in checks if check["name"] == "postgresql"}
     assert {"version", "fsync"} < facts
     assert "sqlite" not in {check["name"] for check in checks}
+
+
+def test_a_run_that_a_machine_has_is_neither_forked_nor_rewound(postgres: PostgresServer, tmp_path: Path) -> None:
+    """It was on record as stopped, and went on. Once it has ended, it may be."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        begun, gate = anyio.Event(), anyio.Event()
+
+        async def answer(_request: object) -> str:
+            begun.set()
+            await gate.wait()
+            return "Done."
+
+        async def of_one(verb: str) -> Result:
+            asked = partial(invoke, verb, "one", "--iteration", "0", "--db", uri, home=tmp_path)
+            return await anyio.to_thread.run_sync(asked)
+
+        async with rp.open_supervisor(uri, name="owner", model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk"), "Go.", run_id="one")
+            await begun.wait()
+            for verb in ("fork", "rewind"):
+                refused = await of_one(verb)
+                assert (refused.code, refused.out) == (1, "")
+                assert "run one is under way on machine owner" in refused.err
+            assert [row.state for row in await supervisor.runs()] == ["running"]
+            gate.set()
+            await run.wait_result()
+            assert (await of_one("fork")).code == 0
+
+    anyio.run(main)
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -170,6 +170,11 @@ async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *,
         if not isinstance(source, RecordSource):
             new = await source.fork(found, iteration, text=text, rewind=rewind)
             return new_run(new, at, "follow it with: repertory attach")
+        if owner := (await source.owners()).get(found):
+            raise RunError(
+                f"run {found} is under way on machine {owner}, whose record of it nobody else may write; fork it once "
+                "it has ended, or ask the service there"
+            )
     wanted, new = Fork(iteration=iteration, text=text, rewound=rewind), new_id("run")
     async with open_journal(source.path) as journal:
         row = await journal.read_run(found)

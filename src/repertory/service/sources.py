@@ -118,12 +118,16 @@ class RecordSource:
                     return
                 await anyio.sleep(_POLL)
 
-    async def _reader(self) -> RunReader:
+    async def owners(self) -> dict[str, str]:
+        """The names of the machines that own unfinished runs, by root; see ``list_owners``. Empty for a file."""
         if not isinstance(self.path, PostgresAddress):
-            return RunReader(self.journal, lambda _: self.owned)
+            return {}
         from repertory.machines.operating import list_owners  # imported here, as it is not needed for a file
 
-        owners = await anyio.to_thread.run_sync(list_owners, self.path)
+        return await anyio.to_thread.run_sync(list_owners, self.path)
+
+    async def _reader(self) -> RunReader:
+        owners = await self.owners()
         return RunReader(self.journal, lambda _: self.owned, lambda run_id: owners.get(unit_of(run_id), ""))
 
 
