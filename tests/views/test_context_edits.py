@@ -246,7 +246,12 @@ async def test_what_was_retrieved_last_stays_for_a_while_after_a_restart(tmp_pat
                 await trio.lowlevel.checkpoint()
     async with rp.open_supervisor(path, model=model, durability="process") as supervisor:
         await (await supervisor.resume("one", agent=agent)).wait_result()
-    whole = ["day 1, hour 30" in str(request.messages) for request in model.requests]
+        whole = ["day 1, hour 30" in str(request.messages) for request in model.requests]
+        fork = await supervisor.fork("one", iteration=3, agent=agent)  # which has the decision to hold it
+        await fork.wait_result()
+        assert model.requests[-1].messages == model.requests[3].messages
+        made = await supervisor.journal.read_decisions(fork.id)
+        assert [each.kind for each in made if each.iteration == 4] == ["pin", "strict"]
     assert whole == [False, True, False, True, True, True, True, False, False, False, False]
 
 
