@@ -220,9 +220,10 @@ async def test_a_sub_agent_that_begins_while_the_supervisor_closes_does_no_work_
             assert await (await supervisor.resume(run.id, agent=lead())).wait_result() == "Done."
 
 
-async def test_a_sub_agent_without_which_a_lead_answers_while_the_supervisor_closes_has_ended_for_good() -> None:
+@pytest.mark.parametrize("how", ["closed", "stopped", "stopped late"])
+async def test_a_sub_agent_without_which_a_lead_answers_while_it_is_stopped_has_ended_for_good(how: str) -> None:
     """Its calls stayed open on record, and it would have gone on when somebody said something to its lead."""
-    go = trio.Event()
+    go, asked, looking = trio.Event(), list[str](), trio.Event()
 
     @rp.tool(approval="always")
     async def ask() -> str:
@@ -230,7 +231,10 @@ async def test_a_sub_agent_without_which_a_lead_answers_while_the_supervisor_clo
         return "allowed"
 
     async def answer(request: ModelRequest) -> object:
+        asked.append(text_of(request.system))
         if text_of(request.system) == "worker":
+            if how == "stopped late":  # it is told to stop while it waits, and stops after its lead has answered
+                await looking.wait()
             return call("ask")
         if not reports_in(request):
             return call("delegate_start", agent="worker", task="x")
@@ -245,11 +249,23 @@ async def test_a_sub_agent_without_which_a_lead_answers_while_the_supervisor_clo
     agent = rp.Agent("lead", instructions="lead", team=[worker], delegation=rp.Delegation(background=True))
     async with rp.open_journal() as journal, trio.open_nursery() as nursery:
         async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
-            await supervisor.spawn(agent, "Go.")
+            run = await supervisor.spawn(agent, "Go.")
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(let_go)  # once the block is being left
+            if how == "closed":
+                nursery.start_soon(let_go)  # once the block is being left
+            else:
+                run.stop()
+                await let_go()
+                await trio.testing.wait_all_tasks_blocked()
+                looking.set()
+                assert await run.wait_result() == "Done without."
         assert [(row.state, row.cancelled) for row in await journal.read_runs()] == [("done", False), ("stopped", True)]
         assert await open_ends(journal) == []
+        asked.clear()
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.resume(run.id, agent=agent)
+            assert await run.ask("And now?") == "Done without."
+        assert asked == ["lead"]
 
 
 @pytest.mark.parametrize("when", ["beside it", "before it was taken up"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from repertory._ids import root_of, unit_of
@@ -11,7 +12,7 @@ from repertory.actors import ActorRef, StopReason
 from repertory.errors import JournalError, MailboxFull
 from repertory.loop.open_calls import close_calls
 from repertory.memory.messages import ForgetTree
-from repertory.record.records import FINAL_STATES, RunState
+from repertory.record.records import FINAL_STATES, Record, RunState
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.runs.shared import Shared
@@ -37,22 +38,27 @@ class Ends:
 
         The end is fixed once it is submitted, even if the run is killed meanwhile.
         """
+        for_good: list[Record] = []
         if live.settles_tree(end):
-            left = [run for run in live.tree() if run is not live and run.end is None]
-            for run in left:  # interrupted, as the supervisor closes, or by the crash of their lead
+            # Interrupted, as the supervisor closes or by the crash of their lead; or stopped together with the tree.
+            below = [run for run in live.tree() if run is not live]
+            left = [run for run in below if run.end is None or run.end.state == "stopped"]
+            for run in left:
+                if not (run.end is None or run.stop_asked or run.elsewhere):
+                    for_good.append(run.state_record("stopped", cancelled=True))
                 run.stop_asked = True
             if left or end.state == "failed":
                 await self._close_calls(live)
-        self.submit_end(live, end)
+        self.submit_end(live, end, also=for_good)
         await self._finish(live)
 
-    def submit_end(self, live: LiveRun, end: RunEnd) -> None:
+    def submit_end(self, live: LiveRun, end: RunEnd, *, also: Sequence[Record] = ()) -> None:
         """Submit the record of how a run ended; ``reap`` or ``end_run`` does the rest."""
         # The end of one that is only waiting for the disk is fixed already.
         below = reversed([run for run in live.tree() if run is not live])
         left = [run for run in below if run.end is None and run.state not in FINAL_STATES]
         records = [record for run in left for record in run.end_records(RunEnd("stopped"))]
-        self._journal.submit([*records, *live.end_records(end)])
+        self._journal.submit([*also, *records, *live.end_records(end)])
 
     async def _finish(self, live: LiveRun) -> None:
         """Wait until a run's end is durable, then wake those who wait for it."""
@@ -123,7 +129,7 @@ class Ends:
         """Give the open calls of a run and of those below it, which nobody will continue, a result."""
         await self._journal.write(())  # afterwards the ledgers show what the loops had submitted
         for run in reversed([*live.tree()]):
-            if run.state not in FINAL_STATES:
+            if run.state not in ("done", "failed"):
                 await close_calls(run.ledger, iteration=run.iteration, at=self._shared.clock())
 
     async def _end_orphans(self, root: LiveRun) -> None:

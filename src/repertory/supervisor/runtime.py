@@ -267,7 +267,7 @@ class Runtime:
         live.context = context if parent is None else parent.context
         live.trace.parent = self.shared.telemetry.here()
         if row.state in ended or (parent is not None and row.cancelled):
-            live.end, live.ending = RunEnd.recorded(row), True
+            live.end, live.ending, live.stop_asked = RunEnd.recorded(row), True, row.cancelled
             self.runs.attach(live)
             live.close()
             self.runs.make_newest(live)
