@@ -265,3 +265,37 @@ def test_the_queue_names_the_machine_that_alone_can_begin_a_run(postgres: Postgr
                     assert await run.wait_result() == "Done."
 
     run_async(main)
+
+
+def test_a_run_that_is_resumed_while_the_queue_claims_it_is_run_by_one_machine(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """The resumed run found no room, as that was kept for the claim, and waited again; then the claim began it too."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        office = Office()
+        async with AsyncExitStack() as stack:
+            (first,) = await machines_at(stack, uri, office, 1, max_runs=1)
+            await first.spawn(make_clerk(), "before", agent_ref=CLERK)
+            run = await first.spawn(make_clerk(), "it", agent_ref=CLERK, run_id="it")
+            runtime = first._runtime
+            assert runtime.claims is not None
+            machines = runtime.claims.machines
+            async with anyio.create_task_group() as tasks:
+                async with runtime.runs.lock("it"):
+                    tasks.start_soon(first.resume, "it")
+                    await anyio.wait_all_tasks_blocked()
+                    office.opened.set()
+                    office.opened = anyio.Event()
+                    with anyio.fail_after(PATIENCE):
+                        while await machines.claim_of("it") is None:
+                            await anyio.sleep(0.01)
+            with anyio.fail_after(PATIENCE):
+                while "it" not in office.at_work:
+                    await anyio.sleep(0.01)
+                assert await machines.claim_of("it") is not None  # otherwise another machine could begin it as well
+                office.opened.set()
+                assert await run.wait_result() == "Done."
+
+    run_async(main)

@@ -225,12 +225,15 @@ class Claims:
         self._agents[key] = definitions
         return True
 
-    async def continue_run(self, claim: Claim, *, sure: bool = True) -> None:
-        """Continue a run that this machine now owns; ``sure`` says that nobody here can have let it go."""
+    async def continue_run(self, claim: Claim) -> None:
+        """Continue a run that this machine has claimed."""
         run_id = claim.run_id
         async with self._runs.lock(run_id):
-            if not sure and claim not in await self.machines.mine():
-                return  # it was being started or resumed here, and now waits for any machine
+            held = self._held.get(run_id, [])
+            if held:
+                await held[-1].shared.journal.write(())
+            if claim not in await self.machines.mine():
+                return  # it was being started or resumed here, and now waits for any machine, or is another's
             row = await self._runs.read_run(run_id)
             definitions = self._agents.pop((run_id, claim.agent_digest), ())
             if self._runs.find(run_id) is not None:
@@ -238,7 +241,6 @@ class Claims:
             if row is None or row.state in FINAL_STATES:
                 await self.machines.forget(run_id)
                 return
-            held = self._held.get(run_id, [])
             try:
                 definitions = definitions or _find_definitions(row.started, claim.agent_digest)
                 if not definitions:
@@ -313,7 +315,7 @@ class Claims:
         if not self.machines.draining:
             for claim in await self.machines.mine():
                 if self._runs.find(claim.run_id) is None:
-                    await self.continue_run(claim, sure=False)
+                    await self.continue_run(claim)
 
     async def _find_lost_places(self) -> None:
         """Give back reserved places of callers that were cancelled or got no answer."""
