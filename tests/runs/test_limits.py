@@ -20,7 +20,7 @@ from failing_journals import SlowJournal
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, LimitExceeded, RunFailed
 from repertory.llm import with_prices
-from repertory.llm.messages import ToolResult, text_of
+from repertory.llm.messages import Text, ToolResult, text_of
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, Amount, amount_at_most, profile_for
 from repertory.runs.accounting import Spending, Tally
@@ -38,7 +38,7 @@ def one_dollar(answer: Any) -> Any:
     """An answer that is billed one dollar."""
     if isinstance(answer, ModelResponse):
         return answer
-    blocks = answer if isinstance(answer, list) else [rp.Text(answer) if isinstance(answer, str) else answer]
+    blocks = answer if isinstance(answer, list) else [Text(answer) if isinstance(answer, str) else answer]
     return ModelResponse(content=tuple(blocks), usage=Usage(input_tokens=100, output_tokens=1_000))
 
 
@@ -225,6 +225,39 @@ async def test_a_tree_spends_at_most_its_bound_and_one_call(workers: int) -> Non
         assert paid.taken in (40, 41)
         assert run.statistics(tree=True).cost_seen == paid.taken
         assert paid.most_at_once == workers
+
+
+@pytest.mark.parametrize("how", ["stop", "pause"])
+async def test_who_waits_for_money_makes_no_call_once_the_tree_is_to_stop_or_pause(how: str) -> None:
+    """Each of them would begin another call, one after the other, that nobody wants and that is paid for."""
+    go, asked = trio.Event(), 0
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        nonlocal asked
+        asked += is_worker(request)
+        content = [Text("Done.")] if reports_in(request) else parts(4)
+        if is_worker(request):
+            await go.wait()
+            content = [Text("Done.") if asked > 8 else call("nothing")]
+        return ModelResponse(content=tuple(content), usage=Usage(input_tokens=100, output_tokens=10))
+
+    async with rp.open_supervisor(model=FunctionModel(answer, profile=DOLLARS)) as supervisor:
+        run = await supervisor.spawn(lead(rp.Limits(cost=2.0)), "Go.")
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked == 2  # each may cost a dollar
+        getattr(run, how)()
+        go.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked == 2
+        if how == "stop":
+            assert await run.wait_ended() == "stopped"
+        else:
+            run.resume()
+            assert await run.wait_result() == "Done."
+            rows = await supervisor.journal.read_runs(below=run.id)
+            assert [row.iteration for row in rows[1:]] == [
+                len(await supervisor.journal.read_model_calls(row.started.run_id)) for row in rows[1:]
+            ]
 
 
 async def test_money_of_earlier_processes_counts_also_that_of_calls_that_were_cut_off() -> None:

@@ -37,7 +37,7 @@ from repertory.shortening.compactors import on_compactor_failure
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 from repertory.views.answers import PAUSED, Answer, check_response, is_part, read_answer
 from repertory.views.results import CUT_OFF_RESULT, find_answer, last_asked
-from repertory.views.view import ContextView
+from repertory.views.view import ContextView, NotAsked
 
 _CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
 _GO_ON = "Your last message was paused. Go on exactly where it stopped."
@@ -208,7 +208,11 @@ class Loop:
         self._live.check_limits()
         self._live.iteration += 1
         iteration = self._live.iteration
-        calls = await self._ask_model(iteration)
+        try:
+            calls = await self._ask_model(iteration)
+        except NotAsked:
+            self._live.iteration -= 1
+            return
         if calls:
             refused = await self._caller.run(calls, iteration)
             self._nudges = self._nudges + 1 if refused is not None else 0

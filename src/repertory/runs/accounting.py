@@ -234,7 +234,7 @@ class Spending:
         Raises:
             LimitExceeded: A limit is used up.
         """
-        self._is_full()
+        self.is_full()
 
     @asynccontextmanager
     async def reserved(self, call: int, at_most: Amount, *, wait: bool = True) -> AsyncGenerator[Reservation]:
@@ -253,9 +253,9 @@ class Spending:
         Raises:
             LimitExceeded: A limit is used up; or, without ``wait``, there is no room for the call.
         """
-        if not wait and self._is_full(at_most):
+        if not wait and self.is_full(at_most):
             raise LimitExceeded("what is left under the limits does not suffice for it beside the calls under way")
-        while wait and self._is_full():
+        while wait and self.is_full():
             await self._tally.settled.wait()
         room = self._tally.under_way[self._run_id, call] = Reservation(at_most)
         try:
@@ -322,7 +322,7 @@ class Spending:
         amount: float = getattr(self._tally.taken(run_id), name)
         return amount
 
-    def _is_full(self, more: Amount = _NOTHING) -> bool:
+    def is_full(self, more: Amount = _NOTHING) -> bool:
         """Whether the calls under way and ``more`` can use all that is left of any one limit.
 
         Raises:

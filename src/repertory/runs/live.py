@@ -463,10 +463,26 @@ class LiveRun:
             if run.desired_state not in ("stop", "close"):
                 run.desired_state = desired
             run.wake()
+        self.tally.settled.set()  # for those in ``wait_for_room``
 
     async def wait_for_change(self) -> None:
         """Wait until there may be a new desired state or message, or news of a sub-agent."""
         await self._changed.wait()
+
+    async def wait_for_room(self) -> bool:
+        """Wait while the calls under way could use all that is left under the limits, or until it is to pause or end.
+
+        Returns:
+            Whether there is room for a call.
+
+        Raises:
+            LimitExceeded: A limit is used up.
+        """
+        while self.spending.is_full():
+            if self.desired_state != "go":
+                return False
+            await self.tally.settled.wait()
+        return True
 
     async def wait_for_turn(self, head: Head) -> None:
         """Wait until it may work beside the other sub-agents of its lead, or must stop.

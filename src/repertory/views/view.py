@@ -69,6 +69,10 @@ class Shown(msgspec.Struct, frozen=True):
     room: Reservation = Reservation(Amount())
 
 
+class NotAsked(Exception):
+    """The model was not asked, as the run is to pause or end."""
+
+
 class ContextView:
     """The view of one run: makes requests from its record, and learns from what comes back.
 
@@ -187,6 +191,7 @@ class ContextView:
         Raises:
             ContextOverflow: The prompt does not fit, even at its smallest.
             LimitExceeded: Concurrent calls have used what was left.
+            NotAsked: The run was asked to pause or end while it waited for that room.
         """
         self._live.notify_added()
         try:
@@ -195,6 +200,8 @@ class ContextView:
                 shown = self._make(iteration)
             expected = self._calibration.real_tokens(shown.estimate)
             most = amount_at_most(self._profile, prompt=expected, output=self._limits.max_tokens)
+            if not await self._live.wait_for_room():
+                raise NotAsked
             self._calls += 1
             async with self._live.spending.reserved(self._calls, most) as room:
                 shown = msgspec.structs.replace(shown, call=self._calls, room=room)
