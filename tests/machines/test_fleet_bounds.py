@@ -282,15 +282,14 @@ def test_a_run_that_is_resumed_while_the_queue_claims_it_is_run_by_one_machine(
             runtime = first._runtime
             assert runtime.claims is not None
             machines = runtime.claims.machines
-            async with anyio.create_task_group() as tasks:
-                async with runtime.runs.lock("it"):
-                    tasks.start_soon(first.resume, "it")
-                    await anyio.wait_all_tasks_blocked()
-                    office.opened.set()
-                    office.opened = anyio.Event()
-                    with anyio.fail_after(PATIENCE):
-                        while await machines.claim_of("it") is None:
-                            await anyio.sleep(0.01)
+            async with anyio.create_task_group() as tasks, runtime.runs.lock("it"):
+                tasks.start_soon(first.resume, "it")
+                await anyio.wait_all_tasks_blocked()
+                office.opened.set()
+                office.opened = anyio.Event()
+                with anyio.fail_after(PATIENCE):
+                    while await machines.claim_of("it") is None:
+                        await anyio.sleep(0.01)
             with anyio.fail_after(PATIENCE):
                 while "it" not in office.at_work:
                     await anyio.sleep(0.01)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import anyio
 import pytest
@@ -12,7 +12,10 @@ import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
+from repertory.llm.messages import ToolUse, text_of
 from repertory.llm.model import ModelRequest
+from repertory.record import Record
+from repertory.record.records import RunStateChanged
 from repertory.testing import FunctionModel, call
 
 REF = "placed_team:alone"
@@ -146,3 +149,41 @@ async def test_who_waits_for_a_run_that_comes_and_goes_hears_of_its_end(postgres
                         await anyio.sleep(0.02)
         assert watcher.result == "Done."
         assert run.statistics().tool_calls == 2
+
+
+def test_a_machine_goes_on_where_another_resumes_a_run_before_all_below_it_is_tidied_up(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """The end of a run gives it up; what is still written for those below it was refused, and ended the supervisor."""
+    uri, other = postgres.emptied_journal(), "00000000-0000-4000-8000-000000000000"
+
+    async def main() -> None:
+        asked = anyio.Event()
+
+        async def answer(request: ModelRequest) -> str | ToolUse:
+            if text_of(request.system) == "work":
+                asked.set()
+                await anyio.sleep_forever()
+            return "Done." if len(request.messages) > 1 else call("delegate", agent="worker", task="x")
+
+        lead = rp.Agent("lead", team=[rp.Agent("worker", instructions="work", team=[rp.Agent("helper")])])
+        model = FunctionModel(answer)
+        async with rp.open_supervisor(uri, model=model, drain_timeout=0) as supervisor:
+            run_id = (await supervisor.spawn(lead, "Go.")).id
+            await asked.wait()
+        async with rp.open_supervisor(uri, model=model) as supervisor:
+
+            def resume_elsewhere(records: Sequence[Record]) -> None:
+                if any(isinstance(each, RunStateChanged) and each.state == "done" for each in records):
+                    with postgres.connect(uri) as connection:
+                        claim = "VALUES (%s, %s, 9, 'resumed', 'lead', '', '', '', '{}', 0, %s, false)"
+                        connection.execute(f"INSERT INTO ownership {claim}", [run_id, other, other])
+
+            end = supervisor.journal.observe(resume_elsewhere)
+            run = await supervisor.resume(run_id, agent=rp.Agent("lead"))  # nobody takes up the worker
+            with anyio.fail_after(PATIENCE):
+                assert await run.wait_result() == "Done."
+            end()
+            assert await (await supervisor.spawn(rp.Agent("lead", instructions="alone"), "Go.")).wait_ended() == "done"
+
+    run_async(main)

@@ -9,7 +9,7 @@ from typing import Any
 
 from repertory._ids import root_of, unit_of
 from repertory.actors import ActorRef, StopReason
-from repertory.errors import JournalError, MailboxFull
+from repertory.errors import JournalError, MailboxFull, RecordRefused
 from repertory.loop.open_calls import close_calls
 from repertory.memory.messages import ForgetTree
 from repertory.record.records import FINAL_STATES, Record, RunState
@@ -67,9 +67,12 @@ class Ends:
             with contextlib.suppress(MailboxFull):
                 self._shared.summarizer.tell(ForgetRun(live.run_id))
         if live.parent is None:
-            if live.resumed:
-                await self._end_orphans(live)
-            await self._retention.clean(root=live.run_id)
+            try:
+                if live.resumed:
+                    await self._end_orphans(live)
+                await self._retention.clean(root=live.run_id)
+            except RecordRefused as error:  # another machine has continued it since it ended, and does this at its end
+                log(logging.INFO, "run.elsewhere", run=live.run_id, exc_info=error)
             self._runs.remove_tree(live)
         for run in reversed([*live.tree()]):
             if not run.ended.is_set() or run.state not in FINAL_STATES:
