@@ -412,6 +412,28 @@ async def test_an_interrupted_run_is_rewound_in_the_next_process(tmp_path: Path)
         assert (await supervisor.journal.read_run(run.id)).state == "stopped"
 
 
+async def test_the_sub_agents_of_an_interrupted_run_end_with_it_when_it_is_rewound() -> None:
+    """Nobody runs them any more, so no run below an ended one stays on record as under way."""
+    office = Company(delegate("a", "b"), last)
+    office.hold("a", "b")
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=office.model, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(company(), "Go.")
+            await office.begun["a"].wait()
+            await office.begun["b"].wait()
+        assert {row.state for row in await journal.read_runs(below=run.id)} == {"running"}
+        office.release()
+        async with rp.open_supervisor(journal=journal, model=office.model) as supervisor:
+            going = await supervisor.rewind(run.id, 0, agent=company())
+            assert await going.wait_result() == "report on b"
+        rows = await journal.read_runs(below=run.id)
+        assert [(row.state, row.cancelled) for row in rows] == [
+            ("stopped", True),
+            ("stopped", False),
+            ("stopped", False),
+        ]
+
+
 class Interrupting(MemoryJournal):
     """Calls a function before one of the reads of a run's records."""
 

@@ -20,6 +20,7 @@ import msgspec
 
 from repertory._choices import check_number, check_text, show
 from repertory._ids import new_id as _new_id
+from repertory._ids import unit_of
 from repertory.agents.agent import Agent
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id
@@ -259,7 +260,10 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     )
     records.append(to_record(forked))
     if wanted.rewound and row.state not in FINAL_STATES:
-        records += stopped_records(row, at=at, cancelled=True)
+        for each in await journal.read_runs(below=origin.run_id):
+            placed = unit_of(each.started.run_id) != origin.run_id  # its machine writes its end
+            if not placed and each.state not in FINAL_STATES:
+                records += stopped_records(each, at=at, cancelled=each.started.parent_id is None)
     return records
 
 
