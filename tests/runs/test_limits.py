@@ -260,6 +260,37 @@ async def test_who_waits_for_money_makes_no_call_once_the_tree_is_to_stop_or_pau
             ]
 
 
+@pytest.mark.parametrize("first", [[], ["pause"]])
+async def test_an_answer_that_waits_for_sub_agents_is_kept_when_its_lead_stops_before_there_is_room(
+    first: list[str],
+) -> None:
+    """The lead was reminded of its sub-agent, whose call takes all that is left; what it had answered is its result."""
+    go, begun = trio.Event(), trio.Event()
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        if is_worker(request):
+            begun.set()
+            await go.wait()
+            return ModelResponse(content=(Text("Worked."),), usage=Usage(output_tokens=10))
+        if not reports_in(request):
+            started = call("delegate_start", agent="worker", task="x")
+            return ModelResponse(content=(started,), usage=Usage(output_tokens=10))
+        await begun.wait()
+        return ModelResponse(content=(Text("Mine."),), usage=Usage(output_tokens=1_000))
+
+    worker = rp.Agent("worker", instructions="You work.", max_tokens=1_000)
+    background, limits = rp.Delegation(background=True), rp.Limits(cost=2.0)
+    agent = rp.Agent("lead", team=[worker], delegation=background, limits=limits, max_tokens=1_000)
+    async with rp.open_supervisor(model=FunctionModel(answer, profile=DOLLARS)) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        await trio.testing.wait_all_tasks_blocked()
+        for how in (*first, "stop"):
+            getattr(run, how)()
+            await trio.testing.wait_all_tasks_blocked()
+        go.set()
+        assert await run.wait_result() == "Mine."
+
+
 async def test_money_of_earlier_processes_counts_also_that_of_calls_that_were_cut_off() -> None:
     """Killed again and again with calls under way: what the provider has taken stays within the bound and a call."""
     paid = Paid(lambda request: call("nothing") if is_worker(request) else parts(4))

@@ -85,18 +85,22 @@ class Loop:
 
     async def _iterate_until_answered(self) -> str | None:
         await self._open()
+        held, upto = None, -1  # an answer that is held back only to mention sub-agents, until the record goes on
         while await self._should_continue():
             answer = await self._finished_answer()
-            if answer is not None and not await self._remind_of_team() and self._live.try_to_end():
-                return answer
+            if answer is not None:
+                if not await self._remind_of_team() and self._live.try_to_end():
+                    return answer
+                held, upto = answer, len(self._ledger.snapshot())
             try:
                 await self._iterate()
             except LimitExceeded:
                 if answer is None or not self._live.try_to_end():
                     raise
-                return answer  # which was held back only to mention sub-agents
+                return answer
         # An answer that exists is kept: stopping does not throw away what is done and paid for.
-        answer = find_answer(self._ledger.snapshot(), self._form)
+        snapshot = self._ledger.snapshot()
+        answer = held if len(snapshot) == upto else find_answer(snapshot, self._form)
         return answer if answer is not None and self._live.try_to_end() else None
 
     # --- beginning and between iterations -----------------------------------------------------------------
