@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -86,6 +87,29 @@ def test_a_run_that_a_machine_has_is_neither_forked_nor_rewound(postgres: Postgr
             assert (await of_one("fork")).code == 0
 
     anyio.run(main)
+
+
+def test_a_run_of_a_machine_that_is_dead_may_be_forked_and_rewound(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Its place is given to another machine only when one looks, and there may be no other."""
+    uri, dead = postgres.emptied_journal(), uuid.uuid4()
+
+    async def main() -> None:
+        async with rp.open_supervisor(uri, model=FunctionModel(lambda _request: "Done.")) as supervisor:
+            await (await supervisor.spawn(rp.Agent("clerk"), "Go.", run_id="one")).wait_result()
+
+    anyio.run(main)
+    with postgres.connect(uri) as connection:
+        connection.execute(
+            """INSERT INTO machines (machine_id, name, labels, host, pid, kernel, version, lease, started_at, until)
+               VALUES (%s, 'dead', '{}', 'host', 1, 'kernel', '1', 3, clock_timestamp(), clock_timestamp())""",
+            [dead],
+        )
+        connection.execute(
+            "INSERT INTO ownership VALUES ('one', %s, 1, 'moved', 'clerk', '', '', '', '{}', 0, %s, true)", [dead, dead]
+        )
+    for verb in ("fork", "rewind"):
+        done = invoke(verb, "one", "--iteration", "0", "--db", uri, home=tmp_path)
+        assert (done.code, done.err) == (0, ""), done.err
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def list_machines(address: PostgresAddress) -> Sequence[Machine]:
 
 
 def list_owners(address: PostgresAddress) -> dict[str, str]:
-    """The names of the machines that own the unfinished trees of runs, by root; "" for one that waits. Blocks."""
-    return _ask(address, "read whose runs are in", lambda connection: dict(connection.execute(ownership.OWNERS)))
+    """The names of the living machines that own unfinished trees of runs, by root; "" for any other tree. Blocks."""
+    return _ask(address, "read whose runs are in", lambda connection: dict(connection.execute(ownership.LIVING_OWNERS)))
 
 
 def drain_machine(address: PostgresAddress, name: str) -> None:

@@ -49,6 +49,8 @@ LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.v
     FROM machines m ORDER BY m.started_at, m.machine_id"""
 OWNERS: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT JOIN machines m USING (machine_id)
     WHERE o.why <> 'entering'"""
+LIVING_OWNERS: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT JOIN machines m
+    ON m.machine_id = o.machine_id AND m.lost_at IS NULL AND m.until > clock_timestamp() WHERE o.why <> 'entering'"""
 ELSEWHERE: Final = f"{OWNERS} AND o.machine_id IS DISTINCT FROM $1"
 OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1 AND why <> 'entering'"
 
