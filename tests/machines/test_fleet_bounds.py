@@ -111,6 +111,31 @@ def test_max_runs_bounds_each_machine_by_itself(postgres: PostgresServer, run_as
     run_async(main)
 
 
+def test_a_rewind_of_a_run_that_waits_takes_its_place(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Also in a queue that is full: that of all machines, in which it waits for any of them."""
+    uri = postgres.emptied_journal()
+    quotas = Quotas(clients={"ann": Quota(runs=1, queued=1)})
+
+    async def main() -> None:
+        office = Office()
+        async with AsyncExitStack() as stack:
+            (machine,) = await machines_at(stack, uri, office, 1, quotas=quotas)
+            first = await machine.spawn(make_clerk(), "first", agent_ref=CLERK, client="ann")
+            with anyio.fail_after(PATIENCE):
+                while not office.at_work:
+                    await anyio.sleep(0.01)
+            second = await machine.spawn(make_clerk(), "second", agent_ref=CLERK, client="ann")
+            assert second.state == "queued"
+            instead = await machine.rewind(second.id, 0)
+            assert instead.state == "queued"
+            with pytest.raises(QueueFull):
+                await machine.fork(first.id, iteration=0)
+            office.opened.set()
+            assert await instead.wait_result() == "Done."
+
+    run_async(main)
+
+
 def test_the_queue_of_a_client_is_bounded_over_all_machines(postgres: PostgresServer, run_async: RunAsync) -> None:
     """Also for runs that several machines queue at once; a place that was kept in vain is free again."""
     uri = postgres.emptied_journal()

@@ -117,7 +117,9 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
         await runtime.queue.refresh()
         more = msgspec.structs.replace(row.started, run_id=new)
-        frees = wanted.rewound and runtime.runs.find(origin) is not None  # the place that the original has now
+        # A rewind of a run that is under way or queued, here or for any machine, frees its place.
+        waits = (await journal.read_run(origin)).state == "queued"
+        frees = wanted.rewound and (waits or runtime.runs.find(origin) is not None)
         async with runtime.queue.entering(more) if there is None and not frees else nullcontext():
             if there is None:
                 await _write(runtime, row, wanted, new=new, agent=agent)
