@@ -134,7 +134,7 @@ class ServiceClient:
             yield found
             if found.next is None:
                 return
-            edges = [run.id for run in found.runs if run.parent_id is None]
+            edges = [found.next, *(run.id for run in found.runs if run.parent_id is None)]
 
     async def list_runs(self, limit: int = MAX_TREES) -> RunList:
         """The newest trees of runs, and older ones that have not ended, as many again at most; with their figures.

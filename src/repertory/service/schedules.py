@@ -253,6 +253,7 @@ class Scheduler:
         settled = await self._journal.read_settled() if mine - self._latest.keys() else {}
         known = settled | self._latest
         self._latest = {name: known[name] for name in mine if name in known}
+        self._full.clear()  # of those that others settle meanwhile it may become untrue; the next attempt says it again
 
     async def _settle_due(self, schedule: Schedule, after: float) -> float:
         """Settle the due times after a time up to now; returns the next due time."""
