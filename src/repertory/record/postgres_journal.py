@@ -228,8 +228,8 @@ class PostgresReader(Reader):
         with self._changed:
             self._closed = True
             with suppress(driver().Error):  # the server does not answer, and so ends no query either
-                for connection in self._lent:
-                    # Not cancel(), which holds up all threads of the process for as long as the server says nothing.
+                # Before libpq 17, to cancel holds up all threads of the process for as long as the server says nothing.
+                for connection in self._lent if driver().capabilities.has_cancel_safe() else ():
                     connection.cancel_safe(timeout=_CANCEL_PATIENCE)
                 self._changed.wait_for(lambda: not self._lent, timeout=_READONLY_PATIENCE)
             for connection in self._lent:  # threads that wait for a silent server would keep the process alive
