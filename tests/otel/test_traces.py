@@ -321,6 +321,10 @@ def test_a_run_is_below_what_was_current_where_it_was_begun_or_asked_again(run_a
     assert parent_of(first) == id_of(backend.spans["first request"])
     assert parent_of(second) == id_of(backend.spans["second request"])
     assert [link.context.span_id for link in second.links] == [id_of(first)]
+    calls = (span for span in backend.exporter.get_finished_spans() if span.name == "chat scripted")
+    for run, call_of_it in zip((first, second), calls, strict=True):  # each tells only of what was done within it
+        for kind in ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"):
+            assert dict(run.attributes or {})[kind] == dict(call_of_it.attributes or {})[kind]
 
 
 def test_a_run_that_goes_on_is_another_trace_with_a_link_to_the_first(run_async: RunAsync, tmp_path: Any) -> None:

@@ -109,6 +109,7 @@ class OpenTelemetry:
         links = [] if live.trace.earlier is None else [self._link(live.trace.earlier)]
         # Not the context that happens to be current in the task of the run's actor.
         parent = live.trace.parent or self._context.Context()
+        before = live.statistics  # of what it did before, which other spans tell of
         with self._span(live, f"invoke_agent {name}", attributes, context=parent, links=links) as span:
             self._remember(live, span)
 
@@ -121,8 +122,8 @@ class OpenTelemetry:
                 yield ended
             finally:
                 figures = live.statistics
-                span.set_attribute("gen_ai.usage.input_tokens", figures.tokens_seen)
-                span.set_attribute("gen_ai.usage.output_tokens", figures.output_tokens)
+                span.set_attribute("gen_ai.usage.input_tokens", figures.tokens_seen - before.tokens_seen)
+                span.set_attribute("gen_ai.usage.output_tokens", figures.output_tokens - before.output_tokens)
 
     @contextmanager
     def model_call(self, live: TracedRun, request: ModelRequest) -> Generator[Callable[[ModelResponse], None]]:
