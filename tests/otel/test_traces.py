@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import ExemplarFilter, MeterProvider
@@ -299,6 +300,44 @@ def test_what_fails_is_an_error_in_its_span_and_in_its_duration(run_async: RunAs
     assert (tool["error.type"], run["error.type"]) == ("ValueError", "LimitExceeded")
     for name, error in (("execute_tool", "ValueError"), ("invoke_agent", "LimitExceeded")):
         assert [point.attributes["error.type"] for point in backend.points(f"gen_ai.{name}.duration")] == [error]
+
+
+def test_what_is_ended_from_outside_is_told_alike_on_both_backends(run_async: RunAsync) -> None:
+    """Not with the name of a backend's own exception, nor with its text about a task of ours."""
+    backend = Backend(content=True)
+
+    async def main() -> None:
+        asked = anyio.Event()
+
+        async def never(request: ModelRequest) -> str:
+            asked.set()
+            await anyio.sleep_forever()
+            return ""
+
+        async with rp.open_supervisor(model=FunctionModel(never), telemetry=backend.telemetry) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk"), "Wait.")
+            await asked.wait()
+            run.kill()
+            await run.wait_ended()
+
+    run_async(main)
+    for name in ("chat function", "invoke_agent clerk"):
+        span = backend.spans[name]
+        assert (span.status.description, dict(span.attributes or {})["error.type"]) == ("Cancelled", "Cancelled")
+
+
+def test_the_text_of_an_error_can_be_exported(run_async: RunAsync) -> None:
+    """Half a surrogate pair in a span's status would lose the whole batch."""
+    backend = Backend(content=True)
+
+    async def main() -> None:
+        model = ScriptedModel([ModelResponseInvalid("half \ud83d a pair")])
+        async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
+            with pytest.raises(RunFailed):
+                await (await supervisor.spawn(rp.Agent("clerk"), "Go.")).wait_result()
+
+    run_async(main)
+    assert ascii(backend.spans["invoke_agent clerk"].status.description) == ascii("half \ufffd a pair")
 
 
 def test_a_run_is_below_what_was_current_where_it_was_begun_or_asked_again(run_async: RunAsync) -> None:

@@ -14,6 +14,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+import anyio
+
 from repertory._error_texts import safe_str
 from repertory._json_text import json_text
 from repertory._log import Log
@@ -26,7 +28,7 @@ from repertory.llm.profiles import cost_of
 from repertory.record.records import EventLogged
 from repertory.runs.telemetry import TRACED, TracedRun
 from repertory.tools import Tool, ToolOutput
-from repertory.tools.output import one_line
+from repertory.tools.output import clean_text, one_line
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -211,6 +213,9 @@ class OpenTelemetry:
         try:
             with trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
                 yield span
+        except anyio.get_cancelled_exc_class():  # each backend has its own, whose text names a task of ours
+            self._fail(live, span, attributes, "Cancelled")
+            raise
         except BaseException as raised:
             self._fail(live, span, attributes, type(raised).__name__, safe_str(raised))
             raise
@@ -225,7 +230,7 @@ class OpenTelemetry:
         """Mark a span, and the metric of its attributes, as failed."""
         attributes["error.type"] = error
         span.set_attribute("error.type", error)
-        shown = live.shared.journal.redact(text) if self._content else ""
+        shown = clean_text(live.shared.journal.redact(text))[0] if self._content else ""
         span.set_status(self._trace.StatusCode.ERROR, shown or error)
 
     def _show(
