@@ -258,8 +258,8 @@ async def test_what_a_partial_has_set_is_not_for_the_model_to_change() -> None:
     assert (await call_tool(confined, {"path": "a", "root": "/etc/"})).is_error
 
 
-async def test_a_plain_wrapper_around_an_async_function_is_awaited() -> None:
-    """A decorator that hides the coroutine function does not leak a coroutine to the model."""
+async def test_a_wrapper_around_an_async_function_is_awaited() -> None:
+    """Plain or itself async, with the await forgotten: no coroutine leaks to the model, and the work is done."""
 
     async def inner(text: str) -> str:
         """Echo."""
@@ -269,7 +269,12 @@ async def test_a_plain_wrapper_around_an_async_function_is_awaited() -> None:
     def wrapper(text: str) -> Any:
         return inner(text)
 
-    assert (await call_tool(tool(wrapper), {"text": "hi"})).content == "hi"
+    @functools.wraps(inner)
+    async def forgetful(text: str) -> Any:
+        return inner(text)
+
+    for function in (wrapper, forgetful):
+        assert (await call_tool(tool(function), {"text": "hi"})).content == "hi"
 
 
 def test_annotations_may_name_what_is_local_to_the_decorator() -> None:

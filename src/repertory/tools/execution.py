@@ -134,9 +134,10 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
 async def _call(tool: Tool, values: dict[str, Any]) -> object:
     function = tool.function
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-        return await function(**values)
-    value = await run_in_thread(lambda: function(**values), name=f"tool {tool.name}")
-    return await value if inspect.isawaitable(value) else value  # a plain wrapper around an async function
+        value = await function(**values)
+    else:
+        value = await run_in_thread(lambda: function(**values), name=f"tool {tool.name}")
+    return await value if inspect.isawaitable(value) else value  # a wrapper around an async function
 
 
 def _beyond(error: BaseException) -> BaseException | None:
