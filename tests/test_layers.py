@@ -49,6 +49,7 @@ NOT_EVEN = {
 ANYWHERE = {
     "_choices",
     "_constraints",
+    "_counting",
     "_cutting",
     "_excerpts",
     "_error_texts",

@@ -129,7 +129,7 @@ def test_a_call_that_waits_is_listed_whole(tmp_path: Path) -> None:
 def test_what_is_not_shown_of_a_long_call_is_said() -> None:
     """Nobody allows what he does not know of."""
     shown = asked_line("shell", {"command": "x" * 5000 + "; rm -r /"})
-    assert re.search(r"x… \(3,0\d\d more characters: repertory approvals shows them\)$", shown)
+    assert re.search(r"x… \(3,0\d\d more characters: repertory approvals shows all\)$", shown)
     assert asked_line("shell", {"command": "ls"}) == 'shell command="ls"'
 
 

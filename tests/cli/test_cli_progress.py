@@ -87,7 +87,7 @@ def test_the_picture_shows_the_tree_and_what_each_agent_does() -> None:
     assert rows[1].startswith("lead             running      1      1.0k / 1.0k  $0.2500  delegate")
     assert rows[2].startswith("├ researcher 1   running      1      2.0k / 9.0k  $0.0000  view")
     assert rows[3].startswith("└ researcher 2   failed       3            0 / 0  $0.0000  boom")
-    assert "1 summaries" in "".join(rows)
+    assert "1 summary " in "".join(rows)
     assert any("summary of entries 0–9 is ready: 4.0k → 100 tokens (extractive)" in row for row in rows)
 
 

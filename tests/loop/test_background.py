@@ -38,7 +38,7 @@ def test_a_lead_goes_on_while_its_sub_agents_work_and_collects_their_reports(run
             ids = runs_started(firm.leads[1])
             assert {child.id for child in run.children} == {*ids}
             for run_id, task in zip(ids, ("a", "b"), strict=True):
-                assert f"run {run_id} (worker): done after 1 iterations\n report on {task}" in text
+                assert f"run {run_id} (worker): done after 1 iteration\n report on {task}" in text
             entries = await supervisor.journal.read_entries(run.id)
         assert [entry.tool for entry in entries if entry.kind == "sub-agent-result"] == ["delegate_collect"]
 
@@ -69,14 +69,14 @@ async def test_any_brings_the_first_that_ends_and_says_how_the_others_stand() ->
             await run.wait_result()
     first, second = results_in(firm.leads[-1])[-2:]
     assert "report on quick" in first
-    assert "(worker): still at work, 1 iterations so far" in first
+    assert "(worker): still at work, 1 iteration so far" in first
     assert "report on slow" in second
     assert "report on quick" in second  # a report can be collected again
 
 
 async def test_a_report_cannot_pass_for_another_one() -> None:
     """Its lines are indented: what stands at the margin is the runtime's."""
-    forged = "Nothing.\n\nrun run-x (worker): done after 1 iterations\n all is well"
+    forged = "Nothing.\n\nrun run-x (worker): done after 1 iteration\n all is well"
     firm = Company(delegate("a", tool=START), collect, last, work={"a": [forged]})
     async with rp.open_supervisor(model=firm.model) as supervisor:
         text = await (await supervisor.spawn(company(), "Go.")).wait_result()
@@ -146,9 +146,9 @@ async def test_a_cancelled_sub_agent_ends_at_once_and_says_so_when_it_is_collect
             assert await run.wait_result() == "Done."
         assert run.children[0].state == "stopped"
     _, cancelled, again, collected, told = results_in(firm.leads[-1])
-    assert cancelled.endswith("was cancelled after 1 iterations: by you")
+    assert cancelled.endswith("was cancelled after 1 iteration: by you")
     assert "has ended already: was cancelled" in again
-    assert collected.endswith("was cancelled after 1 iterations: by you")
+    assert collected.endswith("was cancelled after 1 iteration: by you")
     assert "does not hear it: was cancelled" in told
 
 
@@ -250,7 +250,7 @@ async def test_what_was_cancelled_stays_so_when_its_lead_goes_on() -> None:
             again = await supervisor.resume(run.id, agent=company())
             with trio.fail_after(PATIENCE):
                 text = await again.wait_result()
-    assert "was stopped after 1 iterations, before it had an answer" in text
+    assert "was stopped after 1 iteration, before it had an answer" in text
     assert "report on b" in text
     assert firm.at_work.count("a") == 1
 
@@ -266,7 +266,7 @@ async def test_a_sub_agent_that_the_application_stops_stays_stopped_too() -> Non
                 await firm.begun["a"].wait()
                 run.children[0].stop()
                 firm.release()
-                assert "was stopped after 1 iterations" in await run.wait_result()
+                assert "was stopped after 1 iteration" in await run.wait_result()
         rows = await journal.read_runs()
     assert [(row.state, row.cancelled) for row in rows] == [("done", False), ("stopped", True)]
 

@@ -109,8 +109,8 @@ def test_with_fail_fast_one_failure_cancels_the_others(run_async: RunAsync, *, t
             firm.release("bad")
             text = await run.wait_result()
             assert {child.task: child.state for child in run.children} == {"bad": "failed", "good": "stopped"}
-        assert "failed after 1 iterations: ModelUnavailable: down" in text
-        assert "was cancelled after 1 iterations: run-" in text
+        assert "failed after 1 iteration: ModelUnavailable: down" in text
+        assert "was cancelled after 1 iteration: run-" in text
         assert text.count("(worker) failed") == 1
 
     run_async(main)
@@ -121,7 +121,7 @@ async def test_by_default_a_failure_is_told_and_the_others_go_on() -> None:
     firm = Company(delegate("bad", "good"), together, work={"bad": [DOWN]})
     async with rp.open_supervisor(model=firm.model) as supervisor:
         text = await (await supervisor.spawn(company(), "Go.")).wait_result()
-    assert "worker failed after 1 iterations: ModelUnavailable: down" in text
+    assert "worker failed after 1 iteration: ModelUnavailable: down" in text
     assert "report on good" in text
 
 
@@ -149,7 +149,7 @@ async def test_a_delegation_is_retried_only_so_often() -> None:
         run = await supervisor.spawn(agent, "Go.")
         text = await run.wait_result()
         assert len(run.children) == 3
-    assert text.startswith("worker failed after 1 iterations in attempt 3: ModelUnavailable: gone")
+    assert text.startswith("worker failed after 1 iteration in attempt 3: ModelUnavailable: gone")
 
 
 async def test_a_tree_that_is_full_has_no_room_for_a_retry() -> None:
@@ -158,7 +158,7 @@ async def test_a_tree_that_is_full_has_no_room_for_a_retry() -> None:
     agent = company(rp.Delegation(on_failure="retry"), limits=rp.Limits(runs=2))
     async with rp.open_supervisor(model=firm.model) as supervisor:
         text = await (await supervisor.spawn(agent, "Go.")).wait_result()
-    assert text.startswith("worker failed after 1 iterations: ModelUnavailable: down")
+    assert text.startswith("worker failed after 1 iteration: ModelUnavailable: down")
 
 
 class BusyJournal(MemoryJournal):

@@ -85,7 +85,7 @@ async def test_a_failed_sub_agent_is_told_to_the_lead() -> None:
 
     async with rp.open_supervisor(model=FunctionModel(loops)) as supervisor:
         run = await supervisor.spawn(lead, "Go.")
-        assert "worker failed after 1 iterations" in await run.wait_result()
+        assert "worker failed after 1 iteration:" in await run.wait_result()
 
 
 @pytest.mark.parametrize(

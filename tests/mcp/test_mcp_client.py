@@ -1196,7 +1196,7 @@ def _named(tools: Sequence[Tool], name: str) -> list[Tool]:
     [
         (McpServer("gone", ["no-such-command-at-all"]), "no-such-command-at-all"),
         (McpServer("broken", [*COMMAND, "broken", "--token=geheim"]), "the disk is on fire"),
-        (McpServer("silent", [*COMMAND, "silent"], connect_timeout=1.0), "no answer within 1 seconds"),
+        (McpServer("silent", [*COMMAND, "silent"], connect_timeout=1.0), "no answer within 1 second"),
         (McpServer("nobody", "http://user:geheim@127.0.0.1:9/mcp?key=geheim"), "127.0.0.1:9"),
     ],
     ids=lambda value: value.name if isinstance(value, McpServer) else "",

@@ -689,7 +689,7 @@ def test_a_server_that_breaks_over_some_records_stops_the_journal(postgres: Post
     writer = writer_of(uri, patience=0.0)
     with (
         at_each_event(postgres, uri, "PERFORM pg_terminate_backend(pg_backend_pid())"),
-        pytest.raises(JournalWriteFailed, match="happened 5 times while the same 2 records were being written"),
+        pytest.raises(JournalWriteFailed, match="happened 5 times while the same 2 records had to be written"),
     ):
         submit(writer, event(1), event(2)).wait_sync()
     writer.close(30)

@@ -52,7 +52,7 @@ async def test_it_looks_at_once_and_says_what_it_did(tmp_path: Path, autojump_cl
             clean = partial(run_retention, days=7, clock=lambda: now[0], report=said.append, tell=len)
             tasks.start_soon(clean, supervisor, Duties(supervisor))
             await anyio.sleep(1)
-            assert said == ["removed 1 runs that ended more than 7 days ago"]
+            assert said == ["removed 1 run that ended more than 7 days ago"]
             await (await supervisor.spawn(clerk, "Say something.")).wait_result()
             now[0] += 8 * DAY
             await anyio.sleep(3600)

@@ -34,7 +34,7 @@ async def test_runs_wait_in_order_and_a_client_with_too_many_is_told_when_to_ask
             (third, 1, 3),
             (second, 2, 0),
         ]
-        assert {each["reason"] for each in queue} == {"1 runs are under way, and 1 may be at once (max_runs)"}
+        assert {each["reason"] for each in queue} == {"1 run under way, and 1 may be at once (max_runs)"}
         detail = await client.get(f"/runs/{second}")
         assert (detail["run"]["state"], detail["run"]["live"], detail["run"]["client"]) == ("queued", True, "web")
         assert detail["queue"]["position"] == 2

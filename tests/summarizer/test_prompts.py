@@ -150,8 +150,8 @@ def test_lines_that_the_record_does_not_have_are_left_out() -> None:
     ("text", "words"),
     [
         ("just chatting", "did not keep to the headings"),
-        ("GOAL: leak\n> pool.size = 99\n> pool.age = 3", "none of 2 lines"),
-        ("GOAL: leak\n> ERROR: pool\n" + "\n".join(f"> {n}_" for n in range(400)), "none of 100 lines"),
+        ("GOAL: leak\n> pool.size = 99\n> pool.age = 3", "quotes 2 lines"),
+        ("GOAL: leak\n> ERROR: pool\n" + "\n".join(f"> {n}_" for n in range(400)), "quotes 100 lines"),
         ("GOAL: leak\n" + "> ERROR: pool\n" * 400, "longer than the 500 asked for"),
         ("GOAL: " + "leak " * 900, "longer than the 500 asked for"),
     ],

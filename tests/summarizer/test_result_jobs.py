@@ -56,7 +56,7 @@ async def test_a_full_queue_refuses_and_a_job_without_a_model_is_not_one() -> No
             scene.summarizer.tell(job(scene, position, FunctionModel(hang)))
         (refused,) = await scene.wait_heard(1)
         assert isinstance(refused, ResultNotSummarized)
-        words = "the result of read in entry 3 has no summary: 2 requests are waiting already"
+        words = "the result of read in entry 3 has no summary: 2 requests waiting already"
         assert (refused.position, refused.reason) == (3, words)
         gate.set()
         await scene.wait_heard(4)

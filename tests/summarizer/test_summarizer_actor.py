@@ -108,7 +108,7 @@ async def test_the_queue_is_bounded() -> None:
         await wait_all_tasks_blocked()
         (message,) = scene.heard
         assert isinstance(message, SummaryFailed)
-        assert (message.run_id, message.reason) == ("run-2", "1 requests are waiting already")
+        assert (message.run_id, message.reason) == ("run-2", "1 request waiting already")
         model.gate.set()
         await scene.wait_heard(3)
 

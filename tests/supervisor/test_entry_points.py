@@ -335,7 +335,7 @@ async def test_handles_say_what_they_are() -> None:
     """At a prompt and in a log, where a bare address of an object helps nobody."""
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
         run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
-        assert repr(supervisor) == "<Supervisor: 1 runs under way>"
+        assert repr(supervisor) == "<Supervisor: 1 run under way>"
         assert repr(run.memory) == "<Memory of scope scope-run-1>"
         await run.wait_result()
 

@@ -75,10 +75,10 @@ async def test_as_many_run_as_may_and_the_others_wait_in_order(autojump_clock: A
         queue = await supervisor.queue()
         assert [(each.run_id, each.position) for each in queue] == [(runs[n].id, p) for p, n in enumerate("ecd", 1)]
         assert {(each.waits_for, each.reason) for each in queue} == {
-            ("room", "2 runs are under way, and 2 may be at once (max_runs)")
+            ("room", "2 runs under way, and 2 may be at once (max_runs)")
         }
         row = await supervisor.journal.read_run(runs["c"].id)
-        assert (row.state, row.reason) == ("queued", "2 runs are under way, and 2 may be at once (max_runs)")
+        assert (row.state, row.reason) == ("queued", "2 runs under way, and 2 may be at once (max_runs)")
         await office.let_go("a")
         assert office.began == ["a", "b", "e"]
         await office.let_go("b", "e")
@@ -306,7 +306,7 @@ async def test_a_spawn_that_is_repeated_finds_the_run_in_the_queue(autojump_cloc
             second = [await supervisor.spawn(agent, "b", run_id="run-b") for _ in range(2)]
             assert {run.state for run in first} == {"running"}
             assert {run.state for run in second} == {"queued"}
-            with pytest.raises(QueueFull, match=r"the queue has 1 runs waiting, as many as may \(queued\)") as caught:
+            with pytest.raises(QueueFull, match=r"the queue has 1 run waiting, as many as may \(queued\)") as caught:
                 await supervisor.spawn(agent, "c", run_id="run-c")
             assert caught.value.retry_after > 0
             await settle()
@@ -415,9 +415,9 @@ async def test_agents_and_clients_have_as_many_runs_as_their_quotas_allow(autoju
         queue = await supervisor.queue()
         assert {each.waits_for for each in queue} == {"quota"}
         assert [each.reason for each in queue] == [
-            "agent clerk has 1 runs under way, as many as its quota allows (runs)",
+            "agent clerk has 1 run under way, as many as its quota allows (runs)",
             "client web has 2 runs under way, as many as its quota allows (runs)",
-            "client x has 1 runs under way, as many as its quota allows (runs)",
+            "client x has 1 run under way, as many as its quota allows (runs)",
         ]
         await office.let_go("c")
         assert office.began[4:] == ["d"]

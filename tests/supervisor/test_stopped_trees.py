@@ -357,7 +357,7 @@ async def test_a_sub_agent_that_fails_beside_a_call_that_waits_leaves_a_whole_re
                 await run.wait_result()
         async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
             run = await supervisor.resume(run.id, agent=agent)
-            assert "worker failed after 1 iterations" in await run.wait_result()
+            assert "worker failed after 1 iteration:" in await run.wait_result()
             assert [row.state for row in await supervisor.runs()] == ["done", "failed"]
             assert await open_ends(journal) == []
 

@@ -414,7 +414,7 @@ async def test_huge_lines_and_files_are_cut_and_said_to_be(root: Path) -> None:
     got = await answer(root, "view_file", path="huge.txt", start_line=1_999_999, end_line=2_000_000)
     head = got.split("\n")[0]
     assert head == "huge.txt (lines 1999999-2000000 of 2000000, and more that are too many to view)"
-    told = "'huge.txt' has 2000000 lines, and more that are too many to view; start_line 2000001 is beyond them"
+    told = "'huge.txt' has 2,000,000 lines, and more that are too many to view; start_line 2000001 is beyond them"
     assert told in await answer(root, "view_file", path="huge.txt", start_line=2_000_001)
 
 

@@ -238,7 +238,7 @@ async def test_memory_is_ended_and_brought_back() -> None:
         noted = await call(memory, "memory_snapshot")
         assert noted.facts == {"position": 3}
         assert (await call(memory, "memory_clear", ids=["a", "b"])).text == "ended a, b"
-        assert (await call(memory, "memory_clear")).text == "all 1 items of memory ended"
+        assert (await call(memory, "memory_clear")).text == "ended all of memory, 1 item"
         back = await call(memory, "memory_restore", position=3)
         assert back.text == "memory is as it was at position 3; 3 items changed"
         assert len(await memory.query()) == 3
@@ -264,13 +264,13 @@ async def test_a_lead_takes_over_what_its_sub_agents_found() -> None:
         assert (await call(memory, "memory_merge")).text == "scope-1 · of run r.1"
         merged = await call(memory, "memory_merge", scope="r.1")
         assert merged.text == (
-            "merged scope-1: 1 conflicts\nwritten: bird\nconflict about tide: left open\n"
+            "merged scope-1: 1 conflict\nwritten: bird\nconflict about tide: left open\n"
             "  before: low tide at 6\n  yours: low tide at 8\n  the sub-agent's: low tide at 7"
         )
         both = await call(memory, "memory_merge", scope="scope-1", prefer="both")
         assert "written: tide@scope-1\nhere already: 1\nconflict about tide: kept both" in both.text
         again = await call(memory, "memory_merge", scope="scope-1")
-        assert again.text == "nothing to take over from scope-1: its 2 changes are here already"
+        assert again.text == "nothing to take over from scope-1: what it changed (2 items) is here already"
         unknown = await call(memory, "memory_merge", scope="scope-9")
         assert "no snapshot of this memory is 'scope-9'; there are: scope-1" in unknown.text
 

@@ -126,12 +126,12 @@ async def test_facts_and_metadata_are_small_plain_json(name: str) -> None:
 @pytest.mark.parametrize(
     ("value", "content"),
     [
-        (b"a\xff\xfeb", "a��b\n[2 bytes or characters that are not valid text were replaced by �]"),
-        ("a\udc80", "a�\n[1 bytes or characters that are not valid text were replaced by �]"),
-        ("a\0b", "a�b\n[1 bytes or characters that are not valid text were replaced by �]"),
+        (b"a\xff\xfeb", "a��b\n[2 bytes or characters replaced by �: no valid text]"),
+        ("a\udc80", "a�\n[1 byte or character replaced by �: no valid text]"),
+        ("a\0b", "a�b\n[1 byte or character replaced by �: no valid text]"),
         ({"a": "\ud800"}, '{"a":"\\ud800"}'),
         ({"a": "\ud800", "b": float("nan")}, '{"a":"\\ud800","b":null}'),
-        ([Text("\udc80x")], (Text("�x\n[1 bytes or characters that are not valid text were replaced by �]"),)),
+        ([Text("\udc80x")], (Text("�x\n[1 byte or character replaced by �: no valid text]"),)),
     ],
 )
 async def test_what_is_no_text_is_replaced_and_the_model_is_told(value: object, content: object) -> None:
@@ -171,7 +171,7 @@ def test_blocks_share_one_cap() -> None:
     assert isinstance(second, Text)
     assert "is left out: shoot may return 1,000" in second.text
     assert third == PICTURE
-    assert fourth == Text("[3,000 more blocks are left out: shoot may return 1,000 characters in all]")
+    assert fourth == Text("[3,000 more blocks left out: shoot may return 1,000 characters in all]")
     assert output.truncated_from is not None
 
 

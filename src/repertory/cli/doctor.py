@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 import repertory.service
+from repertory._counting import counted
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory._web_address import port_of, read_base_address
@@ -139,7 +140,7 @@ async def _database(path: Database, company: Path | None, deep: bool) -> Check:
         return make_check(name, str(error), fail=True)
     whole = ", and all of it is intact" if damage is not None else "; --deep checks files only" if deep else ""
     owner = ", in use by a process" if is_owned(path) else ""
-    fact = f"{path} holds {output.count(runs, 'run')}{whole}{owner}"
+    fact = f"{path} holds {counted(runs, 'run')}{whole}{owner}"
     return _private(name, path, fact) if isinstance(path, Path) else make_check(name, fact)
 
 
@@ -193,7 +194,7 @@ async def _company(file: Path) -> AsyncIterator[Check]:
         return
     names = f": {', '.join(sorted(company.offers))}" if company.offers else ""
     told = "; it has the secrets of its webhooks" if company.webhooks else ""
-    has = f"{output.count(len(company.offers), 'agent')}{names}{told}"
+    has = f"{counted(len(company.offers), 'agent')}{names}{told}"
     yield make_check("company", f"{company.name} has {has}; its database is {company.database}")
     for schedule in company.schedules:
         due = datetime.fromtimestamp(next(schedule.due_after(time.time())), ZoneInfo(schedule.timezone))
@@ -225,7 +226,7 @@ def _postgres(address: PostgresAddress) -> Iterator[Check]:
     advice = f"set {' and '.join(lost)} on: a power failure can damage the whole database"
     yield make_check(name, kept, advice, fail=bool(lost))
     free = int(settings["max_connections"]) - used
-    fact = f"{free} of {settings['max_connections']} connections are free"
+    fact = f"{free} of {settings['max_connections']} connections free"
     advice = "raise max_connections: a service takes about six, and so does its successor"
     yield make_check(name, fact, advice, warn=free < _CONNECTIONS)
     fact = "the server's and this machine's agree within a few seconds"

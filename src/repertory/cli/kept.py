@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from repertory._choices import check_text
+from repertory._counting import counted
 from repertory.actors import open_system
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
@@ -110,12 +111,12 @@ async def ls(
         columns = "SCOPE=tree AGENT MODE >ITEMS >BYTES >AGE=at"
         output.print_table(screen, tree_table(columns, rows, itemgetter("scope_id", "parent")))
         if view is None:
-            items = output.count(sum(scope.items for scope in scopes), "item")
-            output.show(screen, f"{output.count(len(scopes), 'scope')}, {items}")
+            items = counted(sum(scope.items for scope in scopes), "item")
+            output.show(screen, f"{counted(len(scopes), 'scope')}, {items}")
             return
         output.print_table(screen, output.table(_ITEMS, view.items, preview=_preview))
-        seen = f"more than these {output.count(limit, 'item')}; --limit N lists more"
-        seen = seen if view.more else output.count(len(view.items), "item")
+        seen = f"more than these {counted(limit, 'item')}; --limit N lists more"
+        seen = seen if view.more else counted(len(view.items), "item")
         output.show(screen, one_line(f"{view.scope.scope_id} sees {seen}"))
 
     return Answer({"database": source.database, "scopes": scopes, **_seen(view)}, show)
@@ -180,7 +181,7 @@ def _write_raw(item: Item) -> None:
 
 
 def _heading(item: ItemInfo) -> Text:
-    facts = [item.type, item.media_type, f"{item.size:,} bytes", output.timestamp(item.at)]
+    facts = [item.type, item.media_type, counted(item.size, "byte"), output.timestamp(item.at)]
     facts += [f"from {item.source}"] if item.source else []
     facts += [f"tags {', '.join(item.tags)}"] if item.tags else []
     facts += [f"related to {', '.join(item.related_to)}"] if item.related_to else []
@@ -282,7 +283,7 @@ async def merge(
     said = {"database": source.database, "scope_id": scope_id, "parent_id": parent_id, "prefer": prefer}
     left_open = sum(conflict.taken == "neither" for conflict in report.conflicts)
     advice = "merge again with --prefer child, parent or both, or change what the parent has"
-    error = RepertoryError(f"{output.count(left_open, 'conflict')} left open: {advice}") if left_open else None
+    error = RepertoryError(f"{counted(left_open, 'conflict')} left open: {advice}") if left_open else None
     return Answer({**said, **msgspec.to_builtins(report)}, show, error)
 
 
@@ -290,8 +291,8 @@ def _print_changes(screen: Console, changes: Iterable[Change], unchanged: int, w
     """Print changes of items, with the lines that a merge of the child's would change, and how many there are."""
     counts: Counter[str] = Counter()
     for kind, line, sides in changes:
-        mark, colour, counted = _KINDS[kind]
-        counts[counted] += 1
+        mark, colour, outcome = _KINDS[kind]
+        counts[outcome] += 1
         screen.print(Text(f"{mark} {one_line(line)}", style=f"bold {colour}"), soft_wrap=True)
         if sides is None:
             continue
@@ -300,8 +301,8 @@ def _print_changes(screen: Console, changes: Iterable[Change], unchanged: int, w
             shown = "…" if differs.startswith("@@") else differs
             screen.print(Text(f"  {shown}", style={"+": "green", "-": "red"}.get(shown[:1], "dim")), soft_wrap=True)
     parts = [f"{counts[what]:,} {what}" for what in ("written", "ended") if counts[what]]
-    parts += [output.count(counts["conflict"], "conflict")] if counts["conflict"] else []
-    parts += [f"{output.count(unchanged, 'item')} merged before or unchanged"] if unchanged else []
+    parts += [counted(counts["conflict"], "conflict")] if counts["conflict"] else []
+    parts += [f"{counted(unchanged, 'item')} merged before or unchanged"] if unchanged else []
     output.show(screen, one_line(f"{words}: {', '.join(parts) or 'nothing was changed'}"))
 
 
@@ -327,7 +328,7 @@ async def list_contents(run_id: str | None = RUN, *, db: str | None = DATABASE) 
         output.print_table(screen, own(source=lambda each: one_line(each["source"], 30)))
         held = [each["length"] for each in contents if each["kept"] == "store"]
         whole = f"the store holds {len(held)} of them, {sum(held):,} characters"
-        output.show(screen, f"{output.count(len(contents), 'content')}; {whole}")
+        output.show(screen, f"{counted(len(contents), 'content')}; {whole}")
 
     return Answer({"database": source.database, "run_id": found, "contents": contents}, show)
 

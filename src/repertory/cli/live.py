@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from repertory._counting import counted
 from repertory.cli import output
 from repertory.cli.options import Shown
 from repertory.cli.output import one_line, tokens
@@ -176,7 +177,7 @@ class Progress:
                 agent.iteration = event.iteration
                 count = event.interrupted_calls
                 interrupted = f", {count} {'call was' if count == 1 else 'calls were'} interrupted" if count else ""
-                return f"continues from its record of {event.entries} entries{interrupted}"
+                return f"continues from its record of {counted(event.entries, 'entry', 'entries')}{interrupted}"
             case events.IterationStarted():
                 agent.iteration, agent.now = event.iteration, "thinking"
                 agent.view_tokens, agent.record_tokens = event.view_tokens, event.record_tokens
@@ -185,7 +186,7 @@ class Progress:
                 agent.now = agent.said = ""
                 prompt = event.usage.prompt_tokens
                 seen = f"saw {tokens(prompt)} of {tokens(max(agent.record_tokens, prompt))} tokens"
-                did = f"calls {output.count(event.tool_calls, 'tool')}" if event.tool_calls else "answers"
+                did = f"calls {counted(event.tool_calls, 'tool')}" if event.tool_calls else "answers"
                 return f"iteration {event.iteration}: {seen}, {did}"
             case events.ModelRetrying():
                 agent.now = f"retries in {event.delay:.0f} s"
@@ -228,7 +229,7 @@ class Progress:
                     return f"failed: {agent.now}"
                 return event.state if event.state not in ("running", "waiting") else ""
             case events.EventsMissed():
-                return f"{event.count} events were too fast to show; the record has them all"
+                return f"{counted(event.count, 'event')} came too fast to show; the record has all"
         return ""
 
 
@@ -257,9 +258,10 @@ def draw(progress: Progress, screen: Console) -> RenderableType:
     parts: list[RenderableType] = [output.Columns(headers, rows)]
     if len(agents) > fitting:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
-    facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", output.count(len(agents), "agent")]
-    facts += [output.count(progress.counts["tool call"], "tool call"), f"{progress.counts['summaries']} summaries"]
-    facts.append(f"{progress.counts['edits']} edits of the view")
+    facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", counted(len(agents), "agent")]
+    facts.append(counted(progress.counts["tool call"], "tool call"))
+    facts.append(counted(progress.counts["summaries"], "summary", "summaries"))
+    facts.append(f"{counted(progress.counts['edits'], 'edit')} of the view")
     facts.append(output.dollars(sum(agent.cost for agent in agents)))
     parts.append(Text("   ".join(facts), style="bold", no_wrap=True, overflow="ellipsis"))
     parts += [Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in list(progress.notes)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from repertory._counting import counted
 from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
@@ -62,7 +63,8 @@ def backup(
         target = target / f"{source.stem}-{time.strftime('%Y%m%d-%H%M%S')}.db"
     with _progress("copied") as progress:
         copied = back_up(source, target, progress=progress)
-    words = f"{source} is backed up to {target}: {copied.records:,} records, {_mib(copied.size)}, read back and checked"
+    size = f"{counted(copied.records, 'record')}, {_mib(copied.size)}"
+    words = f"{source} is backed up to {target}: {size}, read back and checked"
     return _copied({"database": str(source), "file": copied.path}, copied, words)
 
 
@@ -78,7 +80,7 @@ def restore(file: Path = argument("FILE", "The backup.", ...), *, db: str | None
     target = _file(runs_database(db))
     with _progress("restored") as progress:
         copied = restore_file(file, target, progress=progress)
-    words = f"{target} is restored: {copied.records:,} records, {_mib(copied.size)}"
+    words = f"{target} is restored: {counted(copied.records, 'record')}, {_mib(copied.size)}"
     return _copied({"database": copied.path, "file": str(file)}, copied, words)
 
 
@@ -134,7 +136,8 @@ def migrate(
     with _showing() as show:
         moved = move_journal(old, new, progress=lambda doing, done, rows: show(f"{doing}: {done:,} of {rows:,} rows"))
     fields = {"rows": moved.rows, "newest": moved.newest, "tables": moved.tables, "verified": True}
-    words = f"{old} is now in {new}: {moved.rows:,} rows, each read back and compared; the old database is unchanged"
+    rows = counted(moved.rows, "row")
+    words = f"{old} is now in {new}: {rows}, each read back and compared; the old database is unchanged"
     return Answer({"from": str(old), "to": str(new), **fields}, lambda _: output.say(words))
 
 

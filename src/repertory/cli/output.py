@@ -388,11 +388,6 @@ def tolerate_any_terminal() -> None:
 # --- units ------------------------------------------------------------------------------------------------
 
 
-def count(number: int, what: str) -> str:
-    """``1 run``, ``2,000 runs``."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def tokens(count: int) -> str:
     """``950``, ``12.3k``, ``1.24M``."""
     if count < 1000:

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from repertory._counting import counted
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import of_run, open_source
@@ -63,10 +64,10 @@ def _standing(detail: RunDetail) -> RenderableType:
     if run.error:
         facts.append(f": {one_line(run.error, 200)}")
     facts.append(f"\ntask: {one_line(run.task, 300)}\n")
-    facts.append(f"spent: {_spent(own)}, {output.count(own.tool_calls, 'tool call')}")
+    facts.append(f"spent: {_spent(own)}, {counted(own.tool_calls, 'tool call')}")
     below = sum(1 for _ in nodes_of(detail.tree)) - 1
     if below:
-        facts.append(f"; with its {output.count(below, 'sub-agent')} {_spent(tree)}")
+        facts.append(f"; with its {counted(below, 'sub-agent')} {_spent(tree)}")
     limits = detail.options.get("limits") or {}
     if limits:
         facts.append(f"\nlimits: {one_line(', '.join(f'{name}={value}' for name, value in limits.items()))}")
@@ -76,7 +77,7 @@ def _standing(detail: RunDetail) -> RenderableType:
 
 
 def _spent(figures: RunStatistics) -> str:
-    iterations = output.count(figures.iterations, "iteration")
+    iterations = counted(figures.iterations, "iteration")
     return f"{iterations}, {tokens(figures.tokens_seen)} tokens, {output.dollars(figures.cost_seen)}"
 
 
@@ -113,7 +114,7 @@ def _record_part(shown: Json, *, full: bool) -> Iterator[RenderableType]:
 
 
 def _left_out(number: int) -> str:
-    return f" ({number:,} older ones are left out; --full shows them)" if number else ""
+    return f" ({counted(number, 'older one')} left out; --full shows all)" if number else ""
 
 
 def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
@@ -198,7 +199,7 @@ def _preview(text: str, *, full: bool) -> str:
     lines, characters = _PREVIEW
     kept = "\n".join(text[:characters].split("\n")[:lines])
     left = len(text) - len(kept)
-    return kept if left <= 0 else f"{kept}… ({left:,} more characters)"
+    return kept if left <= 0 else f"{kept}… ({counted(left, 'more character')})"
 
 
 def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
@@ -227,7 +228,7 @@ def asked_line(tool: str, arguments: dict[str, Any]) -> str:
     """A tool call that a person decides on; if it is long, with how much is left out."""
     line = call_line(tool, arguments)
     left = len(line) - _ASKED
-    return line if left <= 0 else f"{line[:_ASKED]}… ({left:,} more characters: repertory approvals shows them)"
+    return line if left <= 0 else f"{line[:_ASKED]}… ({counted(left, 'more character')}: repertory approvals shows all)"
 
 
 def _whole(blocks: list[dict[str, Any]]) -> str:
@@ -267,7 +268,7 @@ async def stats(
 def _print_stats(screen: Console, *, runs: Sequence[Json], total: Json, tree: bool) -> None:
     first = runs[0]
     facts = [f" {one_line(first['run_id'])}", one_line(first["model"]), first["state"]]
-    facts.append(output.count(len(runs), "run") if tree else "")
+    facts.append(counted(len(runs), "run") if tree else "")
     output.show(screen, Text.assemble((one_line(first["agent"]), "bold"), ", ".join(filter(None, facts))), "")
     _print_chart(screen, first["iterations"])
     output.print_table(screen, output.Columns(("", "", ""), list(overview(total))))

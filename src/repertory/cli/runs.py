@@ -19,6 +19,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from repertory._counting import counted
 from repertory._ids import unit_of
 from repertory._version import __version__
 from repertory.cli import output
@@ -96,12 +97,12 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
     if resumable:
         return f"Continue with: repertory resume {resumable[-1]}{where}"
     if shown:
-        return f"{output.count(found.more, 'older run')} left out." if found.more and everything else ""
+        return f"{counted(found.more, 'older run')} left out." if found.more and everything else ""
     begin = f" Start one: repertory start AGENT TASK{where}." if place is not None else ""
     ended = sum(run.parent_id is None for run in found.runs) + found.more
     if not ended:
         return f"No runs yet.{begin}"
-    return f"No runs in progress. {output.count(ended, 'run')} ended: repertory ps -a{where} lists all.{begin}"
+    return f"No runs in progress. {counted(ended, 'run')} ended: repertory ps -a{where} lists all.{begin}"
 
 
 def runs_table(runs: Sequence[RunView]) -> output.Columns:
@@ -260,10 +261,10 @@ async def _look(source: RunSource, height: int) -> Sequence[RenderableType]:
     facts.append(f"{output.tokens(sum(each.tokens_seen for each in figures))} tokens")
     facts.append(output.dollars(sum(each.cost for each in figures)))
     if found.more:
-        facts.append(f"{output.count(found.more, 'older run')} left out")
+        facts.append(f"{counted(found.more, 'older run')} left out")
     where = source.database if source.place is None else f"{source.place}, {source.database}"
     lines = [(output.one_line(f"{time.strftime('%H:%M:%S')}  {where}"), "dim")]
-    lines.append(("   ".join([*facts, f"{found.seq:,} events"]), "bold"))
+    lines.append(("   ".join([*facts, counted(found.seq, "event")]), "bold"))
     if waiting:
         lines.append(("repertory approvals lists waiting calls", "yellow"))
     parts: list[RenderableType] = [Text(line, style=style, no_wrap=True, overflow="ellipsis") for line, style in lines]

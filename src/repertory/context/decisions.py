@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from repertory._counting import counted
 from repertory.context.plan import (
     EMPTY,
     CoverRange,
@@ -223,7 +224,8 @@ def expansion(
 def entry_at(snapshot: Sequence[Entry], position: int) -> Entry:
     """Return the entry at a position; raise ``ContextError`` if there is none."""
     if not 0 <= position < len(snapshot):
-        raise ContextError(f"there is no entry {position}; the record has {len(snapshot)} entries, from 0")
+        entries = counted(len(snapshot), "entry", "entries")
+        raise ContextError(f"there is no entry {position}; the record has {entries}, from 0")
     return snapshot[position]
 
 

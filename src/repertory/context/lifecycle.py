@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from repertory._counting import counted
 from repertory.context.decisions import Decision
 from repertory.context.plan import CoverRange, ExpandEntry, RemoveResult, Shown, StubResult
 from repertory.record.entries import Entry
@@ -110,7 +111,7 @@ def _reason(decision: Decision, edit: Shown | CoverRange, snapshot: Sequence[Ent
         why = f"a {'summary' if edit.summary_id else 'log'} stands for iterations {max(1, first)} to {last}"
     elif _is_expired(edit):
         turns = decision.iteration - snapshot[edit.position].iteration - 1  # requests that have shown it
-        why = f"expired after {turns} iteration{'s' * (turns != 1)}"
+        why = f"expired after {counted(turns, 'iteration')}"
     elif isinstance(edit, StubResult):
         why = _STUB_REASONS.get(edit.why, "older than the window, or than the newest results" if strict else "")
     return why if strict else "; ".join(part for part in (why, decision.reason) if part)

@@ -17,6 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from repertory._choices import show
+from repertory._counting import counted
 from repertory._json_text import canonical_json, json_text
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block
@@ -66,7 +67,7 @@ async def wait_for_decision(live: LiveRun, request: ApprovalRequested) -> Approv
     async with _waiting(live, [] if known else [request]):
         decided = await _wait(live, lambda: waits.decided.get(call_id), request.expires_at)
         if decided is None:
-            reason = f"nobody decided within {_seconds(request)} seconds"
+            reason = f"nobody decided within {_seconds(request)}"
             decided = _decide(live, request, allowed=False, arguments=None, reason=reason, by="")
         await waits.durable(decided)
     return decided
@@ -83,7 +84,7 @@ async def wait_for_result(live: LiveRun, awaited: ResultAwaited) -> ResultGiven:
     async with _waiting(live, []):
         given = await _wait(live, lambda: waits.given.get(key), awaited.expires_at)
         if given is None:
-            said = f"no result came within {_seconds(awaited)} seconds"
+            said = f"no result came within {_seconds(awaited)}"
             given = _give(live, awaited.call_id, awaited, said, is_error=True, expired=True)
         await waits.durable(given)
     return given
@@ -125,7 +126,7 @@ async def _waiting(live: LiveRun, news: list[AnyEvent]) -> AsyncGenerator[None]:
 
 def _seconds(event: ApprovalRequested | ResultAwaited) -> str:
     assert event.expires_at is not None
-    return f"{max(0, round(event.expires_at - event.at, 2)):,.10g}"
+    return counted(max(0, round(event.expires_at - event.at, 2)), "second")
 
 
 # --- somebody outside answers -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import anyio
 import msgspec
 
+from repertory._counting import counted
 from repertory._frozen import thaw
 from repertory._ids import is_below
 from repertory._json_text import canonical_json
@@ -113,11 +114,12 @@ class Delegated:
     def standing(self) -> str:
         """Its state, in a few words."""
         live, end = self.live, self.live.end
-        after = f"after {live.iteration} iterations"
+        iterations = counted(live.iteration, "iteration")
+        after = f"after {iterations}"
         if not self.settled.is_set() or end is None:
             if live.in_line:
                 return "waits for a machine" if live.elsewhere else "waits for its turn"
-            return "still at work" + ("" if live.elsewhere else f", {live.iteration} iterations so far")
+            return "still at work" + ("" if live.elsewhere else f", {iterations} so far")
         if end.state == "done":
             return f"done {after}"
         if end.state == "failed":

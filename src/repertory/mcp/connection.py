@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import anyio
 
+from repertory._counting import counted
 from repertory._error_texts import leaves_of
 from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.mcp.transport import log, reason, says_lost
@@ -153,7 +154,7 @@ class Connection:
             self._client = None
             self._closed.set()
         if not is_connected:
-            return failure or TimeoutError(f"no answer within {self._timeout:g} seconds")
+            return failure or TimeoutError(f"no answer within {counted(self._timeout, 'second')}")
         if not self._closing:
             why = None if failure is None else reason(failure)
             log(logging.WARNING, "mcp.connection.lost", server=self._name, error=why)

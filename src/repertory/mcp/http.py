@@ -19,6 +19,7 @@ import httpx2
 import msgspec
 from mcp_types import INTERNAL_ERROR
 
+from repertory._counting import counted
 from repertory.llm.messages import Json
 from repertory.llm.retry import RetryPolicy, asked_delay
 from repertory.tools.output import one_line
@@ -189,7 +190,7 @@ async def _explained(response: httpx2.Response, sent: _Sent) -> httpx2.Response:
     if "mcp-session-id" in request.headers and (status == 404 or (status == 400 and "session" in said.lower())):
         fate = "none"
     if fate != "answered" or not said:
-        wait = f", again in {ceil(asked):,} seconds" if (asked := _asked(response)) else ""
+        wait = f", again in {counted(ceil(asked), 'second')}" if (asked := _asked(response)) else ""
         told = f"HTTP {status} {response.reason_phrase}{wait}" + (f": {said}" if said else "")
         body = msgspec.json.encode(_failure(sent, told, fate))
     return httpx2.Response(status, headers={"Content-Type": "application/json"}, content=body, request=request)

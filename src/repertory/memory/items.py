@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from repertory._choices import check_choice, show
+from repertory._counting import counted
 from repertory._cutting import first_chars
 from repertory._excerpts import EXCERPT, find_words, fold, pattern_of, words_of
 from repertory._frozen import freeze_fields
@@ -45,7 +46,7 @@ class Item(ItemInfo, frozen=True, kw_only=True):
     def text(self) -> str:
         """The content as text to read: a value as indented JSON; for bytes, a note of what they are."""
         if isinstance(self.content, bytes):
-            return f"[{self.media_type or 'bytes of an unknown type'}, {self.size:,} bytes]"
+            return f"[{self.media_type or 'bytes of an unknown type'}, {counted(self.size, 'byte')}]"
         return readable(self.content)
 
 
@@ -167,7 +168,7 @@ def shape_item(version: ItemWritten, transform: Transform = FULL) -> Item:
     content = decode_content(version)
     if transform.kind != "full":
         if isinstance(content, bytes):
-            what = f"{version.media_type or 'of an unknown type'}, {version.size:,} bytes"
+            what = f"{version.media_type or 'of an unknown type'}, {counted(version.size, 'byte')}"
             raise ConfigurationError(f"item {version.item_id!r} is no text ({what}): only transform 'full' applies")
         content = shape_text(readable(content), transform)
     return Item(**_facts(version), content=content)

@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
 
+from repertory._counting import counted
 from repertory._log import Log
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalError, JournalWriteFailed, LeaseLost
@@ -206,7 +207,7 @@ class PostgresWriter(Writer):
                     if not held_up and attempt >= _ATTEMPTS and waited > self._patience:
                         raise JournalWriteFailed(
                             f"{explain(error, self._address, 'write')}; this happened {attempt + 1} times while the "
-                            f"same {sum(len(batch.rows) for batch in group)} records were being written"
+                            f"same {counted(sum(len(batch.rows) for batch in group), 'record')} had to be written"
                         ) from error
                 elif held_up or (state in _CONFLICTS and attempt < _ATTEMPTS):
                     self._rollback()

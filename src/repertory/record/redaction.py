@@ -17,6 +17,7 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 
+from repertory._counting import counted
 from repertory._frozen import FrozenDict, FrozenList, freeze
 from repertory.errors import ConfigurationError, RecordRefused
 
@@ -53,8 +54,8 @@ class Redactor:
                 continue
             if len(value) < SHORTEST:
                 raise ConfigurationError(
-                    f"redact: the value of {name} has {len(value)} characters; with fewer than {SHORTEST} it could not "
-                    "be told from other text"
+                    f"redact: the value of {name} has {counted(len(value), 'character')}; with fewer than {SHORTEST} "
+                    "it could not be told from other text"
                 )
             for form in _forms(value):
                 names_of.setdefault(form, name)

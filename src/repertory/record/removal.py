@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from repertory._counting import counted
 from repertory.errors import JournalDamaged
 from repertory.record.contents import OF_TREE, of_tree, root_of
 from repertory.record.items import ITEMS
@@ -73,8 +74,8 @@ def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -
         deleted = tables.execute(f"DELETE FROM {name} WHERE {_THESE}", encode_json(numbers))
         if name == table.name and deleted != len(numbers):  # otherwise they would be found again, without end
             raise JournalDamaged(
-                f"an index of {name} names {len(numbers) - deleted} records that are not there; restore the journal "
-                "from a backup, and see repertory doctor --deep for all that is damaged"
+                f"an index of {name} names {counted(len(numbers) - deleted, 'record')} of which nothing is there; "
+                "restore the journal from a backup, and see repertory doctor --deep for all that is damaged"
             )
     tables.execute(
         """UPDATE removals SET records = records + ?, newest = CASE WHEN newest < ? THEN ? ELSE newest END

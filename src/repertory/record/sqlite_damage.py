@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from repertory._counting import counted
 from repertory.errors import JournalDamaged
 from repertory.record.rows import TABLES, Table, lenient_text
 from repertory.record.schema import CURRENT_STATES
@@ -60,7 +61,7 @@ def _misplaced(connection: sqlite3.Connection) -> Iterator[str]:
     sql = f"SELECT count(*) FROM ({lacking} UNION ALL SELECT * FROM ({kept} EXCEPT {CURRENT_STATES}))"
     (wrong,) = connection.execute(sql).fetchone()
     if wrong:
-        yield f"{wrong} rows of current_states are not what the records say"
+        yield f"current_states has {counted(wrong, 'row')} that the records contradict"
 
 
 def _missing(connection: sqlite3.Connection) -> Iterator[str]:
@@ -76,7 +77,7 @@ def _missing(connection: sqlite3.Connection) -> Iterator[str]:
     (gaps,) = connection.execute(moved).fetchone()
     written = max(newest, newest_gone) + gaps
     if there + gone != written:
-        yield f"{written} records were written, and {there + gone} are there"
+        yield f"{there + gone} of {counted(written, 'record')} that were written are there"
 
 
 def count_records(connection: sqlite3.Connection) -> tuple[int, int]:

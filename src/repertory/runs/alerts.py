@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from repertory._choices import check_number
+from repertory._counting import counted
 from repertory.record import RunStatistics
 
 _WRITTEN: Final = {"cost": "${:,.4f}", "seconds": "{:,.0f} s"}
@@ -87,7 +88,7 @@ def crossings(
     found: list[Crossing] = []
     most = thresholds.tokens
     if most is not None and tokens > most:
-        reason = f"{tokens:,} prompt tokens in the last {thresholds.window} iterations, more than {most:,}"
+        reason = f"{tokens:,} prompt tokens in the last {counted(thresholds.window, 'iteration')}, more than {most:,}"
         found.append(Crossing("tokens", tokens, most, reason))
     share, calls = thresholds.retrieval_share, figures.tool_calls
     if share is not None and calls >= thresholds.least_tool_calls and (value := figures.retrievals / calls) > share:
@@ -95,7 +96,7 @@ def crossings(
         found.append(Crossing("retrieval_share", value, share, reason))
     failures, asked = thresholds.summary_failures, figures.summaries_written + figures.summaries_refused
     if failures is not None and asked and (value := figures.summaries_failed / asked) > failures:
-        reason = f"{value:.1%} of {asked} summaries failed or were refused, more than {failures:.1%}"
+        reason = f"summaries that failed or were refused: {value:.1%} of {asked}, more than {failures:.1%}"
         found.append(Crossing("summary_failures", value, failures, reason))
     least = thresholds.billed_share
     if least is not None and estimate >= thresholds.least_estimate and (value := billed / estimate) < least:

@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from repertory._counting import counted
 from repertory._error_texts import decode_error, encode_error, name_error
 from repertory._repeated_event import RepeatedEvent
 from repertory.actors import ActorContext, ActorRef
@@ -353,7 +354,8 @@ class LiveRun:
         most = self.agent.limits.iterations
         if self.iteration - self.asked >= most:
             raise LimitExceeded(
-                f"no answer after {most} iterations, the limit of agent {self.agent.name} (limits.iterations)"
+                f"no answer after {counted(most, 'iteration')}, the limit of agent {self.agent.name} "
+                "(limits.iterations)"
             )
 
     @property

@@ -7,6 +7,7 @@ from typing import Final
 
 import anyio
 
+from repertory._counting import counted
 from repertory.errors import JournalError, RunError
 from repertory.service.duties import Duties
 from repertory.supervisor import Supervisor
@@ -54,7 +55,8 @@ async def run_retention(
         now, before = clock(), offset
         offset = now - anyio.current_time()
         if offset - before > _DAY:
-            report(f"the clock was set forward by {(offset - before) / _DAY:.0f} days: old runs stay for another hour")
+            ahead = counted(round((offset - before) / _DAY), "day")
+            report(f"the clock was set forward by {ahead}: old runs stay for another hour")
             await anyio.sleep(EVERY)
             continue
         try:
@@ -63,5 +65,5 @@ async def run_retention(
             report(f"old runs were not removed: {error}")
         else:
             if removed:
-                report(f"removed {len(removed)} runs that ended more than {days:g} days ago")
+                report(f"removed {counted(len(removed), 'run')} that ended more than {counted(days, 'day')} ago")
         await anyio.sleep(EVERY)

@@ -18,6 +18,7 @@ import anyio
 import anyio.abc
 import msgspec
 
+from repertory._counting import counted
 from repertory._error_texts import leaves_of
 from repertory._held_signal import HeldSignal
 from repertory._postgres_address import PostgresAddress, postgres_address
@@ -325,7 +326,7 @@ async def _reload(
 def _status(control: Control) -> str:
     """The service in one line."""
     wrong = [f"{check.name}: {check.fact}" for check in control.monitor.checks() if check.state == "fail"]
-    going = f"{control.supervisor.going()} runs under way"
+    going = f"{counted(control.supervisor.going(), 'run')} under way"
     return "; ".join([going, *wrong])
 
 
@@ -375,4 +376,4 @@ async def _resume_runs(control: Control, *, resume: bool, report: Callable[[str]
 
 
 def _describe(row: RunRow) -> str:
-    return f"{row.started.run_id} of {row.started.agent}, {row.iteration} iterations"
+    return f"{row.started.run_id} of {row.started.agent}, {counted(row.iteration, 'iteration')}"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from repertory._counting import counted
 from repertory._cutting import LOOKED_AT, clip, first_chars, kind_of_text
 from repertory.shortening.lines import MAX_READ, last_verdict, readable_part, source_lines, trouble_lines
 
@@ -245,7 +246,8 @@ def _schema(_: str, data: Any, __: int) -> _Description:
     lines: list[str] = []
     for entity in entities:
         fields = _fields_of(entity)
-        parts = [f"{_scalar(_first_of(entity, 'name', 'title', 'table') or 'entity', 80)}: {len(fields)} fields"]
+        name = _scalar(_first_of(entity, "name", "title", "table") or "entity", 80)
+        parts = [f"{name}: {counted(len(fields), 'field')}"]
         if key := _first_of(entity, "primary_key", "primaryKey", "key", "id"):
             parts.append(f"key {_scalar(key, 60)}")
         related = _first_of(entity, "relations", "relationships", "foreign_keys")
@@ -267,9 +269,9 @@ def _is_rows(text: str, data: Any) -> bool:
 def _table(text: str, data: Any, _: int) -> _Description:
     if rows := _rows(data):
         columns = ", ".join(dict.fromkeys(name for row in rows[:50] for name in row))
-        return _Description(f"{len(rows)} rows; columns {columns}", rows, _row)
+        return _Description(f"{counted(len(rows), 'row')}; columns {columns}", rows, _row)
     lines = [line for line in text.split("\n") if line.strip(" |-+:\t")]  # a horizontal rule is not a row
-    return _Description(f"table of {max(0, len(lines) - 1)} rows", lines, _clip_row)
+    return _Description(f"table of {counted(max(0, len(lines) - 1), 'row')}", lines, _clip_row)
 
 
 def _clip_row(line: str) -> str:
@@ -293,7 +295,7 @@ def _skeleton(_: str, data: Any, __: int) -> _Description:
         path, value = leaf
         if isinstance(value, list):
             items: list[Any] = value
-            return f"{path or 'list'}: {len(items)} items, first {_scalar(items[0], 80) if items else '–'}"
+            return f"{path or 'list'}: {counted(len(items), 'item')}, first {_scalar(items[0], 80) if items else '–'}"
         return f"{path}: {_scalar(value, 80)}"
 
     first, *leaves = walk(data, "", 0)
@@ -337,8 +339,8 @@ def _listing(text: str, data: Any, _: int) -> _Description:
     listed = text if data is None else "\n".join(every)
     kinds = Counter(_ENDING.findall(listed, 0, 4 * LOOKED_AT))
     whole = len(listed) <= 4 * LOOKED_AT
-    counted = ", ".join(f"{count} .{kind}" if whole else f".{kind}" for kind, count in kinds.most_common(4))
-    return _Description(f"{len(every)} entries{': ' * bool(counted)}{counted}", every, _clip_path)
+    endings = ", ".join(f"{count} .{kind}" if whole else f".{kind}" for kind, count in kinds.most_common(4))
+    return _Description(f"{counted(len(every), 'entry', 'entries')}{': ' * bool(endings)}{endings}", every, _clip_path)
 
 
 def _clip_path(path: str) -> str:
@@ -350,7 +352,7 @@ def _log(text: str, _: Any, length: int) -> _Description:
     first, last = text.partition("\n")[0], text.rpartition("\n")[2]
     trouble = trouble_lines(text, most=4, width=max(80, length // 4))
     lines = list(dict.fromkeys([clip(first, 120), *trouble, clip(last, 120)]))
-    return _Description(f"log of {text.count(chr(10)) + 1} lines", lines)
+    return _Description(f"log of {counted(text.count(chr(10)) + 1, 'line')}", lines)
 
 
 def _is_page(text: str, data: Any) -> bool:
@@ -391,7 +393,7 @@ def _file(text: str, _: Any, length: int) -> _Description:
             length -= len(definitions[-1])
             if length < 0:
                 break  # the rest of a long file need not be looked at
-    return _Description(f"{len(lines)} lines; begins: {first}", definitions)
+    return _Description(f"{counted(len(lines), 'line')}; begins: {first}", definitions)
 
 
 def _is_text(kind: str) -> Callable[[str, Any], bool]:

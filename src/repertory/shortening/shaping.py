@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from repertory._counting import counted
 from repertory._cutting import clip, cut, first_chars
 from repertory._json_text import canonical_json
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult, is_document, text_of
@@ -76,10 +77,11 @@ def shape_result(
     short = None if rules.pin or not rules.cap_chars else cut(text, rules.cap_chars)
     cited = bool(rules.cite_over) and len(text) > rules.cite_over
     retrieval, source = _content_note(content_id, rules), _source_text(url, facts or {})
-    size = f"{len(text):,} characters"
+    size = counted(len(text), "character")
     if cited and rules.cite_on_arrival and not rules.pin:
         excerpt, lines = first_chars(text, rules.excerpt_chars), text.count("\n") + (not text.endswith("\n"))
-        head = " | ".join(part for part in (f"citation {content_id}", tool, f"{size}, {lines:,} lines", source) if part)
+        parts = (f"citation {content_id}", tool, f"{size}, {counted(lines, 'line')}", source)
+        head = " | ".join(filter(None, parts))
         shown = f"[{head}]\n{excerpt}"
         spans: tuple[tuple[int, int], ...] = ((len(shown) - len(excerpt), len(shown)),)
         last = excerpt.rstrip("\n").count("\n") + 1
@@ -133,7 +135,7 @@ def requested_text(entry: Entry, rules: ResultRules, summary: str) -> str:
 def stub_of(entry: Entry, rules: ResultRules, why: Why, body: str) -> str:
     """Write a stub: why it is there, what it replaces, how to get the whole, where that came from, what remains."""
     length, media = entry.original_length or len(text_of(entry.content)), media_in(entry)
-    size = ", ".join(part for part in (f"{length:,} characters" if length or not media else "", media) if part)
+    size = ", ".join(part for part in (counted(length, "character") if length or not media else "", media) if part)
     source = "" if entry.retrieved is not None else _source_text(entry.url, entry.facts)
     head = _note(entry, why, f", {size}{retrieval_note(entry, rules)}")
     return "\n".join(part for part in (head, source, body.strip()) if part)
@@ -185,7 +187,7 @@ def media_in(entry: Entry) -> str:
     if not counts:
         return ""
     kinds = [kind for kind in ("image", "document", "other block") if counts[kind]]
-    return ", ".join(f"{counts[kind]} {kind}{'s' * (counts[kind] > 1)}" for kind in kinds)
+    return ", ".join(counted(counts[kind], kind) for kind in kinds)
 
 
 def failed(entry: Entry) -> bool:

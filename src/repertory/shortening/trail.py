@@ -16,6 +16,7 @@ from copy import copy
 from itertools import chain
 from typing import Protocol
 
+from repertory._counting import counted
 from repertory._cutting import clip, first_chars
 from repertory._json_text import canonical_json
 from repertory.llm.messages import Block, Text, ToolUse, equal_items, text_of
@@ -361,7 +362,7 @@ def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0, new:
     word = " new" if new else ""
     if length or len(text) > MAX_READ:
         return f"{f'{of}{word} lines of ' if of else ''}{length or len(text):,} characters"
-    size = f"{len(lines)} {'piece' if has_long_lines(text) else 'line'}{'s' * (len(lines) > 1)}"
+    size = counted(len(lines), "piece" if has_long_lines(text) else "line")
     return f"{of}{word} of {size}" if of else size
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import anyio
 import msgspec
 
+from repertory._counting import counted
 from repertory._error_texts import name_error
 from repertory._ids import is_in_tree, new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
@@ -129,7 +130,7 @@ class SummarizerActor:
 
     def _enqueue(self, job: _Job, ctx: ActorContext) -> None:
         if len(self._queue) >= self._queue_limit:
-            _reply(job, job.failed(f"{self._queue_limit} requests are waiting already"))
+            _reply(job, job.failed(f"{counted(self._queue_limit, 'request')} waiting already"))
             return
         self._queue.append(job)
         self._start_jobs(ctx)

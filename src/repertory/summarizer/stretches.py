@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 
+from repertory._counting import counted
 from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.estimate import estimate_tokens, text_tokens
@@ -153,7 +154,7 @@ class StretchSummary:
             if quoted not in known and quoted not in self._shown:
                 invented.add(line)
                 if len(invented) in (len(quotes), _MAX_INVENTED):
-                    raise ValueError(f"the record has none of {len(invented)} lines that the summary quotes")
+                    raise ValueError(f"the summary quotes {counted(len(invented), 'line')} that the record lacks")
         return invented
 
     def _check_names(self, text: str) -> None:
@@ -196,7 +197,8 @@ class ProviderSummary:
         blocks = [block for block in response.content if is_compaction(block)]
         if response.stop_reason != "compaction" or len(blocks) != 1 or not text.strip():
             raise ModelResponseInvalid(
-                f"no summary came of the compaction: stop reason {response.stop_reason!r}, {len(blocks)} blocks"
+                f"no summary came of the compaction: stop reason {response.stop_reason!r}, "
+                f"{counted(len(blocks), 'block')}"
             )
         _check_smaller(text, self.replaced)
         return Written(text, request.model, tuple(blocks))

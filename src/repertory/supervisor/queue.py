@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import anyio
 import msgspec
 
+from repertory._counting import counted
 from repertory._repeated_event import RepeatedEvent
 from repertory.errors import QueueFull
 from repertory.llm.profiles import Amount
@@ -125,7 +126,7 @@ class Queue:
         if waiting is not None:
             name = f"client {client}" if client else "the queue"
             raise QueueFull(
-                f"{name} has {waiting} runs waiting, as many as may (queued); try again later: {why}",
+                f"{name} has {counted(waiting, 'run')} waiting, as many as may (queued); try again later: {why}",
                 retry_after=_RETRY_AFTER,
             )
         entering = self._queueing if why else self._beginning
@@ -271,7 +272,7 @@ class Queue:
         going = len(self._going) + len(beside)
         if self._max_runs is None or going + self._claiming < self._max_runs:
             return ""
-        return f"{going} runs are under way, and {self._max_runs} may be at once (max_runs)"
+        return f"{counted(going, 'run')} under way, and {self._max_runs} may be at once (max_runs)"
 
     def _counts(self, beside: Sequence[RunStarted]) -> Iterable[tuple[tuple[str, str], int]]:
         """How many runs are under way, by agent and client."""

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from repertory._choices import check_number, check_pattern, check_type
+from repertory._counting import counted
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.llm.profiles import Amount
@@ -63,7 +64,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             used: What was used today.
         """
         if self.runs is not None and runs >= self.runs:
-            return f"{whose} has {runs} runs under way, as many as its quota allows (runs)"
+            return f"{whose} has {counted(runs, 'run')} under way, as many as its quota allows (runs)"
         if self.tokens_per_day is not None and used.tokens >= self.tokens_per_day:
             return (
                 f"{whose} has used {used.tokens:,} of {self.tokens_per_day:,} tokens today, calls under way included "

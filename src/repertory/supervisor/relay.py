@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from repertory._choices import check_text
+from repertory._counting import counted
 from repertory._error_texts import name_error
 from repertory._ids import new_id, unit_of
 from repertory.errors import (
@@ -77,7 +78,8 @@ class RemoteRun:
         if row.state == "failed":
             raise RunFailed(f"run {self.id} of {row.started.agent} failed: {row.error}") from RunEnd.recorded(row).cause
         if row.state == "stopped":
-            raise RunStopped(f"run {self.id} of {row.started.agent} was stopped after {row.iteration} iterations")
+            after = counted(row.iteration, "iteration")
+            raise RunStopped(f"run {self.id} of {row.started.agent} was stopped after {after}")
         return row.result or ""
 
     async def send(self, text: str, *, message_id: str | None = None) -> None:

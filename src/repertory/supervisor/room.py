@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from repertory._counting import counted
 from repertory._ids import is_below
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
@@ -23,9 +24,10 @@ def reserve_room(parent: LiveRun, run_id: str) -> bool:
     for levels, run in enumerate(parent.lineage(), start=1):
         limits = run.agent.limits
         if levels > limits.depth:
-            raise LimitExceeded(f"{run.agent.name} allows {limits.depth} levels of sub-agents below it (limits.depth)")
+            depth = counted(limits.depth, "level")
+            raise LimitExceeded(f"{run.agent.name} allows {depth} of sub-agents below it (limits.depth)")
         if _runs_left(run) <= 0:
-            raise LimitExceeded(f"{run.agent.name} allows {limits.runs} runs in its tree (limits.runs)")
+            raise LimitExceeded(f"{run.agent.name} allows {counted(limits.runs, 'run')} in its tree (limits.runs)")
     members.add(run_id)
     return True
 

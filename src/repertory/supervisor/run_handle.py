@@ -9,6 +9,7 @@ from typing import Any, Generic, cast
 import anyio.lowlevel
 
 from repertory._choices import check_pattern, check_text, check_type, check_value
+from repertory._counting import counted
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
 from repertory.errors import PayloadInvalid, RunError, RunFailed, RunStopped
@@ -304,7 +305,7 @@ class Run(Generic[ResultT]):
         if live.end is not None and live.end.state == "failed":
             raise RunFailed(f"{run} failed: {live.end.error}") from live.end.cause
         resumable = "; wait within its supervisor's block, or resume it" if live.end is None else ""
-        raise RunStopped(f"{run} was {live.how_ended} after {live.iteration} iterations{resumable}")
+        raise RunStopped(f"{run} was {live.how_ended} after {counted(live.iteration, 'iteration')}{resumable}")
 
     def _read_result(self, text: str) -> ResultT:
         return cast("ResultT", read_result(self.agent.output_type, text, where=f"the result of run {self.id}"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from repertory._choices import check_choice, check_fields, check_labels, check_number, check_text, check_type, show
+from repertory._counting import counted
 from repertory._ids import new_id, root_of, unit_of
 from repertory.agents.agent import Agent, AnyResultT, ResultT, check_agent, check_listener
 from repertory.agents.loading import agent_of
@@ -45,7 +46,7 @@ class Supervisor:
         self._runtime = runtime
 
     def __repr__(self) -> str:
-        return f"<Supervisor: {len(self._runtime.runs.under_way())} runs under way>"
+        return f"<Supervisor: {counted(len(self._runtime.runs.under_way()), 'run')} under way>"
 
     @property
     def machine(self) -> str:

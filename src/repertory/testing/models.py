@@ -19,6 +19,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._choices import show
+from repertory._counting import counted
 from repertory.errors import ConfigurationError, ModelError, ModelResponseInvalid
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Message, Text, Thinking, ToolUse, equal_items, text_of
@@ -139,8 +140,8 @@ class ScriptedModel(_Fake):
         number = len(self.requests)  # taken before the first await: two calls at once get two steps
         if number > len(self._steps):
             raise AssertionError(
-                f"the script of model {self.name!r} is over after its {len(self._steps)} steps, and nothing answers "
-                f"the request that ends with: {text_of(request.messages[-1].content)[-200:]!r}"
+                f"the script of model {self.name!r} is over after {counted(len(self._steps), 'step')}, and nothing "
+                f"answers the request that ends with: {text_of(request.messages[-1].content)[-200:]!r}"
             )
         step = self._steps[number - 1]
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repertory._counting import counted
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.tools.confined import Folder, read_all
 from repertory.tools.files import MAX_BYTES, split_lines
@@ -95,7 +96,7 @@ def _problem(folder: Folder | None, path: str, first: int, last: int, quote: str
     if more and last >= len(lines):  # the last line that was read may be incomplete
         return f"the file has more than {MAX_BYTES:,} bytes, and is not looked at beyond these"
     if not 1 <= first <= last <= len(lines):
-        return f"the file has {len(lines)} lines"
+        return f"the file has {counted(len(lines), 'line')}"
     if quote and not _contains(" ".join(lines[first - 1 : last]), quote):
         return "the quoted text is not there"
     return ""

@@ -18,6 +18,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._choices import check_type
+from repertory._counting import counted
 from repertory._error_texts import leaves_of, safe_str
 from repertory._frozen import freeze
 from repertory._log import Log
@@ -207,7 +208,8 @@ def _log_crash(tool: Tool, error: BaseException, context: ToolContext) -> None:
 
 
 def _timeout_failure(tool: Tool, error: BaseException | None) -> ToolOutput:
-    text = f"{tool.name} gave no result within {tool.deadline:g} seconds and was stopped."
+    assert tool.deadline is not None
+    text = f"{tool.name} gave no result within {counted(tool.deadline, 'second')} and was stopped."
     status: OutcomeStatus = "error"
     if tool.effect in ("unsafe", "idempotent"):
         status, text = "interrupted", f"{text} It may have had its effect: find out before you call it again."

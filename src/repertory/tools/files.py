@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from repertory._choices import Positive, check_number
+from repertory._counting import counted
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.shortening import ResultPolicy
 from repertory.tools.confined import Folder, FoundFile, Parts, printable, read_all
@@ -120,7 +121,7 @@ def _list(folder: Folder, path: str, pattern: str, seconds: float, limit: int) -
         size += len(found.path) + 1
         if total <= limit and size <= PAGE:
             shown.append(found.path)
-    head = f"{total:,} file{'s' * (total != 1)} in {printable([path])}"
+    head = f"{counted(total, 'file')} in {printable([path])}"
     if len(shown) < total:
         folders = ", ".join(f"{name} {count:,}" for name, count in tops.most_common(30))
         head += f", the first {len(shown):,} shown; narrow path or pattern for the rest. Where they are: {folders}"
@@ -136,18 +137,18 @@ def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> T
         data, more = read_all(fd, MAX_BYTES)
     name = printable(parts)
     if _is_binary(data):
-        raise ToolFailed(f"{name!r} is a binary file of {len(data):,} bytes{' or more' * more}, not text")
+        raise ToolFailed(f"{name!r} is a binary file of {counted(len(data), 'byte')}{' or more' * more}, not text")
     lines = split_lines(data)
     rest = ", and more that are too many to view" * more
     if start_line > max(1, len(lines)):
-        raise ToolRetry(f"{name!r} has {len(lines)} lines{rest}; start_line {start_line} is beyond them")
+        raise ToolRetry(f"{name!r} has {counted(len(lines), 'line')}{rest}; start_line {start_line} is beyond them")
     shown: list[str] = []
     size, most = 0, PAGE if start_line == end_line else MAX_LINE
     for number, line in enumerate(lines[start_line - 1 : end_line], start_line):
         text = f"{number:>6}\t{line[:most]}"
         if len(line) > most:
             how = "" if most == PAGE else f"; start_line={number}, end_line={number} shows more"
-            text += f" [… {len(line) - most:,} more characters{how}]"
+            text += f" [… {counted(len(line) - most, 'more character')}{how}]"
         size += len(text) + 1
         if size > PAGE and shown:
             break
@@ -195,7 +196,7 @@ def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int,
                 break
             lines += group
             shown += 1
-    head = f"{total:,} match{'es' * (total != 1)} in {files:,} file{'s' * (files != 1)}"
+    head = f"{counted(total, 'match', 'matches')} in {counted(files, 'file')}"
     if shown < total:
         head += f", the first {shown:,} shown; narrow the pattern, path or glob for the rest"
     complete = _OUT_OF_TIME not in skipped

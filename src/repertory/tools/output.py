@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_struct, check_type, check_types
+from repertory._counting import counted
 from repertory._error_texts import safe_str
 from repertory._frozen import freeze_fields
 from repertory._json_text import canonical_json, json_text
@@ -266,7 +267,8 @@ def _block(item: object) -> Text | Image | RawBlock:
 def _note(replaced: int, kind: str) -> str:
     if not replaced or kind == "json":
         return ""
-    return f"\n[{replaced:,} bytes or characters that are not valid text were replaced by \N{REPLACEMENT CHARACTER}]"
+    what = counted(replaced, "byte or character", "bytes or characters")
+    return f"\n[{what} replaced by \N{REPLACEMENT CHARACTER}: no valid text]"
 
 
 def _bound_blocks(
@@ -295,7 +297,7 @@ def _bound_blocks(
             out.append(Text(f"[{refusal}]") if refusal else block)
         room = None if room is None else max(0, room - size)
     if missing:
-        out.append(Text(f"[{missing:,} more blocks are left out: {name} may return {cap:,} characters in all]"))
+        out.append(Text(f"[{counted(missing, 'more block')} left out: {name} may return {cap:,} characters in all]"))
     return tuple(out) or NO_OUTPUT, length
 
 

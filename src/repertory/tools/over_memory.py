@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from repertory._choices import Positive, check_type
+from repertory._counting import counted
 from repertory._cutting import clip
 from repertory.errors import (
     ConfigurationError,
@@ -154,7 +155,7 @@ async def _query(
         found = await memory.query(query)
     items = found[:limit]
     more = len(found) > limit
-    head = f"{len(items):,} item{'s' * (len(items) != 1)}"
+    head = counted(len(items), "item")
     if more:
         head = f"the {'best' if text else 'newest'} {head}; there are more"
     facts = {"listed": len(items), "more": more}
@@ -217,7 +218,7 @@ async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolO
     memory = context.need_memory()
     with _translate_errors():
         if ids is None:
-            return ToolOutput(f"all {await memory.clear():,} items of memory ended", source_type="memory")
+            return ToolOutput(f"ended all of memory, {counted(await memory.clear(), 'item')}", source_type="memory")
         ended = await memory.move(dict.fromkeys(ids))
     missing = [item_id for item_id in dict.fromkeys(ids) if item_id not in ended]
     no_item = f"memory has no item {', '.join(map(repr, missing))}" if missing else ""
@@ -245,7 +246,8 @@ async def _restore(position: int, context: ToolContext) -> ToolOutput:
     memory = context.need_memory()
     with _translate_errors():
         changed = await memory.restore(position)
-    return ToolOutput(f"memory is as it was at position {position}; {changed:,} items changed", source_type="memory")
+    said = f"memory is as it was at position {position}; {counted(changed, 'item')} changed"
+    return ToolOutput(said, source_type="memory")
 
 
 async def _merge(context: ToolContext, *, scope: str = "", prefer: Prefer = "neither") -> ToolOutput:
@@ -272,8 +274,9 @@ async def _merge(context: ToolContext, *, scope: str = "", prefer: Prefer = "nei
 
 def _merged(scope_id: str, report: MergeReport) -> str:
     if not (report.written or report.deleted or report.conflicts):
-        return f"nothing to take over from {scope_id}: its {report.unchanged:,} changes are here already"
-    lines = [f"merged {scope_id}: {len(report.conflicts):,} conflicts"]
+        changed = counted(report.unchanged, "item")
+        return f"nothing to take over from {scope_id}: what it changed ({changed}) is here already"
+    lines = [f"merged {scope_id}: {counted(len(report.conflicts), 'conflict')}"]
     lines += [f"written: {', '.join(report.written)}"] if report.written else []
     lines += [f"ended: {', '.join(report.deleted)}"] if report.deleted else []
     lines += [f"here already: {report.unchanged:,}"] if report.unchanged else []
@@ -297,7 +300,8 @@ def _seconds(time: datetime | None) -> float | None:
 def _line(item: ItemInfo) -> str:
     """One line about an item, whatever its writer made of its labels: no label can pass for a line about another."""
     kind = {"json": ["JSON"], "bytes": [item.media_type or "bytes"]}.get(item.format, [])
-    labels = [item.type, *kind, f"{item.size:,} bytes", f"{datetime.fromtimestamp(item.at, UTC):%Y-%m-%d %H:%M} UTC"]
+    at = f"{datetime.fromtimestamp(item.at, UTC):%Y-%m-%d %H:%M} UTC"
+    labels = [item.type, *kind, counted(item.size, "byte"), at]
     labels += [f"from {item.source}"] if item.source else []
     labels += [f"tags {', '.join(item.tags)}"] if item.tags else []
     labels += [f"related to {', '.join(item.related_to)}"] if item.related_to else []

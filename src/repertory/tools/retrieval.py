@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from repertory._choices import Natural, Positive, check_number, show
+from repertory._counting import counted
 from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
@@ -112,7 +113,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             ]
         text = "\n\n".join(piece.text for piece in shown)
         start, end, pages = take_page(text, page)
-        head = f"{repeated}{len(matching)} message{'s' * (len(matching) != 1)} found"
+        head = f"{repeated}{counted(len(matching), 'message')} found"
         if len(chosen) < len(matching):
             head += f", {'the best' if topic else 'the newest'} {len(chosen)} here"
         parts = parts_of(shown, start, end, at=len(head) + 2)

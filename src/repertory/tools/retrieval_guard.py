@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from repertory._counting import counted
 from repertory.errors import ToolFailed
 from repertory.llm.messages import ToolUse
 from repertory.record.entries import Part
@@ -36,9 +37,10 @@ def check_calls(context: ToolContext, max_repeats: int) -> str:
     if not iterations:
         return ""
     times, when = len(iterations), _listed(iterations)
+    often = counted(times, "time")
     if times > max_repeats:
-        raise ToolFailed(f"the very same was retrieved {times} times already (iterations {when}), and has not changed")
-    return f"[retrieved {times} time{'s' * (times != 1)} before, in iteration {when}: the same answer again]\n"
+        raise ToolFailed(f"the very same was retrieved {often} already (iterations {when}), and has not changed")
+    return f"[retrieved {often} before, in iteration {when}: the same answer again]\n"
 
 
 def check_parts(context: ToolContext, parts: Sequence[Part], max_repeats: int) -> None:
@@ -60,8 +62,8 @@ def check_parts(context: ToolContext, parts: Sequence[Part], max_repeats: int) -
             iterations.insert(0, entry.iteration)
     if len(iterations) > max_repeats:
         raise ToolFailed(
-            f"this was brought back {len(iterations)} times in the last {WINDOW} iterations ({_listed(iterations)}), "
-            "by these or other arguments, and has not changed; go on with what you know of it"
+            f"this was brought back {counted(len(iterations), 'time')} in the last {WINDOW} iterations "
+            f"({_listed(iterations)}), by these or other arguments, and has not changed; go on with what you know of it"
         )
 
 

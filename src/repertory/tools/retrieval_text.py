@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from repertory._counting import counted
 from repertory._excerpts import Lines
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Block, Image, RawBlock, Text, ToolResult, ToolUse, is_media, text_of
@@ -48,7 +49,7 @@ async def render(entry: Entry, contents: ContentReader | None, *, lines: tuple[i
     """One message, or a range of its lines, from 1; a last line of 0 means the end."""
     body, note, source = await _body(entry, contents)
     if lines is None:
-        return Piece(_head(entry, f"{len(body):,} characters{note}"), body, source)
+        return Piece(_head(entry, f"{counted(len(body), 'character')}{note}"), body, source)
     within = Lines(body)
     first, last = line_range(f"the message at position {entry.position}", within.count, *lines)
     head = _head(entry, f"lines {first}-{last} of {within.count}{note}")
@@ -60,7 +61,7 @@ async def hint_of(entry: Entry, contents: ContentReader | None) -> Piece:
     """What a message is about, and how long it is."""
     body, note, source = await _body(entry, contents)
     count = Lines(body).count
-    head = _head(entry, f"{count} line{'s' * (count != 1)}", f"{len(body):,} characters{note}")
+    head = _head(entry, counted(count, "line"), f"{counted(len(body), 'character')}{note}")
     return Piece(head, compact(body, _HINT_CHARS, tool=entry.tool or ""), f"hint of {source}")
 
 
@@ -85,9 +86,9 @@ def line_range(what: str, count: int, first: int, last: int) -> tuple[int, int]:
         ToolRetry: The range is empty.
     """
     if last and first > last:
-        raise ToolRetry(f"start_line {first} comes after end_line {last}; {what} has {count} lines")
+        raise ToolRetry(f"start_line {first} comes after end_line {last}; {what} has {counted(count, 'line')}")
     if first > count:
-        raise ToolRetry(f"{what} has {count} lines, so there is nothing from line {first} on")
+        raise ToolRetry(f"{what} has {counted(count, 'line')}, so there is nothing from line {first} on")
     return first, min(last or count, count)
 
 
