@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import resource
@@ -19,6 +20,9 @@ from test_service_process import Served
 
 from patience import PATIENCE
 from repertory.errors import ConfigurationError
+from repertory.machines.machine import LEASE
+from repertory.record.opening import open_journal
+from repertory.service.process import _CLOSING, Options
 from repertory.service.systemd import SOCKET_UNIT, Notifier, passed_sockets, service_unit
 
 # Takes its descriptors as systemd passes them: from 3 on, and under its own process id.
@@ -270,6 +274,17 @@ def test_a_process_without_free_descriptors_goes_on(short: Path) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         notifier.status("a file \udcff")
         assert listener.recv(100) == b"STATUS=a file \\udcff"
+
+
+def test_systemd_waits_for_as_long_as_a_service_may_take_to_stop() -> None:
+    """Also one whose database takes nothing: it says so, and how much is not written, before it would be killed."""
+    queued = inspect.signature(open_journal).parameters["close_timeout"].default
+    longest = Options(database="runs.db").drain_timeout + _CLOSING + LEASE + queued
+    recipes = Path(__file__).parents[2] / "docs" / "recipes.md"
+    units = service_unit(["/bin/true"], folder="/", name="x", activated=False) + recipes.read_text(encoding="utf-8")
+    waits = re.findall(r"(?:TimeoutStopSec=|--stop-timeout )(\d+)", units)
+    assert len(waits) == 3
+    assert all(int(seconds) > longest for seconds in waits)
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:

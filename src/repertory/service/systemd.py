@@ -124,7 +124,8 @@ def _checked(descriptor: int) -> socket.socket:
 
 # --- units ------------------------------------------------------------------------------------------------
 
-# After these exit codes a restart does not help: 2 wrong usage, 75 in use, 78 damaged.
+# After these exit codes a restart does not help: 2 wrong usage, 75 in use, 78 damaged. It may take 70 seconds to stop
+# while the database takes nothing: 10 for its runs and answers, 30 to leave the other machines, 30 for what is queued.
 _SERVICE: Final = """\
 [Unit]
 Description=repertory: agents that keep running
@@ -142,7 +143,7 @@ WatchdogSec=60
 Restart=on-failure
 RestartSec=2
 RestartPreventExitStatus=2 75 78
-TimeoutStopSec=30
+TimeoutStopSec=90
 KillMode=mixed
 LimitNOFILE=8192
 UMask=0077
