@@ -643,6 +643,25 @@ def test_a_journal_is_closed_though_the_server_says_nothing(run_async: RunAsync,
             watching.execute(f"SELECT pg_terminate_backend(pid) {backend}")
 
 
+def test_a_query_that_an_administrator_cancels_is_asked_again(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """A service that reads in the background would end with it, and its unit would not start it again."""
+    asked: list[None] = []
+
+    def cancelled_once(connection: Any) -> Any:
+        asked.append(None)
+        if len(asked) == 1:
+            connection.execute("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")
+        return connection.execute("SELECT 42").fetchone()
+
+    async def main() -> Any:
+        async with open_journal(postgres.emptied_journal()) as journal:
+            assert isinstance(journal, PostgresJournal)
+            return await journal.use("read", cancelled_once)
+
+    assert run_async(main) == (42,)
+    assert len(asked) == 2
+
+
 def test_a_server_that_stays_away_stops_the_journal(postgres: PostgresServer) -> None:
     """It says that it is not known whether the batch is there; nothing after it is taken."""
     if not postgres.ours:

@@ -37,6 +37,8 @@ _CANCEL_PATIENCE: Final = 2.0  # seconds for a server to take in that a query is
 _READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away if the journal is read-only
 _RETRY: Final = 0.1  # seconds between attempts to connect
 _FOLLOWING: Final = 2.0  # seconds that a read of the whole journal waits for transactions of other processes
+# Another transaction, a standby that replays or an administrator ended the query; asked again, it may well be answered.
+_INTERRUPTED: Final = frozenset({"40001", "40P01", "57014"})
 _POLL_INTERVAL: Final = 0.005  # seconds between two checks of these transactions
 
 
@@ -155,7 +157,7 @@ class PostgresReader(Reader):
         super().__init__(address)
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something over a connection, in a thread; once more if the server went away meanwhile.
+        """Do something over a connection, in a thread; again if the server went away or ended it meanwhile.
 
         Raises:
             JournalClosed: After ``aclose``.
@@ -180,7 +182,8 @@ class PostgresReader(Reader):
                     self._give_back(connection)
             except error_of_driver as error:
                 self._check()
-                if not is_away(error) or time.monotonic() - since > self._patience:
+                again = is_away(error) or error.sqlstate in _INTERRUPTED
+                if not again or time.monotonic() - since > self._patience:
                     raise explain(error, self._address, doing) from None
             except UNREADABLE as error:
                 raise JournalDamaged(f"cannot {doing} {self._address}: {error}") from error
