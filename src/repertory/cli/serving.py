@@ -185,8 +185,9 @@ async def down(
         output.say(f"process {owner.pid} is ending; runs in progress: {going}; each stops at its next boundary{then}")
     if not _until(lambda: owner_of(anchor) != owner, _WAIT if now or going is not None else _FROZEN):
         raise ServiceUnavailable(
-            f"process {owner.pid} has not ended; it may hang or be suspended (kill -CONT {owner.pid}): repertory down "
-            f"{file} waits longer, repertory down --now {file} kills it; nothing that was acknowledged is lost"
+            f"process {owner.pid} has not ended; it may wait for its database, hang, or be suspended (kill -CONT "
+            f"{owner.pid}): repertory down {file} waits longer, repertory down --now {file} kills it; nothing that was "
+            "acknowledged is lost"
         )
     output.say("ended")
 
