@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 from opentelemetry.sdk.trace import TracerProvider
@@ -11,7 +13,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProces
 
 import repertory as rp
 from repertory.llm.messages import ToolResult, text_of
-from repertory.llm.model import ModelRequest
+from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, TextDelta
 from repertory.otel import OpenTelemetry
 from repertory.testing import FunctionModel, call
 
@@ -105,4 +107,15 @@ def telemetry() -> OpenTelemetry:
     return OpenTelemetry(tracer_provider=provider)
 
 
+class _Halting(FunctionModel):
+    async def complete(
+        self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
+    ) -> ModelResponse:
+        """Say the beginning of an answer, and nothing more."""
+        if on_event is not None:
+            on_event(TextDelta("Half an ans"))
+        return await anyio.sleep_forever()
+
+
+halting = rp.Agent("halting", model=_Halting(_echo), context=None)
 talker = rp.Agent("talker", model=FunctionModel(_echo), context=None)

@@ -19,7 +19,7 @@ from patience import PATIENCE
 from repertory.cli.conversing import Screen
 from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
 
-AGENTS = [word for name in ("payer", "walker", "talker") for word in ("--agent", f"serve_agents:{name}")]
+AGENTS = [word for name in ("halting", "walker", "talker") for word in ("--agent", f"serve_agents:{name}")]
 
 
 @pytest.fixture
@@ -98,6 +98,15 @@ def test_who_is_attached_is_told_how_to_go_on_without_the_service(
     until(lambda: served[-1].ask("GET", f"/runs/{run_id}/result")["state"] == "done")
     again = about(served[-1], "attach", run_id)
     assert (again.returncode, again.stdout.count("6 steps")) == (0, 1)
+
+
+def test_what_is_said_of_the_end_of_a_service_begins_a_line(served: list[Served], at_terminal: AtTerminal) -> None:
+    """Also if it came in the middle of an answer."""
+    terminal = at_terminal(served[0].folder, "attach", begin(served[0], "halting"), COLUMNS="200")
+    terminal.expect("Half an ans")
+    served[0].process.terminate()
+    assert terminal.end() == 75
+    assert terminal.seen.startswith("\r\nrepertory: the service at ")
 
 
 # --- what is new of what a run says ----------------------------------------------------------------------

@@ -48,6 +48,7 @@ async def attach(run_id: str | None = RUN, *, at: At) -> None:
             try:
                 await attached.main()
             except* ServiceGone as gone:
+                await attached.end_line()
                 words = gone.exceptions[0]
                 raise ServiceGone(f"{words}; once a service runs it again: repertory attach {found}") from None
         if stop.asked.is_set():
@@ -99,6 +100,10 @@ class _Attached:
         run = self._detail.run
         if run.state in ("failed", "stopped") and not self._typed_at:  # else a person has left
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
+
+    async def end_line(self) -> None:
+        """Start a new line for a message, if the text that was streamed last is not at the end of one."""
+        await self._screen.end_line()
 
     def left(self) -> str:
         """The message for a person who leaves."""
