@@ -99,6 +99,15 @@ def test_the_signal_that_ends_a_chat_is_its_exit_code(home: Path) -> None:
         assert terminal.end() == 143
 
 
+def test_what_is_said_at_the_end_begins_a_line(home: Path) -> None:
+    """Not behind the prompt."""
+    with at_a_terminal("chat", "--agent", "ag:clerk", "--db", "a.db", home=home) as terminal:
+        terminal.expect("> ")
+        terminal.process.terminate()
+        assert terminal.end() == 143
+        assert "\r\nrepertory: ended" in terminal.seen
+
+
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_after_a_question_that_was_left_open_the_keyboard_is_the_chats(backend: str, home: Path) -> None:
     """Nothing still reads for an answer that nobody waits for any more, and takes what is typed next."""

@@ -98,6 +98,8 @@ class _Talk:
                     await self._talk(supervisor)
         go_on = "" if self._run is None else f"continue with: repertory chat {self._run.id}{self._where}"
         if self._ended_by:
+            if self._typed_at:
+                output.remark("")  # what is said next does not stand behind the prompt, or half an answer
             raise output.Interrupted(f"ended; {go_on}" if go_on else "ended", 128 + self._ended_by)
         if self._typed_at and go_on:
             output.remark(go_on)
