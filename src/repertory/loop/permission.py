@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from repertory._frozen import Frozen
 from repertory._json_text import canonical_json
 from repertory.agents.agent import Agent
@@ -78,8 +80,9 @@ async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
             arguments=use.input,
             digest=digest,
             reason=f"{who if verdict == 'ask' else f'tool {tool.name}'} wants this call to be allowed by a person",
-            expires_at=live.shared.clock() + min(timeouts) if timeouts else None,
         )
+        if timeouts:
+            request = msgspec.structs.replace(request, expires_at=request.at + min(timeouts))
     if decided is None:
         waits.permit_edit[call_id] = partial(_check_edit, live, tool)
         live.wake()

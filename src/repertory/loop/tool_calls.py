@@ -432,18 +432,18 @@ class Caller:
         """Record that the result of a call comes from outside, with the payload changes that the call has made."""
         live, later = self._live, output.later
         assert later is not None
-        expires_at = None if later.timeout is None else live.shared.clock() + later.timeout
         earlier = live.waits.newest.get(use.id)
         awaited = live.event(
             ResultAwaited,
             call_id=use.id,
             tool=use.name,
             note=later.note,
-            expires_at=expires_at,
             round=1 if earlier is None else earlier.round + 1,
             schema=later.schema,
             state=later.state,
         )
+        if later.timeout is not None:
+            awaited = msgspec.structs.replace(awaited, expires_at=awaited.at + later.timeout)
         async with nullcontext() if live.payload is None else live.changing_payload():
             changes, conflicts = changes_of(live, payload.staged("tool", use.name), call_id=use.id)
             records = [to_record(awaited), *output.records, *changes, *map(to_record, conflicts)]
