@@ -4,8 +4,8 @@ most its bound of money and tokens and one call, by the books of the provider.""
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -150,8 +150,8 @@ async def is_found(kind: str) -> bool:
 class Unreserved(Spending):
     """Looks whether something is left of what was billed, and reserves nothing."""
 
-    @asynccontextmanager
-    async def reserved(self, call: int, at_most: Amount, *, wait: bool = True) -> AsyncGenerator[Reservation]:
+    @contextmanager
+    def reserved(self, call: int, at_most: Amount, *, must_fit: bool = False) -> Generator[Reservation]:
         """Make a call where something is left."""
         self.check()
         yield Reservation(at_most)

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -353,19 +354,17 @@ async def test_a_summary_is_made_only_where_all_of_it_can_be_paid() -> None:
     assert summaries.taken == 0
 
 
-async def test_what_does_not_wait_needs_room_for_all_of_it() -> None:
-    """A call of the loop may go beyond the limit; a summary may not, and waits for nobody."""
+async def test_a_call_that_must_fit_needs_room_for_all_of_it() -> None:
+    """A call of the loop may go beyond the limit; a summary may not."""
     agent = rp.Agent("a", limits=rp.Limits(tokens=100))
     spending = Spending("run", agent, Tally())
-    async with spending.reserved(1, Amount(0.0, 40), wait=False), spending.reserved(2, Amount(0.0, 50), wait=False):
-        with pytest.raises(LimitExceeded, match="what is left"):
-            async with spending.reserved(3, Amount(0.0, 10), wait=False):
-                raise AssertionError
-        async with spending.reserved(4, Amount(0.0, 1_000)):  # something is left
-            with trio.move_on_after(0) as scope:
-                async with spending.reserved(5, Amount(0.0, 1)):
-                    raise AssertionError
-            assert scope.cancelled_caught
+    fits = partial(spending.reserved, must_fit=True)
+    with fits(1, Amount(0.0, 40)), fits(2, Amount(0.0, 50)):
+        with pytest.raises(LimitExceeded, match="what is left"), fits(3, Amount(0.0, 10)):
+            raise AssertionError
+        assert not spending.is_full()  # something is left
+        with spending.reserved(4, Amount(0.0, 1_000)):
+            assert spending.is_full()
 
 
 async def test_what_a_cut_off_call_can_have_cost_is_on_record() -> None:

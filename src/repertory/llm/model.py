@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
@@ -208,14 +207,6 @@ class Reservation:
     def broke_off(self) -> None:
         """Count an attempt that broke off; another one may follow."""
         self.lost += self.at_most
-
-
-class Budget(Protocol):
-    """What a run may still use."""
-
-    def reserved(self, call: int, at_most: Amount, *, wait: bool) -> AbstractAsyncContextManager[Reservation]:
-        """Reserve room for a model call; ``LimitExceeded`` if a limit is used up, or full now and ``wait`` is false."""
-        ...
 
 
 @runtime_checkable

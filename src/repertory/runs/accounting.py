@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -236,27 +236,24 @@ class Spending:
         """
         self.is_full()
 
-    @asynccontextmanager
-    async def reserved(self, call: int, at_most: Amount, *, wait: bool = True) -> AsyncGenerator[Reservation]:
-        """Reserve room for a model call. In the block, the call is recorded before it is sent, and then its reply.
+    @contextmanager
+    def reserved(self, call: int, at_most: Amount, *, must_fit: bool = False) -> Generator[Reservation]:
+        """Reserve what a model call can use. In the block, the call is recorded before it is sent, and then its reply.
 
-        As long as something is left, one call may begin, however much it uses. A further call waits while those under
-        way could use all that is left. So a tree exceeds its bound by at most one call, and by what calls under way use
+        As long as something is left, one call may begin, however much it uses; for a further one see
+        ``LiveRun.wait_for_room``. So a tree exceeds its bound by at most one call, and by what calls under way use
         again because an attempt broke off.
 
         Args:
             call: The call's number within the run.
             at_most: The most that it can use.
-            wait: Whether to wait for room; without it (for calls that are merely useful) all of ``at_most`` must fit
-                beside the calls under way.
+            must_fit: For a call that is merely useful: all of ``at_most`` must fit beside the calls under way.
 
         Raises:
-            LimitExceeded: A limit is used up; or, without ``wait``, there is no room for the call.
+            LimitExceeded: It must fit, and does not.
         """
-        if not wait and self.is_full(at_most):
+        if must_fit and self.is_full(at_most):
             raise LimitExceeded("what is left under the limits does not suffice for it beside the calls under way")
-        while wait and self.is_full():
-            await self._tally.settled.wait()
         room = self._tally.under_way[self._run_id, call] = Reservation(at_most)
         try:
             yield room

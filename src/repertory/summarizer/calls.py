@@ -72,7 +72,7 @@ class RecordedCalls:
             server=server_of(model),
         )
         room = Reservation(most)
-        async with nullcontext(room) if job.budget is None else job.budget.reserved(call, most, wait=False) as room:
+        with nullcontext(room) if job.budget is None else job.budget.reserved(call, most, must_fit=True) as room:
             await self._journal.write([called])
             return await self._answer(called, model, request, room)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import anyio
 import msgspec
@@ -11,12 +12,21 @@ import msgspec
 from repertory._frozen import Frozen
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
-from repertory.llm.model import Budget, Model, ModelRequest
+from repertory.llm.model import Model, ModelRequest, Reservation
+from repertory.llm.profiles import Amount
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
 
 EXTRACTIVE, MODEL, PROVIDER = "extractive", "model", "provider"
 """Values of ``SummaryStored.strategy``: written by the program from the record, by a model, or by the provider."""
+
+
+class Budget(Protocol):
+    """What a run may still use."""
+
+    def reserved(self, call: int, at_most: Amount, *, must_fit: bool) -> AbstractContextManager[Reservation]:
+        """Reserve what a model call can use; ``LimitExceeded`` if it must fit beside those under way, and does not."""
+        ...
 
 
 class Summarize(msgspec.Struct, frozen=True, kw_only=True):

@@ -203,7 +203,7 @@ class ContextView:
             if not await self._live.wait_for_room():
                 raise NotAsked
             self._calls += 1
-            async with self._live.spending.reserved(self._calls, most) as room:
+            with self._live.spending.reserved(self._calls, most) as room:
                 shown = msgspec.structs.replace(shown, call=self._calls, room=room)
                 await self._record(shown, expected, iteration)
                 yield shown
