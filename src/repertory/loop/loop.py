@@ -30,8 +30,9 @@ from repertory.loop.teams import SubRuns, Team
 from repertory.loop.tool_calls import Caller
 from repertory.record import Draft, Entry
 from repertory.record.entries import EntryKind
+from repertory.runs.end import RunEnd
 from repertory.runs.events import ModelRetrying, RunResumed
-from repertory.runs.live import LiveRun, RunEnd
+from repertory.runs.live import LiveRun
 from repertory.runs.log import compactor_log
 from repertory.shortening.compactors import on_compactor_failure
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady

@@ -25,8 +25,9 @@ from repertory.agents.tasks import read_task, task_schema
 from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, RunError, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, tool_uses
 from repertory.record import Snapshot
+from repertory.runs.end import RunEnd
 from repertory.runs.inbox import Said
-from repertory.runs.live import LiveRun, RunEnd
+from repertory.runs.live import LiveRun
 from repertory.runs.payloads import bring_back
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
 from repertory.tools.execution import Unfinished

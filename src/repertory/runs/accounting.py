@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -217,6 +218,7 @@ class Spending:
 
     Attributes:
         bounded: Whether there is a limit on money or tokens.
+        since: The time of the tree's clock when the run's first iteration began; None before.
     """
 
     def __init__(self, run_id: str, agent: Agent[Any], tally: Tally, *, above: Spending | None = None) -> None:
@@ -227,6 +229,7 @@ class Spending:
             *(above._bounds if above is not None else ()),
         )
         self.bounded = any(getattr(agent.limits, name) is not None for _, agent in self._bounds for name in _AMOUNTS)
+        self.since: float | None = None
 
     def check(self) -> None:
         """Check that something is left, before anything begins.
@@ -261,13 +264,37 @@ class Spending:
             self._tally.settle((self._run_id, call))
 
     def used(self) -> dict[str, tuple[float, float]]:
-        """How much of each of the run's own limits on money, tokens and tool calls is used, and the limit."""
+        """How much of each of the run's own limits on its tree is used, and the limit."""
         (run_id, agent), used = self._bounds[0], dict[str, tuple[float, float]]()
         for name in (*_AMOUNTS, "tool_calls"):
             bound = getattr(agent.limits, name)
             if bound is not None:
                 used[name] = self._used(run_id, name), bound
+        if agent.limits.seconds is not None and self.since is not None:
+            used["seconds"] = self._tally.clock.elapsed - self.since, agent.limits.seconds
         return used
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the run's own time limit; infinite if it has none, and while the tree's clock stands still."""
+        (_, agent), clock = self._bounds[0], self._tally.clock
+        if agent.limits.seconds is None or self.since is None or not clock.going:
+            return math.inf
+        # To the microsecond: less than that, such as an error of rounding, could not be waited for.
+        return round(self.since + agent.limits.seconds - clock.elapsed, 6)
+
+    def check_time(self) -> None:
+        """Check that the run's time is not over.
+
+        Raises:
+            LimitExceeded: It is.
+        """
+        if self.seconds_left <= 0:
+            run_id, agent = self._bounds[0]
+            raise LimitExceeded(
+                f"run {run_id} has been going for {agent.limits.seconds:g} s, the limit of agent {agent.name} "
+                "(limits.seconds)"
+            )
 
     def begin_tool(self) -> None:
         """Count a tool call, before it begins.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,26 +14,26 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._counting import counted
-from repertory._error_texts import decode_error, encode_error, name_error
+from repertory._error_texts import encode_error
 from repertory._repeated_event import RepeatedEvent
 from repertory.actors import ActorContext, ActorRef
 from repertory.agents.agent import Agent
-from repertory.context import EMPTY, MessageEvent, Plan
-from repertory.context.lifecycle import added
+from repertory.context import EMPTY, Plan
 from repertory.errors import JournalError, LimitExceeded, RepertoryError, RunElsewhere, RunError
 from repertory.llm.model import Model
 from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
 from repertory.record import Ledger, RunStatistics
 from repertory.record.memory_records import PayloadChanged
-from repertory.record.records import EventLogged, Record, RunRow, RunStarted, RunState, RunStateChanged
+from repertory.record.records import EventLogged, Record, RunStarted, RunState, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.alerts import Watch
+from repertory.runs.end import RunEnd
 from repertory.runs.events import Alert, AnyEvent, StateChanged, to_record
 from repertory.runs.fan_out import Head, Line, Place, worth_warming
 from repertory.runs.inbox import Inbox, Said
-from repertory.runs.log import log
+from repertory.runs.listeners import Listeners
 from repertory.runs.shared import Shared
 from repertory.runs.streaming import Stream
 from repertory.runs.telemetry import Trace
@@ -45,30 +43,6 @@ from repertory.tools.repeats import ToolCallCache
 
 EventT = TypeVar("EventT", bound=AnyEvent)
 DesiredState: TypeAlias = Literal["go", "pause", "stop", "close"]
-
-
-class RunEnd(msgspec.Struct, frozen=True):
-    """How a run ended; ``cause`` is the error itself, or as it was recorded by another process."""
-
-    state: RunState
-    result: str | None = None
-    error: str | None = None
-    cause: BaseException | None = None
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """What a record and an event tell of it."""
-        return {"state": self.state, "result": self.result, "error": self.error}
-
-    @classmethod
-    def failed(cls, cause: BaseException | None) -> RunEnd:
-        """The end of a run that failed with an error."""
-        return cls("failed", error=None if cause is None else name_error(cause), cause=cause)
-
-    @classmethod
-    def recorded(cls, row: RunRow) -> RunEnd:
-        """The end of a run that another process has recorded."""
-        return cls(row.state, row.result, row.error, decode_error(row.cause) if row.cause else None)
 
 
 class _EditsView(Protocol):
@@ -100,14 +74,11 @@ class LiveRun:
         ending: Whether it takes no more messages.
         asked: The iteration after which the user last sent a message; 0 for the task.
         successor: The object of the same run after it continued in this process.
-        listeners: Whom ``spawn`` was told to tell of its messages, in addition to its agent's own listener.
-        since: The time of the tree's clock when its first iteration began; None before.
         overdue: The time limit for which it was killed; None for none.
         end: How it ended, once that is being written to the disk.
         lost: The journal's failure, because of which its end was not recorded.
         opened_tools: The tools that its agent's tool sets opened.
         result_summaries: A model's summaries of single results, by position.
-        notified: How many entries its listeners were told of.
         last_event: The number of the event after its last one; None while it is under way.
         elsewhere: Whether it waits for any machine or is under way on another one, while somebody here holds it.
     """
@@ -140,17 +111,13 @@ class LiveRun:
     ending: bool = False
     asked: int = 0
     successor: LiveRun | None = None
-    since: float | None = None
     overdue: LimitExceeded | None = None
     end: RunEnd | None = None
     lost: JournalError | None = None
     plan: Plan = EMPTY
     result_summaries: dict[int, str] = field(default_factory=dict[int, str])
-    listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
-    listener_errors: int = 0
     opened_tools: tuple[Tool, ...] = ()
     trace: Trace = field(default_factory=Trace)
-    notified: int = 0
     last_event: int | None = None
     elsewhere: bool = False
 
@@ -174,6 +141,7 @@ class LiveRun:
         self.watch = Watch(shared.alerts) if shared.alerts is not None else None
         self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
         self.show = shared.hub.publish
+        self.listeners = Listeners(self.run_id, self.ledger, agent.on_lifecycle)
         self.ended = anyio.Event()
         self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
         self._payload_lock = anyio.Lock(fast_acquire=True)
@@ -195,7 +163,7 @@ class LiveRun:
     def succeed(self, earlier: LiveRun) -> None:
         """Become the newest object of the run, and take over what no record has: listeners, and who ended below it."""
         earlier.successor = self
-        self.listeners, self.listener_errors = earlier.listeners, earlier.listener_errors
+        self.listeners.take_over(earlier.listeners)
         # One that was stopped together with it may continue with it.
         self.children = [each for each in earlier.children if each.state in ("done", "failed") or each.stop_asked]
         for child in self.children:
@@ -272,39 +240,8 @@ class LiveRun:
     def check_alerts(self) -> None:
         """Publish alerts for figures that crossed a threshold, in this run and those above; see ``AlertThresholds``."""
         for run in self.lineage():
-            for crossing in run.watch.check(run.statistics, run.used()) if run.watch is not None else ():
+            for crossing in run.watch.check(run.statistics, run.spending.used()) if run.watch is not None else ():
                 run.publish(Alert, **msgspec.structs.asdict(crossing))
-
-    def used(self) -> dict[str, tuple[float, float]]:
-        """How much of each of its limits on the whole tree is used, and the limit."""
-        used = self.spending.used()
-        most = self.agent.limits.seconds
-        if most is not None and self.since is not None:
-            used["seconds"] = self.tally.clock.elapsed - self.since, most
-        return used
-
-    @property
-    def _heard_by(self) -> list[Callable[[MessageEvent], object]]:
-        return [each for each in (self.agent.on_lifecycle, *self.listeners) if each is not None]
-
-    def notify_listeners(self, events: Iterable[MessageEvent]) -> None:
-        """Tell the listeners what happened to messages; errors that they raise are only logged and counted."""
-        listeners = self._heard_by
-        named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events] if listeners else []
-        for listener in listeners:
-            for event in named:
-                try:
-                    listener(event)
-                except Exception as error:  # noqa: BLE001 - an application's callback can never break the run
-                    self.listener_errors += 1
-                    log(logging.WARNING, "listener.failed", run=self.run_id, kind=event.kind, exc_info=error)
-
-    def notify_added(self) -> None:
-        """Tell the listeners of the entries added since the last call."""
-        if self._heard_by:
-            snapshot = self.ledger.snapshot()
-            notified, self.notified = self.notified, len(snapshot)
-            self.notify_listeners(added(snapshot[notified:]))
 
     # --- its payload ---
 
@@ -325,7 +262,7 @@ class LiveRun:
     def adopt_payload(self, records: Iterable[PayloadChanged]) -> None:
         """Apply recorded changes to the payload."""
         for record in records:
-            assert self.payload is not None
+            assert self.payload is not None  # otherwise there are no records
             self.payload.adopt(record)
 
     # --- its state ---
@@ -346,10 +283,10 @@ class LiveRun:
 
     def check_limits(self) -> None:
         """Raise ``LimitExceeded`` if it may not begin another iteration."""
-        if self.since is None:
-            self.since = self.tally.clock.elapsed
+        if self.spending.since is None:
+            self.spending.since = self.tally.clock.elapsed
             self.wake()
-        self.check_time()
+        self.spending.check_time()
         self.spending.check()
         most = self.agent.limits.iterations
         if self.iteration - self.asked >= most:
@@ -358,33 +295,16 @@ class LiveRun:
                 "(limits.iterations)"
             )
 
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until its time limit; infinite if there is none, and while the tree's clock stands still."""
-        most, clock = self.agent.limits.seconds, self.tally.clock
-        if most is None or self.since is None or not clock.going:
-            return math.inf
-        # To the microsecond: less than that, such as an error of rounding, could not be waited for.
-        return round(self.since + most - clock.elapsed, 6)
-
-    def check_time(self) -> None:
-        """Raise ``LimitExceeded`` if its time is over."""
-        if self.seconds_left <= 0:
-            raise LimitExceeded(
-                f"run {self.run_id} has been going for {self.agent.limits.seconds:g} s, the limit of agent "
-                f"{self.agent.name} (limits.seconds)"
-            )
-
     async def kill_when_overdue(self) -> None:
         """Wait until its time is over or it has ended, and then kill it."""
         while self.end is None and not self.ended.is_set():
             try:
-                self.check_time()
+                self.spending.check_time()
             except LimitExceeded as error:
                 self.overdue = error
                 self.kill()
                 return
-            with anyio.move_on_after(self.seconds_left):
+            with anyio.move_on_after(self.spending.seconds_left):
                 await self._changed.wait()
 
     @property
@@ -412,10 +332,6 @@ class LiveRun:
         """
         return end.state == "done" or (end.state == "failed" and self.started.parent_id is not None)
 
-    def end_of_killed(self) -> RunEnd:
-        """How it ends if it was killed."""
-        return RunEnd("stopped") if self.overdue is None else RunEnd.failed(self.overdue)
-
     def try_to_end(self) -> bool:
         """Take no more messages, unless there is one that the loop has not read; returns whether it may end."""
         self.ending = not self.inbox.has_unread
@@ -432,10 +348,15 @@ class LiveRun:
     def close(self) -> None:
         """Tell readers and waiters that it has ended; its end is on record."""
         assert self.end is not None
-        self.notify_added()
+        self.listeners.tell_added()
         self.state = self.end.state
         self.show(self._end_event or self.event(StateChanged, **self.end.told))
         self.last_event = self.shared.hub.count
+        self.set_ended()
+
+    def ended_elsewhere(self, end: RunEnd) -> None:
+        """Tell waiters how it ended in another process, or that nobody here can read how."""
+        self.end, self.state, self.ending = end, end.state, True
         self.set_ended()
 
     def set_ended(self) -> None:

@@ -17,8 +17,9 @@ from repertory.agents.agent import Agent
 from repertory.agents.loading import definitions_of
 from repertory.errors import JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
+from repertory.runs.end import RunEnd
 from repertory.runs.events import RunClaimed, to_record
-from repertory.runs.live import LiveRun, RunEnd
+from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.quotas import Quotas
@@ -349,8 +350,7 @@ class Claims:
             except (PayloadInvalid, JournalUnreadable) as error:
                 log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
         for live in self._held.pop(run_id, ()):
-            live.end, live.state, live.ending = RunEnd.recorded(row), row.state, True
-            live.set_ended()
+            live.ended_elsewhere(RunEnd.recorded(row))
 
 
 def _why(waiting: WaitingRun) -> tuple[Literal["machine", "resume"], str]:

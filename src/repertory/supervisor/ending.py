@@ -13,7 +13,8 @@ from repertory.errors import JournalError, MailboxFull, RecordRefused
 from repertory.loop.open_calls import close_calls
 from repertory.memory.messages import ForgetTree
 from repertory.record.records import FINAL_STATES, Record, RunState
-from repertory.runs.live import LiveRun, RunEnd
+from repertory.runs.end import RunEnd
+from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.shared import Shared
 from repertory.summarizer.messages import ForgetRun
@@ -116,11 +117,10 @@ class Ends:
                     self._runs.remove_tree(live)
             elif live.parent is not None and any(run.killed for run in live.parent.lineage()):
                 pass  # it ends together with the killed run above it
-            elif live.started.parent_id is None or not (live.stop_asked or live.overdue):
-                await self.end_run(live, live.end_of_killed())  # it may be resumed, or its lead
-            else:  # for good, with those below it: the run above it is told, and continues
-                await self._close_calls(live)
-                await self.end_run(live, live.end_of_killed())
+            else:
+                if live.started.parent_id is not None and (live.stop_asked or live.overdue):
+                    await self._close_calls(live)  # for good: the run above it is told, and continues
+                await self.end_run(live, RunEnd("stopped") if live.overdue is None else RunEnd.failed(live.overdue))
         except JournalError as error:
             for other in {*self._runs.by_id.values(), live}:  # none of them can be recorded any more
                 if not other.ended.is_set():

@@ -27,9 +27,10 @@ from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory, ForgetOthers
 from repertory.record import Ledger, Record
 from repertory.record.records import FINAL_STATES, Placed, RunRow, RunStarted
+from repertory.runs.end import RunEnd
 from repertory.runs.events import AnyEvent, RunClaimed, RunSpawned, StateChanged, to_record
 from repertory.runs.inbox import Said
-from repertory.runs.live import DesiredState, LiveRun, RunEnd
+from repertory.runs.live import DesiredState, LiveRun
 from repertory.runs.log import log
 from repertory.runs.payloads import instructions_of, new_payload, payload_on_record
 from repertory.runs.shared import Shared
@@ -266,8 +267,7 @@ class Placement:
             await self._end(live, row)
         except (PayloadInvalid, JournalUnreadable) as error:  # the others continue
             log(logging.ERROR, "placed.unreadable", run=live.run_id, exc_info=error)
-            live.state, live.ending, live.end = "failed", True, RunEnd.failed(error)
-            live.set_ended()
+            live.ended_elsewhere(RunEnd.failed(error))
         self._drop(live)
 
     def _drop(self, live: LiveRun) -> None:
@@ -285,9 +285,8 @@ class Placement:
         await live.tally.settle_promise(live.run_id, self._journal)
         live.root.promised.pop(live.run_id, None)
         live.root.members.update(run_id for run_id in live.tally.by_run if is_below(run_id, live.run_id))
-        live.iteration, live.state, live.ending, live.in_line = row.iteration, row.state, True, False
-        live.end = RunEnd.recorded(row)
-        live.set_ended()
+        live.iteration, live.in_line = row.iteration, False
+        live.ended_elsewhere(RunEnd.recorded(row))
 
     async def end_waiting(self, run_id: str, *, cancelled: bool) -> None:
         """End a run that no machine has, so that none starts it."""

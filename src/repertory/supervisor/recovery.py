@@ -55,7 +55,6 @@ async def read_back(
         iteration=row.iteration,
         agent_changed=started.agent_digest != agent.digest,
         plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
-        notified=len(ledger.snapshot()),  # by an earlier process
     )
     async with retention.payloads:
         records = await journal.read_payload(live.run_id)
@@ -68,7 +67,7 @@ async def read_back(
     heard = {entry.message_id: entry for entry in ledger.snapshot() if entry.message_id}
     answered = {entry.tool_call_id for entry in ledger.snapshot()}
     for _, record in await journal.read_events(live.run_id, types=[IterationStarted.__name__], limit=1):
-        live.since = record.elapsed
+        live.spending.since = record.elapsed
     for _, record in await journal.read_events(live.run_id, types=_NEEDED):
         if record.type == SAID:
             message_id = record.body["message_id"]

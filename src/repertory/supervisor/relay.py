@@ -28,8 +28,9 @@ from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.rows import decode_json, encode_json
+from repertory.runs.end import RunEnd
 from repertory.runs.inbox import Said
-from repertory.runs.live import DesiredState, LiveRun, RunEnd
+from repertory.runs.live import DesiredState, LiveRun
 from repertory.runs.log import log
 from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run, checked_id

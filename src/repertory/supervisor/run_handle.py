@@ -233,7 +233,7 @@ class Run(Generic[ResultT]):
     @property
     def listener_errors(self) -> int:
         """How often a lifecycle listener has raised an error in this process."""
-        return self._live.listener_errors
+        return self._live.listeners.errors
 
     def events(self, *, tree: bool = False) -> EventReader:
         """Iterate over the run's events until it ends, from its first in this process or the oldest still in memory.

@@ -26,9 +26,10 @@ from repertory.memory import Memory
 from repertory.memory.messages import ForgetOthers
 from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
+from repertory.runs.end import RunEnd
 from repertory.runs.events import RunSpawned, StateChanged
 from repertory.runs.inbox import Said
-from repertory.runs.live import LiveRun, RunEnd
+from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.models import check_keys, check_prices
 from repertory.runs.payloads import check_payloads, instructions_of, new_payload

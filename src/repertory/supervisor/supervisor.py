@@ -157,8 +157,8 @@ class Supervisor:
                     live = await runtime.begin(started, agent, payload=payload, context=context)
                 else:
                     live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
-                if on_lifecycle is not None and on_lifecycle not in (live.agent.on_lifecycle, *live.listeners):
-                    live.listeners.append(on_lifecycle)
+                if on_lifecycle is not None:
+                    live.listeners.add(on_lifecycle)
         return await self._durable(live)
 
     def run(self, run_id: str) -> Run[Any]:

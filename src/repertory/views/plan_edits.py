@@ -95,7 +95,7 @@ class PlanEdits:
         )
         self._records.append(to_record(event))
         live.show(event)
-        live.notify_listeners(events_of(decision, live.ledger.snapshot()))
+        live.listeners.tell(events_of(decision, live.ledger.snapshot()))
 
     def records(self) -> list[Record]:
         """Return the records since the last call, for the journal."""
@@ -185,7 +185,7 @@ class PlanEdits:
             pins = (PinEntry(position=entry.position) for entry in requested)
             self.decide("pin", "its tool asked for it", iteration, *pins)
         if fetched:
-            live.notify_listeners(retrieved(_not_whole(fetched, snapshot, live.plan), iteration))
+            live.listeners.tell(retrieved(_not_whole(fetched, snapshot, live.plan), iteration))
             fetched = [entry for entry in fetched if entry.position not in live.plan.pins]
         if fetched:
             self._ending_pins.update((entry.position, until) for entry in fetched)

@@ -147,8 +147,8 @@ class ContextView:
         self._summaries.open(await self._journal.read_summaries(run_id))
         for entry in live.ledger.snapshot()[live.plan.thinking_from :]:
             self._note_thinking(entry.content)
-        if live.watch is not None:
-            live.watch.check(live.statistics, live.used())  # the process before reported what is exceeded already
+        if live.watch is not None:  # the process before reported what is exceeded already
+            live.watch.check(live.statistics, live.spending.used())
 
     async def _learn_from_calls(self, counted_in: int) -> tuple[int, int]:
         """Learn from the recorded calls what this process would know if it had made them.
@@ -193,7 +193,7 @@ class ContextView:
             LimitExceeded: Concurrent calls have used what was left.
             NotAsked: The run was asked to pause or end while it waited for that room.
         """
-        self._live.notify_added()
+        self._live.listeners.tell_added()
         try:
             shown = self._make(iteration)
             if self._planner is not None and await self._learn_count(shown, iteration):
