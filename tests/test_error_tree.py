@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import re
+from functools import partial
 
 import pytest
 
@@ -67,10 +68,11 @@ async def test_another_machine_raises_every_error_as_it_was(postgres: PostgresSe
         commands = Commands(machines)
         for number, error in enumerate([*map(example, EVERY), Refined("full", retry_after=1.0)]):
             command = Command(f"cmd-{number}", "run-1", "stop", {})
+            ask = partial(commands.ask, command.run_id, command.verb, command.body, command_id=command.command_id)
             with pytest.raises(RepertoryError) as caught:
-                await commands.ask(command, within=0)
+                await ask(within=0)
             await commands.answer(command, error)
             with pytest.raises(RepertoryError) as caught:
-                await commands.ask(command)
+                await ask()
             wanted = QueueFull("full", retry_after=1.0) if isinstance(error, Refined) else error
             assert same(caught.value, wanted)

@@ -23,7 +23,6 @@ from repertory.cli.app import app
 from repertory.errors import ConfigurationError, MachineSilent, RunElsewhere, RunError, RunStopped
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
-from repertory.machines.commands import Command
 from repertory.memory.messages import OpenScope
 from repertory.service.control import Control
 from repertory.service.requests import RunsQuery
@@ -239,9 +238,10 @@ def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer
             there = await remote(busy, queued.id)
             commands = busy._runtime.commands  # pyright: ignore[reportPrivateUsage]
             assert commands is not None
-            asked = Command(f"{queued.id}/m-2", queued.id, "send", {"text": "Be quick.", "message_id": "m-2"})
+            message = {"text": "Be quick.", "message_id": "m-2"}
+            ask = partial(commands.ask, queued.id, "send", message, command_id=f"{queued.id}/m-2")
             with pytest.raises(MachineSilent, match="repertory machines"):
-                await commands.ask(asked, within=0.0)
+                await ask(within=0.0)
             async with rp.open_supervisor(uri, labels=(), name="free", model=FunctionModel(lambda _: DONE)):
                 with anyio.fail_after(PATIENCE):
                     await there.wait_result()
@@ -250,10 +250,10 @@ def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer
                 heard = sum("Be quick." in text_of(block) for entry in entries for block in entry.content)
                 assert heard <= 1
                 if heard:
-                    await commands.ask(asked)
+                    await ask()
                 else:
                     with pytest.raises(RunError, match="ended"):
-                        await commands.ask(asked)
+                        await ask()
 
     run_async(main)
 
@@ -305,7 +305,7 @@ async def test_a_command_whose_run_ended_before_its_turn_is_refused(postgres: Po
                 [run.id, run.id, commands.machines.machine_id],
             )
         with pytest.raises(RunError, match="ended meanwhile"):
-            await commands.ask(Command("cmd-1", run.id, "stop", {}))
+            await commands.ask(run.id, "stop", {}, command_id="cmd-1")
 
 
 async def test_a_command_that_cannot_be_read_ends_no_machine(postgres: PostgresServer) -> None:
@@ -319,9 +319,9 @@ async def test_a_command_that_cannot_be_read_ends_no_machine(postgres: PostgresS
         message = {"message_id": {}, "text": "x", "sender": ""}
         with anyio.fail_after(PATIENCE):
             with pytest.raises(RunError, match="hear could not be carried out: TypeError: "):
-                await commands.ask(Command("c-1", run.id, "hear", message))
+                await commands.ask(run.id, "hear", message)
             with pytest.raises(ConfigurationError, match="another version"):
-                await commands.ask(Command("c-2", run.id, "memory", {"request": "x"}))
+                await commands.ask(run.id, "memory", {"request": "x"})
         assert supervisor.run(run.id).state == "running"
 
 

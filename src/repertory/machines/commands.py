@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from repertory._error_texts import decode_error, encode_error
-from repertory._ids import unit_of
+from repertory._ids import new_id, unit_of
 from repertory.errors import MachineSilent, RepertoryError, RunError
 from repertory.llm.messages import Json
 from repertory.machines.machine import Machines
@@ -71,11 +71,23 @@ class Commands:
     def __init__(self, machines: Machines) -> None:
         self.machines = machines
 
-    async def ask(self, command: Command, *, within: float = PATIENCE, once: bool = False) -> str:
+    async def ask(
+        self,
+        run_id: str,
+        verb: str,
+        body: Json,
+        *,
+        command_id: str = "",
+        within: float = PATIENCE,
+        once: bool = False,
+    ) -> str:
         """Let the owner of a run carry out a command; returns its result.
 
         Args:
-            command: The command; it is safe to repeat.
+            run_id: The run.
+            verb: The method of ``Run`` that carries it out.
+            body: The arguments of the method.
+            command_id: The command's id, the same when it is repeated; "" for a command that never is.
             within: Seconds to wait for the answer; infinity waits until there is one.
             once: The command's id is never used again, so that its row need not be kept.
 
@@ -84,8 +96,8 @@ class Commands:
             RunError: A different command was given under its id.
             RepertoryError: The error that the method of ``Run`` raised at the owner.
         """
-        values = [command.command_id, unit_of(command.run_id), command.run_id, command.verb]
-        values.append(encode_json(command.body))
+        command_id = command_id or new_id("cmd")
+        values = [command_id, unit_of(run_id), run_id, verb, encode_json(body)]
 
         def write(connection: Connection) -> bool:
             with connection.transaction():
@@ -94,26 +106,24 @@ class Commands:
             return bool(connection.execute(_SAME, values[:1] + values[3:]).fetchone() == (True,))
 
         if not await self.machines.use("ask another machine through", write):
-            raise RunError(
-                f"run {command.run_id} was asked for something else under the id {command.command_id} before"
-            )
+            raise RunError(f"run {run_id} was asked for something else under the id {command_id} before")
         with anyio.move_on_after(within):
             while True:
                 news = self.machines.news("answer")
-                if (answer := await self._answer(command.command_id)) is not None:
+                if (answer := await self._answer(command_id)) is not None:
                     break
                 with anyio.move_on_after(_POLL):
                     await news.wait()
             if once:
                 await self.machines.use(
-                    "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command.command_id])
+                    "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command_id])
                 )
             error, result = answer
             if error:
                 raise decode_error(decode_json(error))
             return result
         raise MachineSilent(
-            f"no machine has answered within {within:g} s about run {command.run_id}; {command.verb} is written down "
+            f"no machine has answered within {within:g} s about run {run_id}; {verb} is written down "
             "and carried out once one can: repertory machines shows who is there"
         )
 

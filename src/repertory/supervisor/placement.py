@@ -18,10 +18,9 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from repertory._ids import is_below, new_id, unit_of
+from repertory._ids import is_below, unit_of
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
-from repertory.llm.messages import Json
 from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory, ForgetOthers
@@ -188,8 +187,8 @@ class Placement:
             MachineSilent: No machine took the message within ten seconds; one will later.
             RunError: The run has ended.
         """
-        body = {"message_id": message_id, "text": said.text, "sender": said.sender}
-        await self._ask(live.run_id, "hear", body, command_id=f"{live.run_id}/{message_id}")
+        body = self._journal.redact({"message_id": message_id, **said._asdict()})
+        await self._commands.ask(live.run_id, "hear", body, command_id=f"{live.run_id}/{message_id}")
 
     # --- in the background --------------------------------------------------------------------------------
 
@@ -250,7 +249,7 @@ class Placement:
     async def _steer(self, live: LiveRun, desired: DesiredState | None, fence: int) -> None:
         """Send the state that a lead wants to the machine that has the run."""
         try:
-            await self._ask(live.run_id, "steer", {"wish": desired, "alone": live.stop_asked})
+            await self._commands.ask(live.run_id, "steer", {"wish": desired, "alone": live.stop_asked})
             if self._stand_ins.get(live.run_id) is live:
                 self._asked[live.run_id] = fence, desired
         except RepertoryError as error:  # the run has ended, or its machine is away: the next check shows which
@@ -329,12 +328,6 @@ class Placement:
                 await self.end_waiting(run_id, cancelled=alone)
             elif live is not None and not live.killed:
                 live.kill(alone=alone)
-
-    async def _ask(self, run_id: str, verb: str, body: Json, *, command_id: str = "") -> None:
-        from repertory.machines.commands import Command  # here, as nothing of it is needed with one process
-
-        body = self._journal.redact(body)
-        await self._commands.ask(Command(command_id or new_id("cmd"), run_id, verb, body))
 
 
 @contextmanager

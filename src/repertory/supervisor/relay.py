@@ -13,7 +13,7 @@ import anyio
 from repertory._choices import check_text
 from repertory._counting import counted
 from repertory._error_texts import name_error
-from repertory._ids import new_id, unit_of
+from repertory._ids import unit_of
 from repertory.errors import (
     ConfigurationError,
     JournalError,
@@ -121,13 +121,11 @@ class RemoteRun:
         return await self._journal.read_run(self.id)
 
     async def _ask(self, verb: str, body: Json, command_id: str = "") -> None:
-        from repertory.machines.commands import Command  # here, as nothing of it is needed with one process
-
         try:
             plain = decode_json(encode_json(self._journal.redact(body)))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{verb} takes what JSON has, for a run on another machine: {error}") from error
-        await self._commands.ask(Command(command_id or new_id("cmd"), self.id, verb, plain))
+        await self._commands.ask(self.id, verb, plain, command_id=command_id)
 
 
 async def carry_out(run: Run[Any] | RemoteRun, verb: str, body: Json) -> None:

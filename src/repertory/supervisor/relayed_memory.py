@@ -57,10 +57,10 @@ class RelayedMemory:
             command_id: The command's id, the same if the request is repeated.
             once: Whether the request is never repeated under this id, so that its answer need not be kept.
         """
-        from repertory.machines.commands import Command  # here, as nothing of it is needed with one process
-
-        command = Command(command_id, self._lead_id, "memory", {"request": request})
-        return await self._commands.ask(command, within=math.inf, once=once)
+        body = {"request": request}
+        return await self._commands.ask(
+            self._lead_id, "memory", body, command_id=command_id, within=math.inf, once=once
+        )
 
 
 async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str:
