@@ -117,10 +117,15 @@ class RunReads(Reads):
 
     async def read_run(self, run_id: str) -> RunRow:
         """The run with exactly this id. Raises ``RunNotFound``."""
-        found = await self._read_runs("WHERE r.run_id = ?", run_id)
-        if not found:
+        found = await self.run_or_none(run_id)
+        if found is None:
             raise RunNotFound(f"no run has the id {show(run_id)}")
-        return found[0]
+        return found
+
+    async def run_or_none(self, run_id: str) -> RunRow | None:
+        """The run with exactly this id; None if there is none."""
+        found = await self._read_runs("WHERE r.run_id = ?", run_id)
+        return found[0] if found else None
 
     async def find_run(self, part: str) -> RunRow:
         """One run for people, by its id or an unambiguous beginning of it. Raises ``RunNotFound``.

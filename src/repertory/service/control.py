@@ -31,7 +31,7 @@ from repertory.service.duties import Duties
 from repertory.service.feed import Feed, cancel_after
 from repertory.service.health import Monitor
 from repertory.service.offers import Offers
-from repertory.service.run_reader import UNSETTLED, RunReader, find_row
+from repertory.service.run_reader import UNSETTLED, RunReader
 from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
@@ -355,7 +355,7 @@ class Control:
             The new run's id, once it is durable; and whether it is new: False if the same request was made before.
         """
         run_id, new = await self.find_id(run_id), new_id or _new_id("run")
-        is_new = new_id is None or await find_row(self.journal, new_id) is None
+        is_new = new_id is None or await self.journal.run_or_none(new_id) is None
         again: dict[str, Any] = {"text": text, "new_id": new, "context": self._context}
         with self._starting(new):
             if rewind and iteration is not None:

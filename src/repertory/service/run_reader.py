@@ -12,7 +12,7 @@ import msgspec
 
 from repertory._choices import show
 from repertory._ids import root_of
-from repertory.errors import ConfigurationError, RunNotFound
+from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.memory_records import ScopeMode
@@ -44,14 +44,6 @@ _SHOWN = (
     "record_tokens",
 )
 _NOTHING: Final = RunStatistics()
-
-
-async def find_row(journal: Journal, run_id: str) -> RunRow | None:
-    """The run with exactly this id; None if there is none."""
-    try:
-        return await journal.read_run(run_id)
-    except RunNotFound:
-        return None
 
 
 class RunReader:

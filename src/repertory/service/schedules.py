@@ -26,7 +26,6 @@ from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Outcome, ScheduleSettled
 from repertory.runs.log import log
 from repertory.service.duties import Duties
-from repertory.service.run_reader import find_row
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["skip", "allow"]
@@ -311,7 +310,7 @@ class Scheduler:
 
     async def _state_of(self, run_id: str) -> str | None:
         """The recorded state of a run; None if there is no run with that id."""
-        row = await find_row(self._journal, run_id)
+        row = await self._journal.run_or_none(run_id)
         return None if row is None else row.state
 
     async def _settle(

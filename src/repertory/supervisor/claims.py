@@ -16,6 +16,7 @@ import anyio
 from repertory.agents.agent import Agent
 from repertory.agents.loading import definitions_of
 from repertory.errors import JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
+from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
 from repertory.runs.end import RunEnd
 from repertory.runs.events import RunClaimed, to_record
@@ -53,6 +54,7 @@ class Claims:
 
     Args:
         machines: This machine.
+        journal: The shared journal.
         runs: The runs of this process.
         home: The runtime that continues them.
         labels: What this machine offers; None to claim only what this process has queued itself.
@@ -60,9 +62,17 @@ class Claims:
     """
 
     def __init__(
-        self, machines: Machines, runs: LiveRuns, home: _Home, *, labels: Sequence[str] | None, wake: Callable[[], None]
+        self,
+        machines: Machines,
+        journal: Journal,
+        runs: LiveRuns,
+        home: _Home,
+        *,
+        labels: Sequence[str] | None,
+        wake: Callable[[], None],
     ) -> None:
         self.machines = machines
+        self._journal = journal
         self._runs = runs
         self._home = home
         self._labels = labels
@@ -217,7 +227,7 @@ class Claims:
         if run_id in self._held:
             self._agents[key] = [self._held[run_id][-1].agent]
             return True
-        row = await self._runs.read_run(run_id)
+        row = await self._journal.run_or_none(run_id)
         definitions = [] if row is None else _find_definitions(row.started, candidate.agent_digest)
         if not definitions:
             self._left.add(f"{run_id} {candidate.agent_digest}")
@@ -232,10 +242,10 @@ class Claims:
         async with self._runs.lock(run_id):
             held = self._held.get(run_id, [])
             if held:
-                await held[-1].shared.journal.write(())
+                await self._journal.write(())
             if claim not in await self.machines.mine():
                 return  # it was being started or resumed here, and now waits for any machine, or is another's
-            row = await self._runs.read_run(run_id)
+            row = await self._journal.run_or_none(run_id)
             definitions = self._agents.pop((run_id, claim.agent_digest), ())
             if self._runs.find(run_id) is not None:
                 return
@@ -277,7 +287,7 @@ class Claims:
     async def let_go(self, live: LiveRun) -> None:
         """Hand over a run whose loop has reached a boundary, for other machines to continue."""
         self.hold(live)
-        await live.shared.journal.write(())
+        await self._journal.write(())
         await self.machines.let_go(live.run_id, "moved")
 
     def close(self) -> None:
@@ -336,7 +346,7 @@ class Claims:
         standing = await self.machines.standing([*self._held]) if self._held else {}
         for run_id in (run_id for run_id, stands in standing.items() if stands.ended):
             async with self._runs.lock(run_id):
-                row = await self._runs.read_run(run_id)
+                row = await self._journal.run_or_none(run_id)
                 if row is not None and row.state in FINAL_STATES and self._runs.find(run_id) is None:
                     await self._show_ended(row)
 

@@ -108,7 +108,7 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
         is_locked = wanted.rewound or runtime.runs.find(origin) is None
         for run_id in sorted({new, origin} if is_locked else {new}):
             await locks.enter_async_context(runtime.runs.lock(run_id))
-        there = await runtime.runs.read_run(new)
+        there = await journal.run_or_none(new)
         if there is not None and (
             there.started.origin != origin
             or wanted.iteration not in (None, there.started.origin_iteration)
@@ -158,7 +158,7 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
 
 async def remove(runtime: Runtime, run_id: str) -> None:
     """Take a run out of the journal; see ``Supervisor.remove``."""
-    row = await runtime.runs.read_run(run_id)
+    row = await runtime.shared.journal.run_or_none(run_id)
     if row is None:
         raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
     check_root(row.started, "remove")
@@ -170,7 +170,7 @@ async def _remove(runtime: Runtime, run_id: str, *, begun: bool) -> None:
     if begun and runtime.placement is not None:  # if it was interrupted, no machine may be able to continue it
         await runtime.placement.end_waiting(run_id, cancelled=True)
     async with runtime.runs.lock(run_id):
-        row = await runtime.runs.read_run(run_id)
+        row = await runtime.shared.journal.run_or_none(run_id)
         if row is None:
             raise RunNotFound(f"run {run_id} was removed meanwhile")
         await runtime.runs.wait_ending(run_id)

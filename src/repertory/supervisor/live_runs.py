@@ -10,9 +10,8 @@ from weakref import WeakValueDictionary
 import anyio
 
 from repertory.actors import ActorRef
-from repertory.errors import ActorStopped, RunError, RunNotFound
-from repertory.record.journal import Journal
-from repertory.record.records import RunRow, RunStarted
+from repertory.errors import ActorStopped, RunError
+from repertory.record.records import RunStarted
 from repertory.runs.live import LiveRun
 from repertory.runs.shared import Home
 
@@ -32,8 +31,7 @@ class LiveRuns:
         closing: Whether no more runs may begin.
     """
 
-    def __init__(self, journal: Journal, home: Home) -> None:
-        self._journal = journal
+    def __init__(self, home: Home) -> None:
         self._home = home
         self.by_id: dict[str, LiveRun] = {}
         self.actors: dict[str, ActorRef[Any]] = {}
@@ -71,13 +69,6 @@ class LiveRuns:
     def under_way(self) -> list[LiveRun]:
         """All runs that are under way in this process."""
         return [live for live in self.by_id.values() if not live.ended.is_set()]
-
-    async def read_run(self, run_id: str) -> RunRow | None:
-        """The run in the journal with exactly this id; None if there is none."""
-        try:
-            return await self._journal.read_run(run_id)
-        except RunNotFound:
-            return None
 
     def lock(self, run_id: str) -> anyio.Lock:
         """A lock under which one task at a time checks for a run and starts it: two loops would ruin its record."""

@@ -204,7 +204,7 @@ async def open_supervisor(
                 from repertory.machines.commands import Commands  # as nothing of it is needed with one process
 
                 runtime.claims = runtime.queue.shared = Claims(
-                    machines, runtime.runs, runtime, labels=labels, wake=runtime.queue.wake
+                    machines, journal, runtime.runs, runtime, labels=labels, wake=runtime.queue.wake
                 )
                 runtime.commands = Commands(machines)
                 runtime.placement = Placement(runtime.runs, shared, runtime.commands)

@@ -222,7 +222,7 @@ class Placement:
             live = self._stand_ins[run_id]
             live.in_line, desired = stands.waits, _desired_state_of(live)
             if stands.ended:
-                row = await self._runs.read_run(run_id)
+                row = await self._journal.run_or_none(run_id)
                 if row is not None and row.state in FINAL_STATES:
                     await self._handle_end(live, row)
                 elif row is not None:  # it was moved here from another journal

@@ -64,7 +64,7 @@ class Runtime:
         self._journal = shared.journal
         self._system = system
         self._tasks = tasks
-        self.runs = LiveRuns(self._journal, shared.home)
+        self.runs = LiveRuns(shared.home)
         self.queue = Queue(
             self._journal,
             clock=shared.clock,
@@ -210,7 +210,7 @@ class Runtime:
             ContextMissing: As ``continue_run``.
         """
         live = self.runs.find(started.run_id)
-        row = await self.runs.read_run(started.run_id) if live is None else None
+        row = await self._journal.run_or_none(started.run_id) if live is None else None
         _check_same(live.started if live is not None else row.started if row is not None else started, started)
         if live is not None:
             return live
@@ -352,7 +352,7 @@ class Runtime:
         )
         started = self._journal.redact(started)
         if self.placement is not None and unit_of(run_id) == run_id:
-            row = await self.runs.read_run(run_id)
+            row = await self._journal.run_or_none(run_id)
             if row is None:
                 return await self.placement.begin(parent, agent, started)
             _check_same(row.started, started)
@@ -370,7 +370,7 @@ class Runtime:
         if not is_below(run_id, parent.run_id):  # a sub-agent of the run that this one was forked from
             return None
         live = self.runs.find(run_id)
-        row = await self.runs.read_run(run_id) if live is None else None
+        row = await self._journal.run_or_none(run_id) if live is None else None
         agent = parent.agent.member(row.started.agent) if row is not None else None
         if row is None or agent is None:
             return live
@@ -386,7 +386,7 @@ class Runtime:
         """
         beside, placed = f"{parent.run_id}.{key[:8]}", f"{parent.run_id}.@{key[:8]}"
         new, other = (placed, beside) if self.placement is not None and agent.placement else (beside, placed)
-        return other if parent.resumed and await self.runs.read_run(other) is not None else new
+        return other if parent.resumed and await self._journal.run_or_none(other) is not None else new
 
     async def tell(self, live: LiveRun, message_id: str, said: Said) -> None:
         """Send a lead's message to a run of its sub-agents.
