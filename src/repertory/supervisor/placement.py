@@ -21,7 +21,6 @@ import msgspec
 from repertory._ids import is_below, unit_of
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
-from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory, ForgetOthers
 from repertory.record import Ledger, Record
@@ -31,9 +30,9 @@ from repertory.runs.events import AnyEvent, RunClaimed, RunSpawned, StateChanged
 from repertory.runs.inbox import Said
 from repertory.runs.live import DesiredState, LiveRun
 from repertory.runs.log import log
-from repertory.runs.payloads import instructions_of, new_payload, payload_on_record
+from repertory.runs.payloads import payload_on_record
 from repertory.runs.shared import Shared
-from repertory.runs.telemetry import Trace
+from repertory.supervisor.beginning import make_run, spawned_fields
 from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.recovery import end_orphan
 from repertory.supervisor.relayed_memory import RelayedMemory
@@ -105,20 +104,14 @@ class Placement:
                 labels=tuple(agent.placement),
                 placed=Placed(path=(*top.path, *names, agent.name), options=top.options, limits=limits),
             )
-            state, first = new_payload(agent, None, started=started, lead=parent.payload, redact=self._journal.redact)
-            instructions_of(agent, state)
-            mode = started.options.get("memory", agent.memory)
-            memory = await parent.memory.fork(run_id, mode=mode, scope_id=f"scope-{run_id}")
-            live = self._stand_in(parent, agent, started, memory)
-            live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
-            live.payload = state
-            drafts = await first_drafts(live)
-            await anyio.lowlevel.checkpoint_if_cancelled()
+            live, drafts, records = await make_run(
+                self._shared, started, agent, parent=parent, state="queued", elsewhere=True
+            )
             # All in one transaction: once it is on the disk, another machine may own the run.
-            fields = {name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")}
-            events: list[AnyEvent] = [live.event(RunSpawned, **fields), live.event(StateChanged, state="queued")]
+            spawned = live.event(RunSpawned, **spawned_fields(live.started))
+            events: list[AnyEvent] = [spawned, live.event(StateChanged, state="queued")]
             queued = live.state_record("queued", reason=f"it waits for a machine with {', '.join(started.labels)}")
-            live.begun = live.ledger.submit(*drafts, also=[started, *first, queued, *map(to_record, events)])
+            live.begun = live.ledger.submit(*drafts, also=[*records, queued, *map(to_record, events)])
             self._stand_ins[run_id], self._asked[run_id] = live, (1, "go")
         for event in events:
             live.show(event)
@@ -136,7 +129,17 @@ class Placement:
         if known is not None and known.parent is parent and not known.ended.is_set():
             return known
         parent.root.members.add(started.run_id)
-        live = self._stand_in(parent, agent, started, Memory(self._shared.memory, started.scope_id, started.run_id))
+        live = LiveRun(
+            shared=self._shared,
+            started=started,
+            agent=agent,
+            ledger=Ledger(self._journal, started.run_id, clock=self._shared.clock),
+            memory=Memory(self._shared.memory, started.scope_id, started.run_id),
+            tally=parent.tally,
+            parent=parent,
+            state="queued",
+            elsewhere=True,
+        )
         if row.state in ("done", "failed") or row.cancelled:
             await self._end(live, row)
             return live
@@ -149,20 +152,6 @@ class Placement:
         if row.state == "stopped":
             await self._requeue(live)
         return live
-
-    def _stand_in(self, parent: LiveRun, agent: Agent[Any], started: RunStarted, memory: Memory) -> LiveRun:
-        return LiveRun(
-            shared=self._shared,
-            started=started,
-            agent=agent,
-            ledger=Ledger(self._journal, started.run_id, clock=self._shared.clock),
-            memory=memory,
-            tally=parent.tally,
-            parent=parent,
-            trace=Trace(None),
-            state="queued",
-            elsewhere=True,
-        )
 
     async def _requeue(self, live: LiveRun) -> None:
         """Let a stopped run wait for a machine again, unless a machine already has it."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import msgspec
 
 from repertory._choices import show
 from repertory._ids import is_below, unit_of
@@ -21,10 +20,8 @@ from repertory.errors import ContextMissing, RunElsewhere, RunError, RunExists
 from repertory.llm.messages import Json
 from repertory.loop.loop import AgentActor
 from repertory.loop.permission import check_rules
-from repertory.loop.sharing import first_drafts
-from repertory.memory import Memory
 from repertory.memory.messages import ForgetOthers
-from repertory.record import Draft, Ledger
+from repertory.record import Draft
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
 from repertory.runs.end import RunEnd
 from repertory.runs.events import RunSpawned, StateChanged
@@ -32,9 +29,10 @@ from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.models import check_keys, check_prices
-from repertory.runs.payloads import check_payloads, instructions_of, new_payload
+from repertory.runs.payloads import check_payloads, instructions_of
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
+from repertory.supervisor.beginning import make_run, spawned_fields
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.ending import Ends
 from repertory.supervisor.live_runs import LiveRuns
@@ -160,34 +158,13 @@ class Runtime:
     async def _begin(
         self, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None, payload: Any, context: Any
     ) -> LiveRun:
-        shared, scope_id = self.shared, f"scope-{started.run_id}"
-        lead = None if parent is None else parent.payload
-        state, first = new_payload(agent, payload, started=started, lead=lead, redact=self._journal.redact)
-        instructions_of(agent, state)
-        if parent is None:
-            memory = await Memory.open(shared.memory, started.run_id, scope_id=scope_id)
-        else:
-            mode = started.options.get("memory", agent.memory)
-            memory = await parent.memory.fork(started.run_id, mode=mode, scope_id=scope_id)
-        tally = parent.tally if parent is not None else shared.tallies.begin(started.run_id)
-        ledger = Ledger(self._journal, started.run_id, clock=shared.clock)
-        live = LiveRun(
-            shared=shared,
-            started=started,
-            agent=agent,
-            ledger=ledger,
-            memory=memory,
-            tally=tally,
-            parent=parent,
-            payload=state,
-            context=context if parent is None else parent.context,
-            trace=Trace(shared.telemetry.here()),
+        context = context if parent is None else parent.context
+        trace = Trace(self.shared.telemetry.here())
+        live, drafts, records = await make_run(
+            self.shared, started, agent, parent=parent, payload=payload, context=context, trace=trace
         )
-        live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
-        drafts = await first_drafts(live)
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        self._launch(live, *drafts, also=[started, *first])
-        live.publish(RunSpawned, **{name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")})
+        self._launch(live, *drafts, also=records)
+        live.publish(RunSpawned, **spawned_fields(live.started))
         if live.state == "queued":
             live.publish(StateChanged, state="queued")
         return live

@@ -1,0 +1,61 @@
+"""How a new run begins: what is made of it before anything is on record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.lowlevel
+import msgspec
+
+from repertory.agents.agent import Agent
+from repertory.loop.sharing import first_drafts
+from repertory.memory import Memory
+from repertory.record import Draft, Ledger, Record
+from repertory.record.records import RunStarted
+from repertory.runs.live import LiveRun
+from repertory.runs.payloads import instructions_of, new_payload
+from repertory.runs.shared import Shared
+
+
+async def make_run(
+    shared: Shared, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None, payload: Any = None, **more: Any
+) -> tuple[LiveRun, list[Draft], list[Record]]:
+    """Make a new run, beside its lead or, of one for another machine, what stands in for it in its lead's process.
+
+    ``more`` are further fields of ``LiveRun``.
+
+    Returns:
+        The run, its first entries, and the records of its beginning, for one transaction with these.
+
+    Raises:
+        PayloadInvalid: The payload, or its defaults, do not fit what the agent declares.
+        ConfigurationError: The agent's instructions show something that its payload does not have.
+    """
+    run_id, scope_id = started.run_id, f"scope-{started.run_id}"
+    lead = None if parent is None else parent.payload
+    state, first = new_payload(agent, payload, started=started, lead=lead, redact=shared.journal.redact)
+    instructions_of(agent, state)
+    if parent is None:
+        memory = await Memory.open(shared.memory, run_id, scope_id=scope_id)
+    else:
+        memory = await parent.memory.fork(run_id, mode=started.options.get("memory", agent.memory), scope_id=scope_id)
+    live = LiveRun(
+        shared=shared,
+        started=started,
+        agent=agent,
+        ledger=Ledger(shared.journal, run_id, clock=shared.clock),
+        memory=memory,
+        tally=shared.tallies.begin(run_id) if parent is None else parent.tally,
+        parent=parent,
+        payload=state,
+        **more,
+    )
+    live.started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
+    drafts = await first_drafts(live)
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    return live, drafts, [live.started, *first]
+
+
+def spawned_fields(started: RunStarted) -> dict[str, Any]:
+    """What ``RunSpawned`` tells of the beginning of a run."""
+    return {name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")}
