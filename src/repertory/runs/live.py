@@ -205,9 +205,7 @@ class LiveRun:
     @property
     def model(self) -> Model:
         """The model that it calls: its agent's, otherwise its parent's, otherwise the supervisor's."""
-        return self.shared.models.get(
-            next((agent.model for agent in self.definitions() if agent.model is not None), None)
-        )
+        return self.shared.models.of(self.definitions())
 
     @cached_property
     def approvals(self) -> Sequence[tuple[str, Approvals]]:

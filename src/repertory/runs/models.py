@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -108,6 +108,14 @@ class OpenModels:
             self.opened[wanted] = open_model(wanted)
         return self.opened[wanted]
 
+    def of(self, lineage: Iterable[Agent[Any]]) -> Model:
+        """The model that the first of these agents calls: its own, or that of the nearest above it, or the default.
+
+        Raises:
+            ConfigurationError: The name is not a model's.
+        """
+        return self.get(next((agent.model for agent in lineage if agent.model is not None), None))
+
     def for_summaries(self, model: Model) -> tuple[Model, ...]:
         """The models to try, in this order, for the summaries of runs that use ``model``.
 
@@ -136,38 +144,42 @@ async def open_models(
                     log(logging.WARNING, "model.close.failed", model=model.name, exc_info=failure)
 
 
-async def check_keys(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None) -> None:
-    """Check that the models of an agent and its team have the keys they need; ``inherited`` as in ``check_prices``.
+def _lineages(agent: Agent[Any], above: tuple[Agent[Any], ...] = ()) -> Iterator[tuple[Agent[Any], ...]]:
+    """An agent and each agent below it, each with those above it, the nearest first."""
+    lineage = (agent, *above)
+    yield lineage
+    for member in agent.team:
+        yield from _lineages(member, lineage)
+
+
+async def check_keys(agent: Agent[Any], models: OpenModels) -> None:
+    """Check that the models of an agent and its team have the keys they need.
 
     Raises:
         ModelAuthenticationError: A key is missing.
     """
-    model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
-    if isinstance(model, NeedsKey):
-        await model.check_key()
-    for member in agent.team:
-        await check_keys(member, models, inherited=model)
+    for lineage in _lineages(agent):
+        model = models.of(lineage)
+        if isinstance(model, NeedsKey):
+            await model.check_key()
 
 
-def check_prices(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None, bounded: str = "") -> None:
-    """Check that a cost limit can be enforced: the prices of the agent's, its team's and the summary models are known.
-
-    ``inherited`` is the model of the agent above it, and ``bounded`` the agent above it that has such a limit.
+def check_prices(agent: Agent[Any], models: OpenModels) -> None:
+    """Check that the cost limits of an agent and its team can be kept: the price of every model below one is known.
 
     Raises:
         ConfigurationError: The price of one of the models is unknown.
     """
-    model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
-    bounded = bounded or (agent.name if agent.limits.cost is not None else "")
-    of = [(model.profile, f"the model of {agent.name}")]
-    if agent.context is not None:
-        of += [(writer.profile, "a model that writes summaries") for writer in models.for_summaries(model)]
-    for profile, whose in of if bounded else ():
-        if not profile.known:
-            raise ConfigurationError(
-                f"limits.cost of agent {bounded} cannot be kept: nobody knows what {profile.name!r} costs, {whose}. "
-                "Give it a profile with prices, as with_prices(profile_for(name), input=0.0, output=0.0) for one that "
-                "is free, or leave limits.cost out"
-            )
-    for member in agent.team:
-        check_prices(member, models, inherited=model, bounded=bounded)
+    for lineage in _lineages(agent):
+        model = models.of(lineage)
+        of = [(model.profile, f"the model of {lineage[0].name}")]
+        if lineage[0].context is not None:
+            of += [(writer.profile, "a model that writes summaries") for writer in models.for_summaries(model)]
+        bounded = next((each.name for each in reversed(lineage) if each.limits.cost is not None), "")
+        for profile, whose in of if bounded else ():
+            if not profile.known:
+                raise ConfigurationError(
+                    f"limits.cost of agent {bounded} cannot be kept: nobody knows what {profile.name!r} costs, "
+                    f"{whose}. Give it a profile with prices, as with_prices(profile_for(name), input=0.0, output=0.0) "
+                    "for one that is free, or leave limits.cost out"
+                )
