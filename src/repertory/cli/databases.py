@@ -105,11 +105,9 @@ def database_to_read(db: str | None) -> Database:
     return path
 
 
-@asynccontextmanager
-async def open_database(db: str | None) -> AsyncGenerator[RecordSource]:
+def open_database(db: str | None) -> AbstractAsyncContextManager[RecordSource]:
     """Read a database until the end of the block. Raises ``NothingThere`` if it does not exist."""
-    async with open_record(database_to_read(db)) as source:
-        yield source
+    return open_record(database_to_read(db))
 
 
 def read_row(run_id: str | None, db: str | None, *, unfinished: bool = False) -> tuple[Database, RunRow]:

@@ -20,6 +20,12 @@ class Said(NamedTuple):
     sender: str = ""
 
 
+def said_record(run_id: str, message_id: str, said: Said, *, at: float, iteration: int) -> EventLogged:
+    """The record of a message to a run."""
+    body = {"message_id": message_id, **said._asdict()}
+    return EventLogged(run_id=run_id, type=SAID, body=body, at=at, iteration=iteration)
+
+
 class Inbox:
     """The messages to one run, by message id.
 
@@ -63,11 +69,6 @@ class Inbox:
         self._said[message_id] = said
         if not read:
             self._unread.append(message_id)
-
-    def record(self, message_id: str, said: Said, *, at: float, iteration: int) -> EventLogged:
-        """The record of a message."""
-        body = {"message_id": message_id, **said._asdict()}
-        return EventLogged(run_id=self._run_id, type=SAID, body=body, at=at, iteration=iteration)
 
     def take(self, *, iteration: int) -> list[Draft]:
         """The messages since the last boundary, as ledger entries; ``iteration`` is the one that has ended."""

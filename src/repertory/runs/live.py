@@ -32,7 +32,7 @@ from repertory.runs.alerts import Watch
 from repertory.runs.end import RunEnd
 from repertory.runs.events import Alert, AnyEvent, StateChanged, to_record
 from repertory.runs.fan_out import Head, Line, Place, worth_warming
-from repertory.runs.inbox import Inbox, Said
+from repertory.runs.inbox import Inbox, Said, said_record
 from repertory.runs.listeners import Listeners
 from repertory.runs.shared import Shared
 from repertory.runs.streaming import Stream
@@ -478,7 +478,7 @@ class LiveRun:
 
     def message_record(self, message_id: str, said: Said) -> EventLogged:
         """The record of a message."""
-        return self.inbox.record(message_id, said, at=self.shared.clock(), iteration=self.iteration)
+        return said_record(self.run_id, message_id, said, at=self.shared.clock(), iteration=self.iteration)
 
     def opened(self, view: _EditsView | None) -> None:
         """Set the view of its loop, which may be edited from now on; None until a new loop has opened its view."""

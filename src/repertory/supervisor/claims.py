@@ -15,7 +15,7 @@ import anyio
 
 from repertory.agents.agent import Agent
 from repertory.agents.loading import definitions_of
-from repertory.errors import JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
+from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
 from repertory.runs.end import RunEnd
@@ -186,10 +186,6 @@ class Claims:
 
     # --- the queue of all machines ------------------------------------------------------------------------
 
-    async def under_way(self) -> dict[tuple[str, str], int]:
-        """How many runs of all machines are under way, by agent and client."""
-        return await self.machines.under_way()
-
     async def keep_place(self, started: RunStarted, *, most: int) -> int | None:
         """Reserve a place for a new run; returns None, or how many of its client's runs wait if that is the most."""
         names = {"agent": started.agent, "client": started.client}
@@ -255,7 +251,7 @@ class Claims:
             try:
                 definitions = definitions or _find_definitions(row.started, claim.agent_digest)
                 if not definitions:
-                    raise _Unknown(f"agent {row.started.agent} is not known here")
+                    raise ConfigurationError(f"agent {row.started.agent} is not known here")
                 self._fences[run_id] = claim
                 self._adopting.add(run_id)
                 await self._home.continue_claimed(row, definitions, context=held[-1].context if held else None)
@@ -371,10 +367,6 @@ def _why(waiting: WaitingRun) -> tuple[Literal["machine", "resume"], str]:
     if waiting.home_there:
         return "machine", f"it waits for machine {waiting.home}{asked} alone, as {needs}"
     return "resume", f"no machine can begin it, as {needs}, and that has ended; resume it with these"
-
-
-class _Unknown(RepertoryError):
-    """An agent is not known here."""
 
 
 def _find_definitions(started: RunStarted, agent_digest: str) -> list[Agent[Any]]:

@@ -109,7 +109,7 @@ class Ends:
                 await self.end_run(live, RunEnd.failed(reason.error))
             elif not any(run.killed for run in live.lineage()):
                 # The supervisor closes or hands its runs over; the run can be continued from its record.
-                claims = self._queue.shared
+                claims = self._queue.claims
                 if claims is None or live.parent is not None or self._runs.closing:
                     live.set_ended()
                 else:

@@ -203,12 +203,12 @@ async def open_supervisor(
             if machines is not None:
                 from repertory.machines.commands import Commands  # as nothing of it is needed with one process
 
-                runtime.claims = runtime.queue.shared = Claims(
+                runtime.queue.claims = Claims(
                     machines, journal, runtime.runs, runtime, labels=labels, wake=runtime.queue.wake
                 )
                 runtime.commands = Commands(machines)
                 runtime.placement = Placement(runtime.runs, shared, runtime.commands)
-                keep_doing(runtime.claims.serve)
+                keep_doing(runtime.queue.claims.serve)
                 keep_doing(runtime.placement.serve)
                 keep_doing(serve_commands, runtime, runtime.commands)
             supervisor.change_bounds(max_runs=max_runs, quotas=quotas)

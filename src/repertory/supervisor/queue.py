@@ -68,7 +68,7 @@ class Queue:
         is_here: Whether a run is under way in this process, waiting or not.
 
     Attributes:
-        shared: For a shared journal, in which the database decides who takes which run, and counts them; otherwise
+        claims: For a shared journal, in which the database decides who takes which run, and counts them; otherwise
             None.
     """
 
@@ -80,7 +80,7 @@ class Queue:
         begin: Callable[[LiveRun], None],
         is_here: Callable[[str], bool],
     ) -> None:
-        self.shared: Claims | None = None
+        self.claims: Claims | None = None
         self._claiming = 0  # runs that are being claimed for this process
         self._journal = journal
         self._clock = clock
@@ -134,16 +134,16 @@ class Queue:
         try:
             yield
         except BaseException:
-            if self.shared is not None and why:
+            if self.claims is not None and why:
                 with anyio.CancelScope(shield=True):
-                    await self.shared.give_place_back(started)
+                    await self.claims.give_place_back(started)
             raise
         finally:
             entering.remove(started)
 
     async def _keep_place(self, started: RunStarted, most: int) -> int | None:
-        if self.shared is not None:
-            return await self.shared.keep_place(started, most=most)
+        if self.claims is not None:
+            return await self.claims.keep_place(started, most=most)
         there = (*self._queueing, *(live.started for live in self._waiting.values()))
         waiting = sum(each.client == started.client for each in there)
         return waiting if waiting >= most else None
@@ -152,14 +152,14 @@ class Queue:
         """Read from the record what was used today and what others have under way, if a quota bounds these."""
         if self._quotas.is_daily:
             self._used = await self._journal.read_used(midnight(self._clock()))
-        if self.shared is not None and self._quotas.bounds_runs:
-            self._under_way = await self.shared.under_way()
+        if self.claims is not None and self._quotas.bounds_runs:
+            self._under_way = await self.claims.machines.under_way()
 
     def why_waits(self, started: RunStarted) -> str:
         """Why a run cannot begin now; "" if it can."""
         if why := self._no_room(started.agent, started.client):
             return why
-        if self.shared is not None and self._quotas.runs_of(started.agent, started.client):
+        if self.claims is not None and self._quotas.runs_of(started.agent, started.client):
             return "it begins once it is counted among those of all machines"
         return "others wait before it" if self._waiting else ""
 
@@ -204,16 +204,16 @@ class Queue:
         Only one process owns an SQLite file, so its memory decides which run begins. With several processes the
         database decides.
         """
-        if self.shared is not None and await self.shared.take_placed():
+        if self.claims is not None and await self.claims.take_placed():
             return True
         if self._is_full():
             return False
-        if self.shared is not None:
+        if self.claims is not None:
             await self.refresh()
             agents = {name for name in self._quotas.agents if self._over_agent(name)}
             known = {client for _, client in (*self._under_way, *self._used)} | set(self._quotas.clients)
             clients = {name for name in known if self._over_client(name)}
-            return await self.shared.take_next(agents, clients, self._quotas, self._keep_room)
+            return await self.claims.take_next(agents, clients, self._quotas, self._keep_room)
         if not self._waiting:
             return False
         await self.refresh()
@@ -245,15 +245,15 @@ class Queue:
         """The waiting runs, in the order in which they will begin, each with the reason why it waits."""
         await self.refresh()
         rows = await self._journal.read_queue()
-        reasons: Mapping[str, tuple[WaitsFor, str]] = {} if self.shared is None else await self.shared.reasons()
-        if self.shared is None:  # some may have left the queue while it was read
+        reasons: Mapping[str, tuple[WaitsFor, str]] = {} if self.claims is None else await self.claims.reasons()
+        if self.claims is None:  # some may have left the queue while it was read
             rows = [row for row in rows if row.run_id in self._waiting or not self._is_here(row.run_id)]
         return [self._queued(row, position, reasons.get(row.run_id)) for position, row in enumerate(rows, 1)]
 
     def _queued(self, row: QueuedRow, position: int, where: tuple[WaitsFor, str] | None) -> QueuedRun:
         waits_for: WaitsFor
         quota = self._over_agent(row.agent) or self._over_client(row.client)
-        if self.shared is not None:
+        if self.claims is not None:
             waits_for, reason = where or ("turn", "it is about to begin")
             if quota:
                 waits_for, reason = waits_for if waits_for == "resume" else "quota", f"{quota}; {reason}"
@@ -277,7 +277,7 @@ class Queue:
     def _counts(self, beside: Sequence[RunStarted]) -> Iterable[tuple[tuple[str, str], int]]:
         """How many runs are under way, by agent and client."""
         yield from (((each.agent, each.client), 1) for each in beside)
-        if self.shared is not None:
+        if self.claims is not None:
             yield from self._under_way.items()
         else:
             yield from (((live.started.agent, live.started.client), 1) for live in self._going.values())

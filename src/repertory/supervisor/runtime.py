@@ -70,9 +70,13 @@ class Runtime:
             is_here=lambda run_id: self.runs.find(run_id) is not None,
         )
         self._ends = Ends(shared, self.runs, self.queue, retention)
-        self.claims: Claims | None = None  # only in a shared journal
-        self.commands: Commands | None = None  # the same
+        self.commands: Commands | None = None  # only in a shared journal
         self.placement: Placement | None = None  # the same
+
+    @property
+    def claims(self) -> Claims | None:
+        """Which runs are this machine's, in a shared journal; otherwise None."""
+        return self.queue.claims
 
     def wind_down(self) -> None:
         """Ask all runs at once to close at their next boundary; otherwise they would be stopped one after the other."""
