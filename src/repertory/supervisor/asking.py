@@ -6,6 +6,7 @@ from repertory.errors import RunError
 from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun
 from repertory.supervisor.runtime import Runtime
+from repertory.views.policies import results_of
 
 
 async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, again: bool = False) -> None:
@@ -45,7 +46,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
         if runtime.runs.closing or live.end is None or live.parent is not None:
             raise RunError(_why_unheard(live))
         row = await live.shared.journal.read_run(live.run_id)
-        runtime.check(live.agent, row.started)
+        runtime.check(live.agent, results_of(row.started))
         with runtime.runs.beginning():
             going = await runtime.continue_run(row, live.agent, ended=(), context=live.context, said=(message_id, said))
         if going.begun is not None:

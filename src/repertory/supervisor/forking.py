@@ -50,6 +50,7 @@ from repertory.summarizer.messages import ForgetRun
 from repertory.supervisor.live_runs import check_root
 from repertory.supervisor.recovery import stopped_records
 from repertory.supervisor.runtime import Runtime
+from repertory.views.policies import results_of
 
 _OWN: Final = ("assistant", "action-result", "sub-agent-result")  # the kinds of entries that belong to an iteration
 
@@ -93,7 +94,7 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
     origin = row.started
     check_root(origin, "fork")  # before its agent is loaded: a sub-agent's run may not say where its agent is defined
     agent = agent_of(origin, agent)
-    runtime.check(agent, origin)
+    runtime.check(agent, results_of(origin))
     if origin.has_context and context is None:
         raise ContextMissing(f"run {origin.run_id} was given an application context: hand it in again, context=…")
     begin = partial(_begin, runtime, row, wanted, new=wanted.new_id or _new_id("run"), agent=agent, context=context)

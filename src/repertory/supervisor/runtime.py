@@ -32,6 +32,7 @@ from repertory.runs.models import check_keys, check_prices
 from repertory.runs.payloads import check_payloads, instructions_of
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
+from repertory.shortening import ResultPolicy
 from repertory.supervisor.beginning import make_run, spawned_fields
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.ending import Ends
@@ -285,17 +286,17 @@ class Runtime:
             PayloadInvalid, ConfigurationError, ContextMissing: As ``continue_run``.
         """
         *above, agent = definitions
-        self.check(agent, row.started)
+        self.check(agent, results_of(row.started))
         return await self.continue_run(row, agent, ended=FINAL_STATES, context=context, claimed=True, leads=above[::-1])
 
-    def check(self, agent: Agent[Any], started: RunStarted) -> None:
-        """Check that an agent can continue a run.
+    def check(self, agent: Agent[Any], results: ResultPolicy | None) -> None:
+        """Check that a run of an agent can begin or continue, with the result policy of its caller.
 
         Raises:
             ConfigurationError: Its policies are contradictory, or prices that a limit needs are unknown.
             PayloadInvalid: Its payload has no defaults.
         """
-        check_policies(agent, results_of(started))
+        check_policies(agent, results)
         check_rules(agent, self.shared.approvals)
         check_payloads(agent)
         check_prices(agent, self.shared.models)

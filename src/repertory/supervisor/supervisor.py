@@ -17,13 +17,10 @@ from repertory.agents.tasks import check_run_id, read_task
 from repertory.context import MessageEvent
 from repertory.errors import ConfigurationError, ContentNotFound, RunError, RunNotFound
 from repertory.llm.messages import Json
-from repertory.loop.permission import check_rules
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
 from repertory.runs.event_hub import EventReader
 from repertory.runs.live import LiveRun
-from repertory.runs.models import check_prices
-from repertory.runs.payloads import check_payloads
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.shortening import ResultPolicy
 from repertory.supervisor.forking import Fork, fork, remove
@@ -33,7 +30,7 @@ from repertory.supervisor.quotas import Quotas, check_bounds, check_client
 from repertory.supervisor.relay import RemoteRun
 from repertory.supervisor.run_handle import Run
 from repertory.supervisor.runtime import Runtime
-from repertory.views.policies import check_policies
+from repertory.views.policies import results_of
 
 if TYPE_CHECKING:
     from repertory.machines import Machine, Machines
@@ -125,15 +122,12 @@ class Supervisor:
         """
         check_agent(agent)
         check_listener(on_lifecycle)
-        check_policies(agent, results)
-        check_rules(agent, self._runtime.shared.approvals)
-        check_payloads(agent)
+        runtime = self._runtime
+        runtime.check(agent, results)
         check_number("priority", priority, int, least=-100, most=100)
         check_client(client)
         check_labels("labels", labels)
         asked = read_task(agent, task)
-        check_prices(agent, self._runtime.shared.models)
-        runtime = self._runtime
         started = RunStarted(
             run_id=new_id("run") if run_id is None else check_run_id(run_id),
             agent=agent.name,
@@ -258,7 +252,7 @@ class Supervisor:
             return live
         agent = agent_of(started, agent)
         if row.state != "done":
-            runtime.check(agent, started)
+            runtime.check(agent, results_of(started))
         return await runtime.continue_run(row, agent, ended=("done",), context=context)
 
     async def retry(
