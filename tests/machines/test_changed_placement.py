@@ -15,7 +15,6 @@ from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.llm.model import ModelRequest
 from repertory.machines import open_machines
-from repertory.machines.ownership import Claim
 from repertory.record import RunStarted, open_journal
 from repertory.record.moving import move_journal
 from repertory.record.postgres_journal import PostgresJournal
@@ -177,8 +176,8 @@ async def test_a_run_goes_on_with_the_definition_that_it_is_claimed_with(postgre
         assert await claims._fits(waits)
         Script.instructions = "Be quick."
         await claims.machines.redefine(run.id, alone().digest, ["gpu"])
-        claim = await claims.machines.claim([run.id])
-        assert isinstance(claim, Claim)
+        claim, _ = await claims.machines.claim([run.id])
+        assert claim is not None
         await claims.continue_run(claim)
         live = other._runtime.runs.find(run.id)
         assert live is not None

@@ -17,7 +17,7 @@ from repertory.errors import PayloadInvalid, QueueFull
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.machines.machine import Machines
-from repertory.machines.ownership import Bound, Claim
+from repertory.machines.ownership import Claim
 from repertory.record.records import RunStarted, RunStateChanged
 from repertory.supervisor import Quota, Quotas, Supervisor
 from repertory.testing import FunctionModel
@@ -205,7 +205,7 @@ def test_a_place_in_the_queue_is_kept_until_it_is_given_back_or_its_machine_goes
             await journal.write(started("run-3"))
             assert [each.run_id for each in await one.candidates(())] == ["run-3"]
             assert await keep(one, "run-4") == 2
-            assert isinstance(await one.claim(["run-3"]), Claim)
+            assert (await one.claim(["run-3"]))[0] is not None
             assert await keep(one, "run-4") is None
             await one.give_place_back("run-4")
             await one.give_place_back("run-3")  # it is a run now
@@ -217,23 +217,23 @@ def test_a_place_in_the_queue_is_kept_until_it_is_given_back_or_its_machine_goes
 def test_a_bound_is_counted_in_the_transaction_of_the_claim(postgres: PostgresServer, run_async: RunAsync) -> None:
     """Runs of a machine that died count until they were taken over; the claim says which bound is reached."""
     uri = postgres.emptied_journal()
-    bound = Bound("agent", "a", 1)
+    runs = ["run-0", "run-1", "run-2"]
 
     async def main() -> None:
         async with machine(uri) as (journal, one), machine(uri) as (_, two):
             for number in range(3):
                 await journal.write(started(f"run-{number}"))
-            claims: list[Claim | Bound | None] = []
+            claims: list[tuple[Claim | None, tuple[str, str] | None]] = []
 
             async def claim(machines: Machines) -> None:
-                claims.append(await machines.claim(["run-0", "run-1", "run-2"], lambda _agent, _client: [bound]))
+                claims.append(await machines.claim(runs, lambda _agent, _client: {"agent": 1}))
 
             async with anyio.create_task_group() as tasks:
                 for machines in (one, two) * 3:
                     tasks.start_soon(claim, machines)
-            assert sum(isinstance(each, Claim) for each in claims) == 1
-            assert set(claims) - {bound, None} == {each for each in claims if isinstance(each, Claim)}
-            assert await one.claim(["run-0", "run-1", "run-2"], lambda _agent, _client: [bound]) == bound
+            assert sum(each is not None for each, _ in claims) == 1
+            assert {reached for each, reached in claims if each is None} <= {("agent", "a"), None}
+            assert await one.claim(runs, lambda _agent, _client: {"agent": 1}) == (None, ("agent", "a"))
             assert await one.under_way() == {("a", "c"): 1}
 
     run_async(main)

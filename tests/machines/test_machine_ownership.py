@@ -19,7 +19,6 @@ from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
 from repertory.machines import Machines, open_machines
-from repertory.machines.ownership import Claim
 from repertory.record import Journal, open_journal
 from repertory.record.postgres_journal import PostgresJournal, PostgresReader
 from repertory.record.postgres_writer import application_name
@@ -114,8 +113,8 @@ def test_machines_claim_each_run_once(postgres: PostgresServer, run_async: RunAs
             async def work(machines: Machines) -> None:
                 own = taken.setdefault(machines.machine_id, [])
                 while found := await machines.candidates(()):
-                    claim = await machines.claim([each.run_id for each in found])
-                    if isinstance(claim, Claim):
+                    claim, _ = await machines.claim([each.run_id for each in found])
+                    if claim is not None:
                         assert (claim.fence, claim.why) == (2, "queued")
                         own.append(claim.run_id)
 
@@ -175,8 +174,8 @@ def test_a_machine_that_was_lost_writes_nothing_and_its_runs_wait_for_others(
                     assert await taker.owner_of("run-1") == ""
                     with pytest.raises(JournalWriteFailed, match="taken over"):
                         await lost.claim(["run-1"])
-                    claim = await taker.claim(["run-1"])
-                    assert isinstance(claim, Claim)
+                    claim, _ = await taker.claim(["run-1"])
+                    assert claim is not None
                     assert (claim.fence, claim.why) == (2, "taken over")
                     await lost_journal.write([state("run-1", "failed")])
             assert (await journal.read_run("run-1")).state == "running"

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -21,7 +21,7 @@ from repertory.errors import ConfigurationError, JournalError
 from repertory.machines import ownership
 from repertory.machines.lease import Lease
 from repertory.machines.listener import Listener
-from repertory.machines.ownership import Bound, Candidate, Claim, Guard, Standing, WaitingRun, begin_guarded
+from repertory.machines.ownership import Candidate, Claim, Guard, Standing, WaitingRun, begin_guarded
 from repertory.machines.takeover import KERNEL, take_over
 from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 News: TypeAlias = Literal["queue", "command", "answer", "end"]
 """The notifications: a run waits for a machine; a command was given or answered; a placed run has ended."""
+Column: TypeAlias = Literal["agent", "client"]
+"""Whose runs are counted against a bound."""
 
 log = Log("repertory.machines")
 
@@ -75,8 +77,8 @@ def _nothing() -> None:
     pass
 
 
-def _no_bounds(_agent: str, _client: str) -> Sequence[Bound]:
-    return ()
+def _no_bounds(_agent: str, _client: str) -> Mapping[Column, int]:
+    return {}
 
 
 class Machines:
@@ -169,34 +171,35 @@ class Machines:
         return [Candidate(*row) for row in await self._rows("read the queue of", ownership.CANDIDATES, *values)]
 
     async def claim(
-        self, run_ids: Sequence[str], bounds_of: Callable[[str, str], Sequence[Bound]] = _no_bounds
-    ) -> Claim | Bound | None:
+        self, run_ids: Sequence[str], bounds_of: Callable[[str, str], Mapping[Column, int]] = _no_bounds
+    ) -> tuple[Claim | None, tuple[Column, str] | None]:
         """Take the first of these runs that no machine has taken.
 
         Args:
             run_ids: The runs, in any order.
-            bounds_of: Returns the bounds on the runs of an agent and a client, by their names.
+            bounds_of: Returns how many runs of an agent, and of a client, may be under way on all machines together, by
+                their names; only those that are bounded.
 
         Returns:
-            The claim; None if others have taken all of them; or the bound that the first one would exceed. Bounds are
-            checked in the transaction of the claim, in turn for each name.
+            The claim, None if others have taken all of them; and whose bound prevented it, as the first one would
+            exceed it. Bounds are checked in the transaction of the claim, in turn for each name.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
         """
 
-        def take(connection: Connection) -> Claim | Bound | None:
+        def take(connection: Connection) -> tuple[Claim | None, tuple[Column, str] | None]:
             row = connection.execute(ownership.FIRST, [list(run_ids)]).fetchone()
             if row is None:
-                return None
+                return None, None
             run_id, agent, client = row
-            for bound in bounds_of(agent, client):
-                connection.execute(ownership.COUNTING, [f"{bound.column} {bound.name}"])
+            for column, most in bounds_of(agent, client).items():
+                place, name = (0, agent) if column == "agent" else (1, client)
+                connection.execute(ownership.COUNTING, [f"{column} {name}"])
                 counts = connection.execute(ownership.UNDER_WAY).fetchall()  # its snapshot is taken after the lock
-                place = ("agent", "client").index(bound.column)
-                if sum(row[2] for row in counts if row[place] == bound.name) >= bound.most:
-                    return bound
-            return Claim(*connection.execute(ownership.CLAIM, [self.machine_id, run_id]).fetchone())
+                if sum(row[2] for row in counts if row[place] == name) >= most:
+                    return None, (column, name)
+            return Claim(*connection.execute(ownership.CLAIM, [self.machine_id, run_id]).fetchone()), None
 
         return await self.guarded("take a run in", take)
 
@@ -206,8 +209,8 @@ class Machines:
         Raises:
             LeaseLost: Another machine has taken this one over.
         """
-        claim = await self.claim([run_id])
-        if isinstance(claim, Claim):
+        claim, _ = await self.claim([run_id])
+        if claim is not None:
             return claim
 
         def take(connection: Connection) -> Claim | None:

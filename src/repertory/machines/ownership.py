@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -209,18 +209,6 @@ class Candidate(msgspec.Struct, frozen=True):
     agent_ref: str
     agent_digest: str
     why: str
-
-
-class Bound(msgspec.Struct, frozen=True):
-    """A limit on the runs of an agent, or of a client, that may be under way on all machines together.
-
-    Attributes:
-        column: ``agent`` or ``client``.
-    """
-
-    column: Literal["agent", "client"]
-    name: str
-    most: int
 
 
 class Standing(msgspec.Struct, frozen=True):

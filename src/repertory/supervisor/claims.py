@@ -138,16 +138,14 @@ class Claims:
 
         Placed runs take no place: their leads already have one, and could wait for ever for a second.
         """
-        from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
-
         if self.machines.draining:
             return False
         # A machine without labels takes only those of its own leads that may now work anywhere.
         leads = [live.run_id for live in self._runs.under_way()] if self._labels is None else None
         found = await self.machines.candidates(self._labels or (), without=self._left, placed=True, leads=leads)
         fitting = [each.run_id for each in found if await self._fits(each)]
-        claim = await self.machines.claim(fitting) if fitting else None
-        if isinstance(claim, Claim):
+        claim, _ = await self.machines.claim(fitting) if fitting else (None, None)
+        if claim is not None:
             await self.continue_run(claim)
         return claim is not None
 
@@ -155,12 +153,6 @@ class Claims:
         self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
     ) -> bool:
         """Claim and begin the first run that may begin here, if there is room; returns whether to check again."""
-        from repertory.machines.ownership import Bound, Claim  # here, as nothing of it is needed with one process
-
-        def bounds_of(agent: str, client: str) -> list[Bound]:
-            names = {"agent": agent, "client": client}
-            return [Bound(column, names[column], most) for column, most in quotas.runs_of(agent, client).items()]
-
         full = {"agent": set(without_agents), "client": set(without_clients)}
         while not self.machines.draining:
             found = await self.machines.candidates(
@@ -176,12 +168,13 @@ class Claims:
             if not fitting:
                 return bool(found)
             with keep_room() as has_room:
-                claim = await self.machines.claim(fitting, bounds_of) if has_room else None
-                if isinstance(claim, Claim):
+                claim, reached = await self.machines.claim(fitting, quotas.runs_of) if has_room else (None, None)
+                if claim is not None:
                     await self.continue_run(claim)
-            if not isinstance(claim, Bound):
+            if reached is None:
                 return has_room
-            full[claim.column].add(claim.name)
+            column, name = reached
+            full[column].add(name)
         return False
 
     # --- the queue of all machines ------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
-import anyio.lowlevel
 import msgspec
 
 from repertory._ids import is_below, unit_of
@@ -278,10 +277,9 @@ class Placement:
 
     async def end_waiting(self, run_id: str, *, cancelled: bool) -> None:
         """End a run that no machine has, so that none starts it."""
-        from repertory.machines.ownership import Claim  # here, as nothing of it is needed with one process
-
         async with self._runs.lock(run_id):  # nobody takes it up here that finds it to be ours
-            if isinstance(claim := await self._machines.claim([run_id]), Claim):
+            claim, _ = await self._machines.claim([run_id])
+            if claim is not None:
                 rows = await self._journal.read_runs(below=run_id)
                 if not rows or rows[0].state in FINAL_STATES:
                     await self._machines.forget(run_id)
