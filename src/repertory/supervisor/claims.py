@@ -22,8 +22,10 @@ from repertory.runs.end import RunEnd
 from repertory.runs.events import RunClaimed, to_record
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
+from repertory.shortening import ResultPolicy
 from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.quotas import Quotas
+from repertory.views.policies import results_of
 
 if TYPE_CHECKING:
     from repertory.machines.machine import Machines
@@ -40,11 +42,18 @@ _RENEWAL: Final = 4  # checks within the time of a short lease
 class _Home(Protocol):
     """The part of ``Runtime`` that claims use."""
 
-    async def continue_run(
-        self, row: RunRow, agent: Agent[Any], *, ended: Container[RunState], leads: Sequence[Agent[Any]] = ()
-    ) -> LiveRun: ...
+    def check(self, agent: Agent[Any], results: ResultPolicy | None) -> None: ...
 
-    async def continue_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun: ...
+    async def continue_run(
+        self,
+        row: RunRow,
+        agent: Agent[Any],
+        *,
+        ended: Container[RunState],
+        context: Any = None,
+        claimed: bool = False,
+        leads: Sequence[Agent[Any]] = (),
+    ) -> LiveRun: ...
 
 
 class Claims:
@@ -247,7 +256,12 @@ class Claims:
                     raise ConfigurationError(f"agent {row.started.agent} is not known here")
                 self._fences[run_id] = claim
                 self._adopting.add(run_id)
-                await self._home.continue_claimed(row, definitions, context=held[-1].context if held else None)
+                *above, agent = definitions  # those of its leads from the top down, if it was placed
+                self._home.check(agent, results_of(row.started))
+                context = held[-1].context if held else None
+                await self._home.continue_run(
+                    row, agent, ended=FINAL_STATES, context=context, claimed=True, leads=above[::-1]
+                )
             except JournalError:
                 raise
             except RepertoryError as error:

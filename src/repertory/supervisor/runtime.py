@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +23,7 @@ from repertory.loop.loop import AgentActor
 from repertory.loop.permission import check_rules
 from repertory.memory.messages import ForgetOthers
 from repertory.record import Draft
-from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
+from repertory.record.records import Record, RunRow, RunStarted, RunState
 from repertory.runs.end import RunEnd
 from repertory.runs.events import RunSpawned, StateChanged
 from repertory.runs.inbox import Said
@@ -42,7 +43,7 @@ from repertory.supervisor.queue import Queue
 from repertory.supervisor.recovery import read_back
 from repertory.supervisor.retention import Retention
 from repertory.supervisor.room import reserve_room
-from repertory.views.policies import check_policies, results_of
+from repertory.views.policies import check_policies
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Commands
@@ -150,25 +151,24 @@ class Runtime:
             ConfigurationError: The agent's instructions show something that its payload does not have.
             ModelAuthenticationError: There is no key for one of its models.
         """
-        if parent is not None:
-            return await self._begin(started, agent, parent=parent, payload=payload, context=context)
-        if self.placement is not None:
-            check_placement(agent, started)
-        await check_keys(agent, self.shared.models)
-        await self.queue.refresh()
-        elsewhere = "" if self.claims is None else self.claims.why_elsewhere(started)
-        async with self.queue.entering(started, why=elsewhere):
-            return await self._begin(started, agent, parent=None, payload=payload, context=context)
-
-    async def _begin(
-        self, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None, payload: Any, context: Any
-    ) -> LiveRun:
-        context = context if parent is None else parent.context
-        trace = Trace(self.shared.telemetry.here())
-        live, drafts, records = await make_run(
-            self.shared, started, agent, parent=parent, payload=payload, context=context, trace=trace
-        )
-        self._launch(live, *drafts, also=records)
+        async with AsyncExitStack() as entering:
+            if parent is None:
+                if self.placement is not None:
+                    check_placement(agent, started)
+                await check_keys(agent, self.shared.models)
+                await self.queue.refresh()
+                elsewhere = "" if self.claims is None else self.claims.why_elsewhere(started)
+                await entering.enter_async_context(self.queue.entering(started, why=elsewhere))
+            live, drafts, records = await make_run(
+                self.shared,
+                started,
+                agent,
+                parent=parent,
+                payload=payload,
+                context=context if parent is None else parent.context,
+                trace=Trace(self.shared.telemetry.here()),
+            )
+            self._launch(live, *drafts, also=records)
         live.publish(RunSpawned, **spawned_fields(live.started))
         if live.state == "queued":
             live.publish(StateChanged, state="queued")
@@ -273,21 +273,6 @@ class Runtime:
         self._launch(live, also=records, was=row.state)
         live.publish(StateChanged, state=live.state)
         return live
-
-    async def continue_claimed(self, row: RunRow, definitions: Sequence[Agent[Any]], *, context: Any) -> LiveRun:
-        """Continue a run that this machine has claimed, whether there is room or not.
-
-        Args:
-            row: The run.
-            definitions: The definitions of its leads from the top down, if it was placed; and its own, the last.
-            context: As for ``Supervisor.resume``.
-
-        Raises:
-            PayloadInvalid, ConfigurationError, ContextMissing: As ``continue_run``.
-        """
-        *above, agent = definitions
-        self.check(agent, results_of(row.started))
-        return await self.continue_run(row, agent, ended=FINAL_STATES, context=context, claimed=True, leads=above[::-1])
 
     def check(self, agent: Agent[Any], results: ResultPolicy | None) -> None:
         """Check that a run of an agent can begin or continue, with the result policy of its caller.
