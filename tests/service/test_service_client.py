@@ -78,7 +78,7 @@ def test_what_ends_a_line_for_python_ends_none_of_a_stream(short: Path, run_asyn
             async with aclosing(client.stream(run_id)) as pieces:
                 texts = [piece.text async for piece in pieces if isinstance(piece, TextStreamed)]
             assert "".join(texts) in ("", WORDS)  # it may have ended before anybody read along
-            async with aclosing(client.follow(run_id)) as events:
+            async with aclosing(client.follow()) as events:
                 async for event in events:
                     if event.type == "RunSpawned":
                         assert event.body["task"] == f"Say {WORDS}"
@@ -96,7 +96,7 @@ def test_a_stream_of_something_else_is_said_to_be_one(short: Path, run_async: An
     async def main() -> None:
         async with odd_service(short, STREAM + b"data: %b\n\n" % data) as client:
             with pytest.raises(ServiceUnavailable, match="no service of this version"):
-                async with aclosing(client.follow(None)) as events:
+                async with aclosing(client.follow()) as events:
                     await anext(events)
 
     run_async(main)
@@ -133,7 +133,7 @@ def test_a_refusal_that_never_ends_is_not_waited_for(
         async with odd_service(short, refusal) as client:
             monkeypatch.setattr(client_module, "ANSWER", 0.2)
             with pytest.raises(ServiceUnavailable, match="did not answer"):
-                async with aclosing(client.follow(None)) as events:
+                async with aclosing(client.follow()) as events:
                     await anext(events)
 
     run_async(main)

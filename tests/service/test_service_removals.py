@@ -47,7 +47,7 @@ async def test_whoever_follows_a_removed_run_is_told(short: Path) -> None:
         ):
             for stream in (own, every):
                 assert (await stream.event())["type"] == "RunSpawned"
-            views = asking.follow(None)
+            views = asking.follow()
             before = await anext(views)
             assert (await client.http.delete(f"/runs/{run_id}")).status_code == 204
             for stream in (own, every):

@@ -169,7 +169,7 @@ class _Attached:
                 await self._moved.wait()
 
     async def _show_events(self) -> None:
-        async with aclosing(self._client.follow(None, after=self._seq)) as following:
+        async with aclosing(self._client.follow(after=self._seq)) as following:
             async for view in following:
                 await self._take(view)
         raise ServiceGone(f"the service at {self._client.place} has ended")

@@ -78,7 +78,7 @@ async def logs(
             return
 
         while True:
-            async with aclosing(source.follow(None, after=seq)) as events:
+            async with aclosing(source.follow(after=seq)) as events:
                 async for event in events:
                     seq = event.seq
                     if scribe.is_ours(event):

@@ -177,14 +177,14 @@ class ServiceClient:
         """The tool calls that wait for an approval or for their result, oldest first."""
         return (await self._ask("GET", "/approvals", Waiting)).waiting
 
-    async def read_events(self, run_id: str | None, *, after: int = 0, before: int | None = None) -> list[EventView]:
-        """The next recorded events of a run, or of all runs, or the last ones before a number; [] if there are none."""
-        which = f"follow=no&after={after}&before={before or 0}"
-        return await self._ask("GET", f"{_events_of(run_id)}?{which}", list[EventView])
+    async def read_events(self, run_id: str | None, *, before: int) -> list[EventView]:
+        """The last recorded events of a run, or of all runs, before a number; [] if there are none."""
+        events = "/events" if run_id is None else f"/runs/{_part(run_id)}/events"
+        return await self._ask("GET", f"{events}?follow=no&before={before}", list[EventView])
 
-    async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
-        """Events of a run, or of all runs, after a number, as they happen. Ends when the service does."""
-        async with aclosing(self._stream(f"{_events_of(run_id)}?after={after}")) as blocks:
+    async def follow(self, *, after: int = 0) -> AsyncGenerator[EventView]:
+        """Events of all runs after a number, as they happen. Ends when the service does."""
+        async with aclosing(self._stream(f"/events?after={after}")) as blocks:
             async for block in blocks:
                 yield self._decode(block, EventView)
 
@@ -298,10 +298,6 @@ class ServiceClient:
 
 def _part(name: str) -> str:
     return quote(name, safe="", errors="replace")  # what is no UTF-8, in an argument of a command, names nothing
-
-
-def _events_of(run_id: str | None) -> str:
-    return "/events" if run_id is None else f"/runs/{_part(run_id)}/events"
 
 
 @asynccontextmanager

@@ -99,20 +99,20 @@ class RecordSource:
                 found += calls.list()
         return sorted(found, key=lambda call: call.since)
 
-    async def read_events(self, run_id: str | None, *, after: int = 0, before: int | None = None) -> list[EventView]:
-        """The next recorded events of a run, or of all runs, or the last ones before a number; [] if there are none."""
-        events = await self.journal.read_events(run_id, after=after, before=before, limit=_PAGE)
+    async def read_events(self, run_id: str | None, *, before: int) -> list[EventView]:
+        """The last recorded events of a run, or of all runs, before a number; [] if there are none."""
+        events = await self.journal.read_events(run_id, before=before, limit=_PAGE)
         return [event_view(seq, event) for seq, event in events]
 
-    async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
-        """Events after a number, as they happen, as long as a process owns the database."""
+    async def follow(self, *, after: int = 0) -> AsyncGenerator[EventView]:
+        """Events of all runs after a number, as they happen, as long as a process owns the database."""
         while True:
             # Before looking, so that what its owner wrote last is still read.
             owned = await anyio.to_thread.run_sync(is_owned, self.path)
-            events = await self.read_events(run_id, after=after)
-            for event in events:
-                yield event
-                after = event.seq
+            events = await self.journal.read_events(None, after=after, limit=_PAGE)
+            for seq, event in events:
+                yield event_view(seq, event)
+                after = seq
             if not events:
                 if not owned:
                     return
