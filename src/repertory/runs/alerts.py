@@ -106,7 +106,7 @@ def crossings(
         )
         found.append(Crossing("billed_share", value, least, reason))
     near = thresholds.limit_share
-    for name, (now, bound) in used.items() if near is not None else ():
+    for name, (now, bound) in used.items():
         if near is not None and now >= near * bound:
             words = _WRITTEN.get(name, "{:,.10g}")
             reason = f"{words.format(now)} of {words.format(bound)} are used, {now / bound:.0%} (limits.{name})"
