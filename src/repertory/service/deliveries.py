@@ -154,7 +154,7 @@ class WebhookSender:
 
     def __init__(self, deliveries: Deliveries, hook: Webhook) -> None:
         self.hook = hook
-        self._all = deliveries
+        self._deliveries = deliveries
         self._secret = hook.read_secret()
         self.cursor = 0
         self._failed: dict[str, WebhookTried] = {}  # the failure that each run waits behind
@@ -165,7 +165,7 @@ class WebhookSender:
 
     async def run(self) -> None:
         """Send every change as it happens, until cancelled or the address is disabled."""
-        duties = self._all.duties
+        duties = self._deliveries.duties
         while True:
             await duties.wait_held("webhook", self.hook.url)
             if not await self._serve():
@@ -175,21 +175,21 @@ class WebhookSender:
         """Send every change while this process has that duty; returns whether it ended because the duty was lost."""
         await self._open()
         async with _open_http() as http:
-            while self._all.duties.held("webhook", self.hook.url):
-                seen = self._all.new_changes.count  # before looking, so that nothing is missed
+            while self._deliveries.duties.held("webhook", self.hook.url):
+                seen = self._deliveries.new_changes.count  # before looking, so that nothing is missed
                 more = await self._round(http)
                 if self._disabled:
                     return False
                 if not more:
                     with anyio.move_on_after(self._pause()):
-                        await self._all.new_changes.wait(seen)
+                        await self._deliveries.new_changes.wait(seen)
         return True
 
     async def reached(self) -> int:
         """The change up to which it was told, also if another machine does that."""
-        if self._all.duties.held("webhook", self.hook.url):
+        if self._deliveries.duties.held("webhook", self.hook.url):
             return self.cursor
-        return await self._all.journal.read_webhook_position(self.hook.url) or 0
+        return await self._deliveries.journal.read_webhook_position(self.hook.url) or 0
 
     async def send_again(self, number: int, change: RunStateChanged) -> WebhookTried:
         """Send one change now, out of its order, after the attempt that is under way."""
@@ -198,11 +198,11 @@ class WebhookSender:
 
     async def _open(self) -> None:
         """Find out from the journal how far an earlier process came; a new webhook begins with the next change."""
-        journal, url = self._all.journal, self.hook.url
+        journal, url = self._deliveries.journal, self.hook.url
         found = await journal.read_webhook_position(url)
         if found is None:
             found = await journal.last_state_change()
-            begun = WebhookTried(url=url, run_id="", change=found, at=self._all.clock(), outcome="begun")
+            begun = WebhookTried(url=url, run_id="", change=found, at=self._deliveries.clock(), outcome="begun")
             await journal.write([begun])
         self.cursor, self._disabled = found, False
         # Retry at once, not when it was due: whoever starts a service wants to see whether it works now. What had
@@ -220,8 +220,8 @@ class WebhookSender:
 
     def _left_until(self, time: float) -> float:
         """Seconds until a time; also 0 if that is longer than any pause, because the clock was set back since."""
-        wait = time - self._all.clock()
-        return wait if 0.0 < wait <= 2 * self._all.backoff.most else 0.0
+        wait = time - self._deliveries.clock()
+        return wait if 0.0 < wait <= 2 * self._deliveries.backoff.most else 0.0
 
     async def _round(self, http: httpx2.AsyncHTTPTransport) -> bool:
         """Try what is due, until the address is disabled or seems down; returns whether there may be more.
@@ -244,7 +244,7 @@ class WebhookSender:
     async def _try_new(self, http: httpx2.AsyncHTTPTransport) -> bool:
         if len(self._failed) >= _MAX_FAILED:
             return False
-        found = await self._all.journal.read_state_changes(after=self.cursor, limit=_PAGE)
+        found = await self._deliveries.journal.read_state_changes(after=self.cursor, limit=_PAGE)
         for number, change in found:
             if change.run_id not in self._failed and self._wants(change):
                 await self._send(http, number, change, 1)
@@ -258,7 +258,7 @@ class WebhookSender:
 
     async def _catch_up(self, http: httpx2.AsyncHTTPTransport, run_id: str, failed: WebhookTried) -> None:
         """Send the waiting changes of a run, in order, as long as they arrive."""
-        for number, change in await self._all.journal.read_records(RunStateChanged, run_id):
+        for number, change in await self._deliveries.journal.read_records(RunStateChanged, run_id):
             if failed.change <= number <= self.cursor and self._wants(change):
                 attempt = failed.attempt + 1 if number == failed.change else 1
                 if not await self._send(http, number, change, attempt):
@@ -282,7 +282,7 @@ class WebhookSender:
             status, error, asked = await self._post(http, number, change)
         arrived = 200 <= status < 300
         self._failures = 0 if arrived else self._failures + 1
-        now, backoff = self._all.clock(), self._all.backoff
+        now, backoff = self._deliveries.clock(), self._deliveries.backoff
         ends = not arrived and (attempt >= backoff.attempts or status == _GONE)
         tried = WebhookTried(
             url=self.hook.url,
@@ -295,7 +295,7 @@ class WebhookSender:
             error=error,
             next_at=0.0 if arrived else now + max(asked, backoff.after(attempt)),
         )
-        await self._all.journal.write([tried])
+        await self._deliveries.journal.write([tried])
         if not arrived:
             level = logging.ERROR if ends else logging.WARNING
             log(level, f"webhook.{tried.outcome}", url=self.hook.url, run=change.run_id, status=status, reason=error)
@@ -308,7 +308,7 @@ class WebhookSender:
         """Returns the status of the answer, 0 for none; why there is none; and the seconds it asks us to wait."""
         import httpx2
 
-        message_id, body, timestamp = _message_id(number, change), _message(change), int(self._all.clock())
+        message_id, body, timestamp = _message_id(number, change), _message(change), int(self._deliveries.clock())
         headers = {
             "content-type": "application/json",
             "user-agent": f"repertory/{__version__}",
@@ -320,9 +320,9 @@ class WebhookSender:
             request = httpx2.Request("POST", self.hook.url, content=body, headers=headers)
             with anyio.fail_after(TIMEOUT):
                 async with aclosing(await http.handle_async_request(request)) as answer:
-                    wait = asked_delay(answer.headers, now=self._all.clock()) or 0.0
+                    wait = asked_delay(answer.headers, now=self._deliveries.clock()) or 0.0
                     # Its body is not read: it may be long.
-                    return answer.status_code, "", min(wait, self._all.backoff.most)
+                    return answer.status_code, "", min(wait, self._deliveries.backoff.most)
         except TimeoutError:
             return 0, f"no answer within {TIMEOUT:g} s", 0.0
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
