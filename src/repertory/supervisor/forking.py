@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from repertory._choices import check_number, check_text, show
+from repertory._choices import check_number, check_text
 from repertory._ids import new_id as _new_id
 from repertory._ids import unit_of
 from repertory.agents.agent import Agent
@@ -47,7 +47,7 @@ from repertory.runs.inbox import Said, said_record
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import instructions_of, payload_on_record
 from repertory.summarizer.messages import ForgetRun
-from repertory.supervisor.live_runs import check_root
+from repertory.supervisor.live_runs import check_root, read_whole_id
 from repertory.supervisor.recovery import stopped_records
 from repertory.supervisor.runtime import Runtime
 from repertory.views.policies import results_of
@@ -159,9 +159,7 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
 
 async def remove(runtime: Runtime, run_id: str) -> None:
     """Take a run out of the journal; see ``Supervisor.remove``."""
-    row = await runtime.shared.journal.run_or_none(run_id)
-    if row is None:
-        raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
+    row = await read_whole_id(runtime.shared.journal, run_id)
     check_root(row.started, "remove")
     begun = row.state not in (*FINAL_STATES, "queued")
     await runtime.run_to_completion(partial(_remove, runtime, run_id, begun=begun))

@@ -9,9 +9,11 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from repertory._choices import show
 from repertory.actors import ActorRef
-from repertory.errors import ActorStopped, RunError
-from repertory.record.records import RunStarted
+from repertory.errors import ActorStopped, RunError, RunNotFound
+from repertory.record.journal import Journal
+from repertory.record.records import RunRow, RunStarted
 from repertory.runs.live import LiveRun
 from repertory.runs.shared import Home
 
@@ -20,6 +22,14 @@ def check_root(started: RunStarted, verb: str) -> None:
     """Raise ``RunError`` for a run below another one; ``verb`` is what can be done to the whole tree only."""
     if started.parent_id is not None:
         raise RunError(f"run {started.run_id} belongs to {started.parent_id}; {verb} that one")
+
+
+async def read_whole_id(journal: Journal, run_id: str) -> RunRow:
+    """A run by its full id, as for what cannot be undone. Raises ``RunNotFound``."""
+    row = await journal.run_or_none(run_id)
+    if row is None:
+        raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
+    return row
 
 
 class LiveRuns:

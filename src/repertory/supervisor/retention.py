@@ -25,7 +25,7 @@ from repertory.record.memory_records import PayloadChanged
 from repertory.record.records import FINAL_STATES, ContentStored, DecisionMade
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
-from repertory.supervisor.live_runs import check_root
+from repertory.supervisor.live_runs import check_root, read_whole_id
 
 CLEANING: Final = 300.0  # seconds; a content is deleted within five minutes of its expiry
 
@@ -81,7 +81,7 @@ class Retention:
             RunNotFound: There is no such run.
             RunError: The run has not ended, or is below another run.
         """
-        row = await self._journal.read_run(run_id)
+        row = await read_whole_id(self._journal, run_id)
         check_root(row.started, "clean")
         if row.state not in FINAL_STATES:
             raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before you clean it")

@@ -411,8 +411,6 @@ class Supervisor:
             RunError: The run has not ended, or is below another run.
         """
         check_text("a run_id", run_id)
-        if await self.journal.run_or_none(run_id) is None:
-            raise RunNotFound(f"no run has exactly the id {show(run_id)}; what is removed is named in full")
         async with self._runtime.runs.lock(run_id):  # nobody resumes it meanwhile
             return await self._runtime.retention.clean_run(run_id)
 
