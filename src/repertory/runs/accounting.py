@@ -232,11 +232,7 @@ class Spending:
         self.since: float | None = None
 
     def check(self) -> None:
-        """Check that something is left, before anything begins.
-
-        Raises:
-            LimitExceeded: A limit is used up.
-        """
+        """Raise ``LimitExceeded`` if a limit is used up, before anything begins."""
         self.is_full()
 
     @contextmanager
@@ -284,11 +280,7 @@ class Spending:
         return round(self.since + agent.limits.seconds - clock.elapsed, 6)
 
     def check_time(self) -> None:
-        """Check that the run's time is not over.
-
-        Raises:
-            LimitExceeded: It is.
-        """
+        """Raise ``LimitExceeded`` if the run's own time is over."""
         if self.seconds_left <= 0:
             run_id, agent = self._bounds[0]
             raise LimitExceeded(
@@ -297,11 +289,7 @@ class Spending:
             )
 
     def begin_tool(self) -> None:
-        """Count a tool call, before it begins.
-
-        Raises:
-            LimitExceeded: The limit has been reached.
-        """
+        """Count a tool call before it begins, or raise ``LimitExceeded`` if there may be no further one."""
         for run_id, agent in self._bounds:
             most = agent.limits.tool_calls
             if most is not None and self._tally.tools(run_id) >= most:

@@ -109,11 +109,7 @@ class OpenModels:
         return self.opened[wanted]
 
     def of(self, lineage: Iterable[Agent[Any]]) -> Model:
-        """The model that the first of these agents calls: its own, or that of the nearest above it, or the default.
-
-        Raises:
-            ConfigurationError: The name is not a model's.
-        """
+        """The model that the first of these agents calls: its own, or that of the nearest above it, or the default."""
         return self.get(next((agent.model for agent in lineage if agent.model is not None), None))
 
     def for_summaries(self, model: Model) -> tuple[Model, ...]:
@@ -153,11 +149,7 @@ def _lineages(agent: Agent[Any], above: tuple[Agent[Any], ...] = ()) -> Iterator
 
 
 async def check_keys(agent: Agent[Any], models: OpenModels) -> None:
-    """Check that the models of an agent and its team have the keys they need.
-
-    Raises:
-        ModelAuthenticationError: A key is missing.
-    """
+    """Raise ``ModelAuthenticationError`` if a model of an agent or of its team lacks the key that it needs."""
     for lineage in _lineages(agent):
         model = models.of(lineage)
         if isinstance(model, NeedsKey):
@@ -165,11 +157,7 @@ async def check_keys(agent: Agent[Any], models: OpenModels) -> None:
 
 
 def check_prices(agent: Agent[Any], models: OpenModels) -> None:
-    """Check that the cost limits of an agent and its team can be kept: the price of every model below one is known.
-
-    Raises:
-        ConfigurationError: The price of one of the models is unknown.
-    """
+    """Raise ``ConfigurationError`` if a cost limit cannot be kept, as nobody knows the price of a model below it."""
     for lineage in _lineages(agent):
         model = models.of(lineage)
         of = [(model.profile, f"the model of {lineage[0].name}")]
