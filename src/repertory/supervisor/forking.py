@@ -146,9 +146,7 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
             "once it has ended, or ask that machine"
         )
     if wanted.rewound and live is not None:  # only now, so that a refused request leaves it as it is
-        live.stop_asked = True
-        runtime.stop_queued(live)
-        live.kill()
+        runtime.stop(live, now=True)
         await live.ended.wait()
         row = await journal.read_run(origin)
         records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())

@@ -450,23 +450,15 @@ class Run(Generic[ResultT]):
 
     def stop(self) -> None:
         """End the run at its next boundary: after the model call or the tools that are now under way."""
-        live = self._here
-        live.stop_asked = True
-        self._runtime.stop_queued(live)
-        live.set_desired_state("stop")
+        self._runtime.stop(self._here, now=False)
 
     def kill(self) -> None:
         """End the run now and cancel what is under way. What is in the record stays."""
-        live = self._here
-        live.stop_asked = True
-        self._runtime.stop_queued(live)
-        live.kill()
+        self._runtime.stop(self._here, now=True)
 
     def pause(self) -> None:
         """Pause the run at its next boundary until ``resume``; a queued run leaves the queue."""
-        live = self._here
-        live.set_desired_state("pause")
-        self._runtime.pause_queued(live)
+        self._runtime.pause(self._here)
 
     def resume(self) -> None:
         """Continue a paused run; one that was paused while queued goes to the end of the queue.
@@ -478,8 +470,7 @@ class Run(Generic[ResultT]):
         if live.is_ending:
             how = "has ended" if live.ended.is_set() else "is ending"
             raise RunError(f"run {self.id} {how}; supervisor.resume(run_id) continues one that failed or was stopped")
-        live.set_desired_state("go")
-        self._runtime.requeue(live)
+        self._runtime.unpause(live)
 
 
 def checked_id(message_id: str | None) -> str:

@@ -411,26 +411,6 @@ class Runtime:
         self._start(live, also=[live.state_record("running")])
         live.publish(StateChanged, state="running")
 
-    def stop_queued(self, live: LiveRun) -> None:
-        """End a run that waits in the queue or was paused there, as it has no loop to do so; otherwise do nothing."""
-        if live.ref is None and not live.is_ending and self._leave_queue(live):
-            self._ends.submit_end(live, RunEnd("stopped"))
-            start_soon(self._tasks, self._ends.reap, live, None)
-
-    def pause_queued(self, live: LiveRun) -> None:
-        """Take a waiting run out of the queue; otherwise do nothing."""
-        if self.queue.remove(live):
-            live.enter("paused")
-
-    def requeue(self, live: LiveRun) -> None:
-        """Start or queue again a run that was paused in the queue; otherwise do nothing."""
-        if live.ref is None and live.state == "paused" and not live.is_ending:
-            self._launch(live, was="paused")
-            live.publish(StateChanged, state=live.state)
-
-    def _leave_queue(self, live: LiveRun) -> bool:
-        return self.queue.remove(live) or live.state == "paused"
-
     def _start(self, live: LiveRun, *drafts: Draft, also: Sequence[Record]) -> None:
         """Record that a run is running, and start its actor: below its parent's actor, or at the top."""
         place = self._system if live.parent is None or live.parent.actor is None else live.parent.actor
@@ -454,6 +434,37 @@ class Runtime:
         if live.agent.limits.seconds is not None:
             start_soon(self._tasks, live.kill_when_overdue)
         start_soon(self._tasks, self._ends.reap, live, ref)
+
+    # --- what is asked of it ------------------------------------------------------------------------------
+
+    # The loop of a run obeys. A run that waits in the queue, or was paused there, has none.
+
+    def stop(self, live: LiveRun, *, now: bool) -> None:
+        """End a run at its next boundary or, with ``now``, cancel what it has under way."""
+        live.stop_asked = True
+        if live.ref is None and not live.is_ending and self._leave_queue(live):
+            self._ends.submit_end(live, RunEnd("stopped"))
+            start_soon(self._tasks, self._ends.reap, live, None)
+        if now:
+            live.kill()
+        else:
+            live.set_desired_state("stop")
+
+    def pause(self, live: LiveRun) -> None:
+        """Pause a run at its next boundary; one that waits leaves the queue."""
+        live.set_desired_state("pause")
+        if self.queue.remove(live):
+            live.enter("paused")
+
+    def unpause(self, live: LiveRun) -> None:
+        """Continue a run; one that was paused in the queue begins, or goes to the end of the queue."""
+        live.set_desired_state("go")
+        if live.ref is None and live.state == "paused" and not live.is_ending:
+            self._launch(live, was="paused")
+            live.publish(StateChanged, state=live.state)
+
+    def _leave_queue(self, live: LiveRun) -> bool:
+        return self.queue.remove(live) or live.state == "paused"
 
 
 def _check_same(there: RunStarted, asked: RunStarted) -> None:
