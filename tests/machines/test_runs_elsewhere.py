@@ -16,7 +16,7 @@ from repertory.llm.messages import ToolUse, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import Record
 from repertory.record.records import RunStateChanged
-from repertory.testing import FunctionModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call
 
 REF = "placed_team:alone"
 
@@ -187,3 +187,25 @@ def test_a_machine_goes_on_where_another_resumes_a_run_before_all_below_it_is_ti
             assert await (await supervisor.spawn(rp.Agent("lead", instructions="alone"), "Go.")).wait_ended() == "done"
 
     run_async(main)
+
+
+async def test_a_fork_sees_nothing_newer_because_another_machine_has_written(postgres: PostgresServer) -> None:
+    """Positions of memory come from blocks of the machines, so those of another one may be above all of the run's."""
+    uri = postgres.emptied_journal()
+
+    @rp.tool(effect="idempotent")
+    async def note(number: int, context: rp.ToolContext) -> str:
+        """Note a number."""
+        await context.need_memory().store(f"note {number}", item_id=f"note-{number}")
+        return "noted"
+
+    model = ScriptedModel([call("note", number=1), call("note", number=2), "Done.", "Done."])
+    async with rp.open_supervisor(uri, model=model) as first, rp.open_supervisor(uri, model=model) as second:
+        other = await rp.Memory.open(second._runtime.shared.memory, "run-other")
+        await other.store("of another run")
+        run = await first.spawn(rp.Agent("clerk", tools=[note]), "Note.")
+        await run.wait_result()
+        fork = await first.fork(run.id, iteration=1, agent=run.agent)
+        await fork.wait_result()
+        assert [item.item_id for item in await fork.memory.query()] == ["note-1"]
+        assert len(await run.memory.query()) == 2

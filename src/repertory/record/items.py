@@ -194,9 +194,14 @@ class ItemReads(Reads):
                      UNION ALL SELECT max(position) FROM removals) ends"""
         return await self._number("items", sql)
 
-    async def item_position_at(self, number: int) -> int:
-        """The last position in the item log before the record with this number; 0 if there was no item yet."""
-        return await self._number("items", "SELECT max(position) FROM items WHERE seq < ?", number)
+    async def item_position_at(self, number: int, scope_id: str) -> int:
+        """The last position that a scope showed or wrote before the record with this number; 0 if it was empty.
+
+        Other scopes do not count: their positions may be another machine's, above what is written here later.
+        """
+        known = """SELECT position FROM scopes WHERE scope_id = ?
+                   UNION ALL SELECT max(position) FROM items WHERE scope_id = ? AND seq < ?"""
+        return await self._number("items", f"SELECT max(position) FROM ({known}) known", scope_id, scope_id, number)
 
     async def take_item_positions(self) -> int:
         """The position after which the memory actor, the only one to write items, continues."""

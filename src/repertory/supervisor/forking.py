@@ -227,7 +227,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
         RunStateChanged(run_id=new_id, state="running", at=at, iteration=upto),
     ]
     if past.scope_id:
-        position = await journal.item_position_at(end)
+        position = await journal.item_position_at(end, past.scope_id)
         records.append(
             ScopeOpened(
                 scope_id=started.scope_id,
