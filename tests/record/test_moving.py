@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 import journal_kit as kit
+import repertory as rp
 from backends import RunAsync
 from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked, JournalUnavailable, JournalUnreadable
 from repertory.record import open_journal
 from repertory.record.moving import Moved, move_journal
 from repertory.record.sqlite_journal import SqliteJournal
+from repertory.testing import ScriptedModel
 
 Filled = Callable[[Any], None]
 STRANGE = "nul \0, half \udc80, escape \x1a0, \U0001f600"
@@ -227,3 +229,35 @@ def test_what_was_written_wrongly_is_noticed(
         move_journal(file, uri)
     with postgres.connect(uri) as server:
         assert server.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+
+
+def test_memory_that_several_machines_wrote_is_moved_with_its_order(
+    run_async: RunAsync, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Each numbered its items from a block of its own; the newest item may have a lower position than others."""
+    uri, file, again = postgres.new_database(), tmp_path / "a.db", postgres.new_database()
+    model, clerk = ScriptedModel(["Done."] * 9), rp.Agent("clerk")
+
+    async def store(supervisor: rp.Supervisor, run_id: str, text: str) -> None:
+        run = await supervisor.spawn(clerk, "Keep.", run_id=run_id)
+        await run.wait_result()
+        await run.memory.store(text, item_id="fact")
+        assert (await run.memory.retrieve("fact")).text == text
+
+    async def fill() -> None:
+        async with rp.open_supervisor(uri, model=model) as one, rp.open_supervisor(uri, model=model) as other:
+            await store(other, "run-other", "first")
+            await store(one, "run-one", "first")
+
+    async def go_on(place: Any, text: str) -> None:
+        async with rp.open_supervisor(place, model=model) as supervisor:
+            for run_id in ("run-other", "run-one"):
+                run = await supervisor.spawn(clerk, "Keep.", run_id=run_id)
+                assert (await run.memory.retrieve("fact")).text == ("first" if text == "second" else "second")
+                await store(supervisor, run_id, text)
+
+    run_async(fill)
+    move_journal(uri, file)
+    run_async(go_on, file, "second")
+    move_journal(file, again)
+    run_async(go_on, again, "third")

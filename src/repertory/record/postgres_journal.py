@@ -126,20 +126,11 @@ class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
 
     async def take_item_positions(self) -> int:
         """The position after which only this process assigns positions, above all that were assigned before."""
-        newest = await super().last_item_position()  # includes items that were moved here from a file
-
-        def take(connection: Connection) -> int:
-            while True:
-                (position,) = connection.execute("SELECT nextval('item_positions')").fetchone() or (0,)
-                if position >= newest:
-                    return int(position)
-
-        return await self._reader.use("number items in", take)
+        return await self._number("items", "SELECT nextval('item_positions')")
 
     async def last_item_position(self) -> int:
         """A position at or after the last one in the item log."""
-        sql = f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions"
-        return max(await self._number("items", sql), await super().last_item_position())
+        return await self._number("items", f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions")
 
 
 class PostgresReader(Reader):

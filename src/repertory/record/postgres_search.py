@@ -9,6 +9,7 @@ from typing import Any, Final
 from repertory._excerpts import fold
 from repertory.errors import RunError
 from repertory.record.contents import OF_TREE
+from repertory.record.items import LAST_POSITION
 from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import driver, translate
 from repertory.record.rows import Row, Value, encode_json
@@ -131,8 +132,9 @@ class PostgresTables(Tables):
         return int(bound)
 
     def number_above(self, newest: int) -> None:
-        """Number later records above a number."""
+        """Number later records above a number, and later items above those that are there."""
         self.execute("SELECT setval('record_seq', ?::bigint)", newest // BLOCK * BLOCK)
+        self.execute(f"SELECT setval('item_positions', coalesce(({LAST_POSITION}), 0))")
 
     def index(self, index: SearchIndex, rows: Iterable[IndexRow]) -> None:
         """Add the words of records to an index."""
