@@ -42,8 +42,8 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
     tree = (run_id, run_id, run_id)
     begun = tables.query("SELECT finished FROM removals WHERE run_id = ?", run_id)
     if not begun:
-        ((position,),) = tables.query("SELECT coalesce(max(position), 0) FROM items")
-        tables.execute("INSERT INTO removals VALUES (?, ?, 0, 0, 0, ?)", run_id, at, int(position))
+        newest = "(SELECT coalesce(max(position), 0) FROM items WHERE seq = (SELECT max(seq) FROM items))"
+        tables.execute(f"INSERT INTO removals VALUES (?, ?, 0, 0, 0, {newest})", run_id, at)
         runs = TABLES[RunStarted]
         _take(tables, runs, run_id, f"SELECT seq FROM {runs.name} WHERE {OF_TREE}", *tree)
         return False
