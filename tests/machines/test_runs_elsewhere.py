@@ -12,6 +12,7 @@ import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
+from repertory.errors import RunElsewhere
 from repertory.llm.messages import ToolUse, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import Record
@@ -209,3 +210,37 @@ async def test_a_fork_sees_nothing_newer_because_another_machine_has_written(pos
         await fork.wait_result()
         assert [item.item_id for item in await fork.memory.query()] == ["note-1"]
         assert len(await run.memory.query()) == 2
+
+
+async def test_a_run_that_two_machines_begin_at_once_is_the_one_of_the_first(postgres: PostgresServer) -> None:
+    """The other is told that, and writes nothing to its record: not even that it failed, if the first has ended."""
+    uri = postgres.emptied_journal()
+    outcomes: dict[str, list[str]] = {f"run-{number}": [] for number in range(20)}
+    forks: dict[str, list[str]] = {f"fork-{number}": [] for number in range(10)}
+    clerk = rp.Agent("clerk", model=FunctionModel(lambda _: "Done."))
+
+    async def spawn(supervisor: rp.Supervisor, run_id: str) -> None:
+        try:
+            run = await supervisor.spawn(clerk, "Work.", run_id=run_id)
+            outcomes[run_id].append(await run.wait_result())
+        except RunElsewhere:
+            outcomes[run_id].append("elsewhere")
+
+    async def fork(supervisor: rp.Supervisor, fork_id: str) -> None:
+        try:
+            run = await supervisor.fork("run-1", new_id=fork_id, agent=clerk)
+            forks[fork_id].append(await run.wait_result())
+        except RunElsewhere:
+            forks[fork_id].append("elsewhere")
+
+    async with rp.open_supervisor(uri) as first, rp.open_supervisor(uri) as second:
+        for outcome, begin in ((outcomes, spawn), (forks, fork)):
+            for run_id in outcome:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(begin, first, run_id)
+                    tasks.start_soon(begin, second, run_id)
+    async with rp.open_journal(uri) as journal:
+        assert {row.started.run_id: row.state for row in await journal.read_runs()} == dict.fromkeys(
+            [*outcomes, *forks], "done"
+        )
+    assert all("Done." in each for each in (*outcomes.values(), *forks.values()))

@@ -184,7 +184,8 @@ class PostgresWriter(Writer):
         # An error about the size of a value names the index too.
         diagnosis = getattr(error, "diag", None) if isinstance(error, driver().errors.UniqueViolation) else None
         index = getattr(diagnosis, "constraint_name", None)
-        return _UNIQUE_ERRORS.get(index or "") or " ".join(self._address.without_secrets(error).split())
+        said = getattr(getattr(error, "diag", None), "message_primary", None) or error  # without where in our function
+        return _UNIQUE_ERRORS.get(index or "") or " ".join(self._address.without_secrets(said).split())
 
     def _write(self, group: Sequence[Batch]) -> None:
         """Write batches in one transaction, however often the server goes away meanwhile."""

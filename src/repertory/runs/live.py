@@ -233,7 +233,7 @@ class LiveRun:
         """Make an event, publish it and record it in the journal."""
         event = self.event(kind, **fields)
         self.show(event)
-        self.shared.journal.submit([to_record(event)])
+        self.shared.journal.submit([to_record(event)], after=self.begun)
 
     def check_alerts(self) -> None:
         """Publish alerts for figures that crossed a threshold, in this run and those above; see ``AlertThresholds``."""
@@ -274,7 +274,7 @@ class LiveRun:
     def enter(self, state: RunState, *, also: Sequence[Record] = ()) -> Ticket:
         """Enter a state that is not final; the change, and further records with it, is being written to the disk."""
         changed = self.event(StateChanged, state=state)
-        ticket = self.shared.journal.submit([*also, self.state_record(state), to_record(changed)])
+        ticket = self.shared.journal.submit([*also, self.state_record(state), to_record(changed)], after=self.begun)
         self.state = state
         self.show(changed)
         return ticket
@@ -472,7 +472,7 @@ class LiveRun:
             return
         # Submitting it and giving it to the loop are one step, so a cancelled caller has done both or neither. Whatever
         # the loop does with it is submitted later, and so becomes durable later.
-        self.shared.journal.submit([self.message_record(message_id, said)])
+        self.shared.journal.submit([self.message_record(message_id, said)], after=self.begun)
         self.inbox.put(message_id, said)
         self.wake()
 

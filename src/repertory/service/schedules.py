@@ -21,7 +21,7 @@ import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_text
 from repertory._repeated_event import RepeatedEvent
-from repertory.errors import ConfigurationError, JournalError, QueueFull, RepertoryError, RunExists
+from repertory.errors import ConfigurationError, JournalError, QueueFull, RepertoryError, RunElsewhere, RunExists
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Outcome, ScheduleSettled
 from repertory.runs.log import log
@@ -300,8 +300,8 @@ class Scheduler:
                 return False
             except JournalError:
                 raise
-            except RunExists:
-                pass  # its task has been changed since
+            except (RunElsewhere, RunExists):
+                pass  # another machine has begun it, or its task has been changed since
             except RepertoryError as error:
                 skipped = f"it could not be started: {error}"
         outcome: Outcome = "skipped" if skipped else "started"

@@ -15,7 +15,15 @@ import anyio
 
 from repertory.agents.agent import Agent
 from repertory.agents.loading import definitions_of
-from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, PayloadInvalid, RepertoryError
+from repertory.errors import (
+    ConfigurationError,
+    JournalError,
+    JournalUnreadable,
+    PayloadInvalid,
+    RecordRefused,
+    RepertoryError,
+    RunElsewhere,
+)
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState
 from repertory.runs.end import RunEnd
@@ -113,6 +121,12 @@ class Claims:
     async def is_elsewhere(self, run_id: str) -> bool:
         """Whether another machine owns a run, so that nobody here may write to its record."""
         return await self.machines.owner_of(run_id) not in (None, "", self.machines.machine_id)
+
+    async def explain_refused(self, run_id: str, error: RecordRefused) -> RepertoryError:
+        """The error for the beginning of a new run that the journal refused."""
+        if await self._runs.read_run(run_id) is None:
+            return error
+        return RunElsewhere(f"run {run_id} was begun on another machine at the same moment; call again")
 
     async def give_back(self, row: RunRow) -> None:
         """Undo ``claim`` for a run that does not continue here after all."""

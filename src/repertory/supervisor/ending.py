@@ -59,7 +59,8 @@ class Ends:
         below = reversed([run for run in live.tree() if run is not live])
         left = [run for run in below if run.end is None and run.state not in FINAL_STATES]
         records = [record for run in left for record in run.end_records(RunEnd("stopped"))]
-        self._journal.submit([*also, *records, *live.end_records(end)])
+        # If its beginning was refused, it is another machine's run, whose end this is not.
+        self._journal.submit([*also, *records, *live.end_records(end)], after=live.begun)
 
     async def _finish(self, live: LiveRun) -> None:
         """Wait until a run's end is durable, then wake those who wait for it."""

@@ -23,7 +23,7 @@ from repertory._ids import unit_of
 from repertory.agents.agent import Agent
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id
-from repertory.errors import ContextMissing, RunError, RunExists, RunNotFound
+from repertory.errors import ContextMissing, RecordRefused, RunError, RunExists, RunNotFound
 from repertory.llm.messages import tool_uses
 from repertory.memory.messages import ForgetTree
 from repertory.record.entries import Entry
@@ -139,20 +139,30 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
     payload = [record for record in records if isinstance(record, PayloadChanged)]
     instructions_of(agent, payload_on_record(agent, payload, below=False))  # else a fork is left that cannot begin
     live = runtime.runs.find(origin)
-    elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
-    if elsewhere:
-        raise RunError(
-            f"run {origin} is under way on another machine, whose record of it nobody else may write; fork it "
-            "once it has ended, or ask that machine"
-        )
+    await _check_writable(runtime, origin)
     if wanted.rewound and live is not None:  # only now, so that a refused request leaves it as it is
         runtime.stop(live, now=True)
         await live.ended.wait()
         row = await journal.read_run(origin)
         records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
-    if await journal.was_removed(origin):  # meanwhile, so the records read may be incomplete
+    await _check_writable(runtime, origin)  # if it was removed meanwhile, the records read may be incomplete
+    try:
+        await journal.write(records)
+    except RecordRefused as error:
+        await _check_writable(runtime, origin)
+        raise error if runtime.claims is None else await runtime.claims.explain_refused(new, error) from error
+
+
+async def _check_writable(runtime: Runtime, origin: str) -> None:
+    """Raise an error if the original was removed, or if another machine writes its record, where a fork is noted."""
+    if await runtime.shared.journal.was_removed(origin):
         raise RunNotFound(f"run {origin} was removed while it was forked")
-    await journal.write(records)
+    claims = runtime.claims if runtime.runs.find(origin) is None else None
+    if claims is not None and await claims.is_elsewhere(origin):
+        raise RunError(
+            f"run {origin} is under way on another machine, whose record of it nobody else may write; fork it "
+            "once it has ended, or ask that machine"
+        )
 
 
 async def remove(runtime: Runtime, run_id: str) -> None:

@@ -15,7 +15,7 @@ from repertory.agents.agent import Agent, AnyResultT, ResultT, check_agent, chec
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id, read_task
 from repertory.context import MessageEvent
-from repertory.errors import ConfigurationError, ContentNotFound, RunError, RunNotFound
+from repertory.errors import ConfigurationError, ContentNotFound, RecordRefused, RunError, RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
@@ -475,6 +475,12 @@ class Supervisor:
         return self._runtime.shared.hub.reader()
 
     async def _durable(self, live: LiveRun) -> Run[Any]:
-        if live.begun is not None:
-            await live.begun.wait()
+        claims = self._runtime.claims
+        try:
+            if live.begun is not None:
+                await live.begun.wait()
+        except RecordRefused as error:
+            if claims is None or live.resumed:
+                raise
+            raise await claims.explain_refused(live.run_id, error) from error
         return Run(live, self._runtime)
