@@ -76,7 +76,7 @@ def writer_of(uri: str, patience: float = 30.0, guard: Guard | None = None) -> P
     return writer
 
 
-def submit(writer: PostgresWriter, *records: EventLogged) -> Any:
+def submit(writer: PostgresWriter, *records: Record) -> Any:
     """Queue a batch."""
     return writer.submit(Batch(encode_records(records)))
 
@@ -712,6 +712,30 @@ def test_a_server_that_breaks_over_some_records_stops_the_journal(postgres: Post
     ):
         submit(writer, event(1), event(2)).wait_sync()
     writer.close(30)
+
+
+class Interrupted(psycopg.Connection[Any]):
+    """A connection on which somebody cancels each ROLLBACK, as pg_cancel_backend may at any instant."""
+
+    def execute(self, query: Any, *values: Any, **options: Any) -> Any:
+        """Execute a statement, or fail as the server would."""
+        if query == "ROLLBACK":
+            raise psycopg.errors.QueryCanceled("canceling statement due to user request")
+        return super().execute(query, *values, **options)
+
+
+def test_a_rollback_that_is_cancelled_leaves_the_next_batches_alone(postgres: PostgresServer) -> None:
+    """Nothing more could be written over that connection, so another one takes its place."""
+    uri = postgres.emptied_journal()
+    writer = writer_of(uri)
+    submit(writer, kit.started("one")).wait_sync()
+    writer._connection.__class__ = Interrupted
+    with pytest.raises(RecordRefused, match="UNIQUE"):
+        submit(writer, kit.started("one")).wait_sync()
+    submit(writer, event(1)).wait_sync()
+    writer.close(30)
+    with postgres.connect(uri) as connection:
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (1,)
 
 
 def test_a_server_that_has_lost_what_it_confirmed_stops_the_journal(postgres: PostgresServer) -> None:

@@ -243,10 +243,11 @@ class PostgresWriter(Writer):
             self.newest = first + BLOCK
 
     def _rollback(self) -> None:
-        # If that fails too, the error is ignored.
-        with contextlib.suppress(driver().Error):
+        try:
             if self._connection.info.transaction_status != driver().pq.TransactionStatus.IDLE:
                 self._connection.execute("ROLLBACK")
+        except driver().Error:  # somebody cancelled it; the next write opens another connection
+            self._connection.close()
 
     def _close_connection(self) -> None:
         with contextlib.suppress(driver().Error):
@@ -283,7 +284,7 @@ class PostgresWriter(Writer):
                 return written
             except Exception as another:
                 error = another
-                if not is_away(another):
+                if not is_away(another) and getattr(another, "sqlstate", None) not in _TOO_LONG:
                     raise
             if waited >= self._patience or self._wait_aborted.wait(pause):
                 raise JournalWriteFailed(
