@@ -122,6 +122,39 @@ async def test_memory_that_another_tree_sees_goes_with_the_last_tree_that_sees_i
         assert await journal.read_items(["s-one", "s-two", "s-three"]) == []
 
 
+@KINDS
+async def test_what_no_fork_sees_of_memory_goes_at_once(kind: str, tmp_path: Path) -> None:
+    """Of the scope that forks are based on, what was written after the last of them; with that one what only it saw."""
+
+    def snapshot(run_id: str, position: int) -> list[Record]:
+        scope = ScopeOpened(
+            scope_id=f"s-{run_id}", owner=run_id, mode="snapshot", at=1.0, parent_id="s-one", position=position
+        )
+        return [kit.started(run_id), scope]
+
+    async with kit.opened(kind, tmp_path) as journal:
+        items = [kit.item(position, "s-one", f"i{position}", "wax") for position in range(1, 5)]
+        root = ScopeOpened(scope_id="s-one", owner="one", mode="root", at=1.0)
+        await journal.write([kit.started("one"), root, *items, *snapshot("two", 2), *snapshot("three", 3)])
+
+        async def left() -> list[int]:
+            found = await journal.find_items([("s-one", 9)], ItemQuery(text="wax"))
+            assert len(found) == len(await journal.read_items(["s-one"]))
+            return sorted(item.position for item in found)
+
+        assert await left() == [1, 2, 3, 4]
+        await journal.remove_run("two", at=5.0)
+        assert await left() == [1, 2, 3, 4]  # the run itself is still there
+        await journal.write(snapshot("four", 1))
+        await journal.remove_run("one", at=5.0)
+        assert await left() == [1, 2, 3]
+        await journal.remove_run("three", at=5.0)
+        assert await left() == [1]
+        await journal.remove_run("four", at=5.0)
+        assert await left() == []
+        assert await journal.read_scopes() == []
+
+
 async def test_removing_takes_as_long_among_many_scopes_as_among_few() -> None:
     """Writers wait for each slice: SQLite takes as many steps beside the memory of 500 other runs as of 50."""
     steps: list[int] = []

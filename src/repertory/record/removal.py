@@ -15,7 +15,7 @@ from repertory.record.items import ITEMS
 from repertory.record.memory_records import ScopeMerged, ScopeOpened
 from repertory.record.reads import marks
 from repertory.record.records import RunStarted, ScheduleSettled
-from repertory.record.rows import TABLES, Table, Value, encode_json
+from repertory.record.rows import NO_LIMIT, TABLES, Table, Value, encode_json
 from repertory.record.search import ENTRIES
 from repertory.record.tables import Tables
 
@@ -52,8 +52,14 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
     for table in _OF_RUNS:
         if _take(tables, table, run_id, f"SELECT seq FROM {table.name} WHERE {OF_TREE} LIMIT {_SLICE}", *tree):
             return False
-    # A snapshot of this tree's memory in another tree, such as a fork's, needs the scopes that it is based on.
-    scopes = _scopes_of_nobody(tables, run_id)[:_SCOPES]
+    # A snapshot of this tree's memory in another tree, such as a fork's, needs of the scopes that it is based on what
+    # was there by then.
+    nobodys, kept = _scopes_of_nobody(tables, run_id)
+    for scope_id, seen in kept.items():
+        sql = f"SELECT seq FROM {ITEMS.table.name} WHERE scope_id = ? AND position > ? LIMIT {_SLICE}"
+        if _take(tables, ITEMS.table, run_id, sql, scope_id, seen):
+            return False
+    scopes = nobodys[:_SCOPES]
     for table in (ITEMS.table, TABLES[ScopeMerged], TABLES[ScopeOpened]):
         sql = f"SELECT seq FROM {table.name} WHERE scope_id IN ({marks(scopes)}) LIMIT {_SLICE}"
         if _take(tables, table, run_id, sql, *scopes):
@@ -88,19 +94,28 @@ def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -
     return True
 
 
-def _scopes_of_nobody(tables: Tables, run_id: str) -> list[str]:
-    """The memory scopes of a removed tree that no scope of another tree is based on, each before those based on it.
+def _scopes_of_nobody(tables: Tables, run_id: str) -> tuple[list[str], dict[str, int]]:
+    """The memory scopes of a removed tree that no scope of another tree is based on, each before those based on it; and
+    the others, with the last position of them that is seen.
 
     With them go scopes of trees that were removed earlier, if only this tree's scopes are based on them.
     """
     nobodys: dict[str, None] = {}
+    kept: dict[str, int] = {}
     todo = tables.query(
         f"SELECT scope_id, parent_id FROM scopes WHERE {of_tree('owner')} ORDER BY seq DESC", run_id, run_id, run_id
     )
     while todo:
         scope_id, parent_id = todo.pop(0)
-        based_on_it = tables.query("SELECT scope_id FROM scopes WHERE parent_id = ?", scope_id)
-        if scope_id not in nobodys and all(other in nobodys for (other,) in based_on_it):
+        if scope_id in nobodys:
+            continue
+        based_on_it = tables.query("SELECT scope_id, mode, position FROM scopes WHERE parent_id = ?", scope_id)
+        seen = [
+            upto if mode.startswith("snapshot") else NO_LIMIT for id_, mode, upto in based_on_it if id_ not in nobodys
+        ]
+        kept[scope_id] = max(seen, default=0)
+        if not seen:
             nobodys[scope_id] = None
+            del kept[scope_id]
             todo += tables.query(_REMOVED_SCOPE, parent_id)
-    return [*reversed(nobodys)]
+    return [*reversed(nobodys)], kept
