@@ -643,25 +643,6 @@ def test_a_journal_is_closed_though_the_server_says_nothing(run_async: RunAsync,
             watching.execute(f"SELECT pg_terminate_backend(pid) {backend}")
 
 
-def test_a_query_that_an_administrator_cancels_is_asked_again(run_async: RunAsync, postgres: PostgresServer) -> None:
-    """A service that reads in the background would end with it, and its unit would not start it again."""
-    asked: list[None] = []
-
-    def cancelled_once(connection: Any) -> Any:
-        asked.append(None)
-        if len(asked) == 1:
-            connection.execute("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")
-        return connection.execute("SELECT 42").fetchone()
-
-    async def main() -> Any:
-        async with open_journal(postgres.emptied_journal()) as journal:
-            assert isinstance(journal, PostgresJournal)
-            return await journal.use("read", cancelled_once)
-
-    assert run_async(main) == (42,)
-    assert len(asked) == 2
-
-
 def test_a_server_that_stays_away_stops_the_journal(postgres: PostgresServer) -> None:
     """It says that it is not known whether the batch is there; nothing after it is taken."""
     if not postgres.ours:
@@ -905,3 +886,43 @@ def test_a_process_that_is_stopped_in_a_transaction_holds_nobody_up_for_long(pos
     """In a search it holds a lock that every other search needs, and which no machine that takes over its runs ends."""
     with connect(PostgresAddress(postgres.new_database())) as connection:
         assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("20s",)
+
+
+def test_a_read_that_somebody_cancels_is_made_again(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Not for ever, though: somebody may mean it."""
+    uri = postgres.emptied_journal()
+    waiting = """SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
+                 AND NOT pid = ANY(%s)"""
+
+    async def main() -> None:
+        async with open_journal(uri) as journal:
+            await journal.write([event(1)])
+            with postgres.connect(uri) as connection, postgres.connect(uri) as other:
+                cancelled: list[int] = []
+
+                def cancel(times: int) -> None:
+                    """Cancel what waits for a lock, so many times; each time it comes over another connection."""
+                    for _ in range(times):
+                        wait_until(lambda: other.execute(waiting, [cancelled]).fetchall())
+                        ((pid,),) = other.execute(waiting, [cancelled]).fetchall()
+                        cancelled.append(pid)
+                        other.execute("SELECT pg_cancel_backend(%s)", [pid])
+
+                async def cancel_and_let_go() -> None:
+                    await anyio.to_thread.run_sync(cancel, 2)
+                    connection.execute("ROLLBACK")
+
+                connection.execute("BEGIN")
+                connection.execute("LOCK TABLE events")
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(cancel_and_let_go)
+                    assert await numbers(journal) == [1]
+                connection.execute("BEGIN")
+                connection.execute("LOCK TABLE events")
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(anyio.to_thread.run_sync, cancel, 5)
+                    with pytest.raises(JournalUnreadable, match="canceling statement"):
+                        await numbers(journal)
+                connection.execute("ROLLBACK")
+
+    run_async(main)

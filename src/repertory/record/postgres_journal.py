@@ -36,9 +36,10 @@ T = TypeVar("T")
 _CANCEL_PATIENCE: Final = 2.0  # seconds for a server to take in that a query is to be cancelled
 _READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away if the journal is read-only
 _RETRY: Final = 0.1  # seconds between attempts to connect
+# Others were in the way, on a standby also what it replays; or somebody has cancelled it.
+_BROKEN_OFF: Final = frozenset({"40001", "40P01", "57014"})
+_ATTEMPTS: Final = 4  # after the first, if it was broken off
 _FOLLOWING: Final = 2.0  # seconds that a read of the whole journal waits for transactions of other processes
-# Another transaction, a standby that replays or an administrator ended the query; asked again, it may well be answered.
-_INTERRUPTED: Final = frozenset({"40001", "40P01", "57014"})
 _POLL_INTERVAL: Final = 0.005  # seconds between two checks of these transactions
 
 
@@ -148,7 +149,7 @@ class PostgresReader(Reader):
         super().__init__(address)
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something over a connection, in a thread; again if the server went away or ended it meanwhile.
+        """Do something over a connection, in a thread; again if the server went away meanwhile, or broke it off.
 
         Raises:
             JournalClosed: After ``aclose``.
@@ -159,7 +160,7 @@ class PostgresReader(Reader):
         return await self._in_thread(partial(self._use, doing, work))
 
     def _use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        since = time.monotonic()
+        since, left = time.monotonic(), _ATTEMPTS
         error_of_driver = driver().Error
         while True:
             try:
@@ -173,8 +174,9 @@ class PostgresReader(Reader):
                     self._give_back(connection)
             except error_of_driver as error:
                 self._check()
-                again = is_away(error) or error.sqlstate in _INTERRUPTED
-                if not again or time.monotonic() - since > self._patience:
+                broken_off = getattr(error, "sqlstate", None) in _BROKEN_OFF and left > 0
+                left -= broken_off
+                if not (is_away(error) or broken_off) or time.monotonic() - since > self._patience:
                     raise explain(error, self._address, doing) from None
             except UNREADABLE as error:
                 raise JournalDamaged(f"cannot {doing} {self._address}: {error}") from error
