@@ -165,7 +165,10 @@ class Run(Generic[ResultT]):
 
     @property
     def memory(self) -> Memory:
-        """The memory scope that it reads and writes; it can still be read after the run has ended."""
+        """The memory scope that it reads and writes; it can still be read after the run has ended.
+
+        Once another machine has continued the run, this is out of date: use it there.
+        """
         self._live.shared.home.check()
         return self._live.memory
 
