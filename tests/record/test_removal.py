@@ -192,6 +192,32 @@ async def test_the_memory_of_a_large_team_goes_in_few_slices(kind: str, tmp_path
         assert await journal.read_items([f"s{number}" for number in range(1, 251)]) == []
 
 
+async def test_removing_a_team_takes_little_more_than_in_proportion_to_its_size() -> None:
+    """For each scope SQLite takes hardly more steps in a team that is four times as large."""
+    steps: list[float] = []
+    for count in (250, 1_000):
+        async with open_journal() as journal:
+            assert isinstance(journal, MemoryJournal)
+            records: list[Record] = [kit.started("one"), ScopeOpened(scope_id="s", owner="one", mode="root", at=1.0)]
+            for number in range(count):
+                owner = f"one.{number}"
+                records += [
+                    ScopeOpened(scope_id=f"s{number}", owner=owner, mode="snapshot", at=1.0, parent_id="s"),
+                    kit.item(number, f"s{number}"),
+                ]
+            await journal.write(records)
+            taken = [0]
+
+            def step(taken: list[int] = taken) -> None:
+                taken[0] += 1
+
+            journal._connection.set_progress_handler(step, 1)  # pyright: ignore[reportPrivateUsage]
+            await journal.remove_run("one", at=1.0)
+            assert await journal.read_scopes() == []
+            steps.append(taken[0] / count)
+    assert steps[1] < 1.6 * steps[0]
+
+
 async def test_a_search_ends_although_what_it_waits_for_is_removed_meanwhile() -> None:
     """The last records that were to be indexed are gone before it comes to them."""
     async with kit.opened("memory", Path()) as journal:

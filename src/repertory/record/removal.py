@@ -6,7 +6,9 @@ one that opens the journal continues. Numbers are never reused: ``removals`` rem
 
 from __future__ import annotations
 
-from typing import Final
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
 
 from repertory._counting import counted
 from repertory.errors import JournalDamaged
@@ -20,7 +22,7 @@ from repertory.record.search import ENTRIES
 from repertory.record.tables import Tables
 
 _SLICE: Final = 500  # records that one transaction deletes; some 10 ms
-_SCOPES: Final = 100  # scopes whose records it deletes; all their openings must go in one
+_SCOPES: Final = 500  # scopes whose records it deletes; all their openings must go in one
 # The settled due times of a schedule stay, though they name a run: otherwise they would become due again.
 _OF_RUNS: Final = [
     table for table in TABLES.values() if "run_id" in table.columns and table.record is not ScheduleSettled
@@ -28,6 +30,7 @@ _OF_RUNS: Final = [
 # A scope of a tree that was removed.
 _REMOVED_SCOPE: Final = f"""SELECT s.scope_id, s.parent_id FROM scopes s
     JOIN removals r ON r.run_id = {root_of("s.owner")} WHERE s.scope_id = ?"""
+_BASED: Final = "SELECT parent_id, scope_id, mode, position FROM scopes WHERE"
 _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 
 
@@ -100,22 +103,33 @@ def _scopes_of_nobody(tables: Tables, run_id: str) -> tuple[list[str], dict[str,
 
     With them go scopes of trees that were removed earlier, if only this tree's scopes are based on them.
     """
+    own = f"SELECT scope_id, parent_id FROM scopes WHERE {of_tree('owner')} ORDER BY seq DESC"
+    parents: dict[str, str | None] = dict(map(tuple, tables.query(own, run_id, run_id, run_id)))
+    based = defaultdict[str, list[Sequence[Any]]](list)
+    of_own = f"parent_id IN (SELECT scope_id FROM scopes WHERE {of_tree('owner')})"
+    for row in tables.query(f"{_BASED} {of_own}", run_id, run_id, run_id):
+        based[row[0]].append(row)
     nobodys: dict[str, None] = {}
     kept: dict[str, int] = {}
-    todo = tables.query(
-        f"SELECT scope_id, parent_id FROM scopes WHERE {of_tree('owner')} ORDER BY seq DESC", run_id, run_id, run_id
-    )
+    todo: list[Sequence[Any]] = [*reversed(parents.items())]
     while todo:
-        scope_id, parent_id = todo.pop(0)
+        scope_id, parent_id = todo.pop()
         if scope_id in nobodys:
             continue
-        based_on_it = tables.query("SELECT scope_id, mode, position FROM scopes WHERE parent_id = ?", scope_id)
+        if scope_id not in parents:
+            based[scope_id] = tables.query(f"{_BASED} parent_id = ?", scope_id)
         seen = [
-            upto if mode.startswith("snapshot") else NO_LIMIT for id_, mode, upto in based_on_it if id_ not in nobodys
+            upto if mode.startswith("snapshot") else NO_LIMIT
+            for _, other, mode, upto in based[scope_id]
+            if other not in nobodys
         ]
-        kept[scope_id] = max(seen, default=0)
-        if not seen:
-            nobodys[scope_id] = None
-            del kept[scope_id]
+        if seen:
+            kept[scope_id] = max(seen)
+            continue
+        nobodys[scope_id] = None
+        kept.pop(scope_id, None)
+        if parent_id not in parents:
             todo += tables.query(_REMOVED_SCOPE, parent_id)
+        elif parent_id in kept:  # it was opened before, but looked at already
+            todo.append((parent_id, parents[parent_id]))
     return [*reversed(nobodys)], kept
