@@ -215,7 +215,8 @@ async def test_a_fork_sees_nothing_newer_because_another_machine_has_written(pos
 async def test_a_run_that_two_machines_begin_at_once_is_the_one_of_the_first(postgres: PostgresServer) -> None:
     """The other is told that, and writes nothing to its record: not even that it failed, if the first has ended."""
     uri = postgres.emptied_journal()
-    outcomes: dict[str, list[str]] = {f"run-{number}": [] for number in range(20)}
+    queued = [f"queued-{number}" for number in range(10)]
+    outcomes: dict[str, list[str]] = {run_id: [] for run_id in (*queued, *(f"run-{number}" for number in range(20)))}
     forks: dict[str, list[str]] = {f"fork-{number}": [] for number in range(10)}
     clerk = rp.Agent("clerk", model=FunctionModel(lambda _: "Done."))
 
@@ -233,9 +234,17 @@ async def test_a_run_that_two_machines_begin_at_once_is_the_one_of_the_first(pos
         except RunElsewhere:
             forks[fork_id].append("elsewhere")
 
+    async with (
+        rp.open_supervisor(uri, max_runs=1) as first,
+        rp.open_supervisor(uri, max_runs=1) as second,
+        anyio.create_task_group() as tasks,
+    ):
+        for run_id in queued:  # most of them wait in the queue
+            tasks.start_soon(spawn, first, run_id)
+            tasks.start_soon(spawn, second, run_id)
     async with rp.open_supervisor(uri) as first, rp.open_supervisor(uri) as second:
         for outcome, begin in ((outcomes, spawn), (forks, fork)):
-            for run_id in outcome:
+            for run_id in outcome.keys() - queued:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(begin, first, run_id)
                     tasks.start_soon(begin, second, run_id)
