@@ -143,7 +143,7 @@ def optimum(story: Story, once: Sequence[Shown] = ()) -> tuple[float, list[int]]
     view, trail = _view(snapshot, EMPTY)
     trail.write(snapshot, len(snapshot))
     cuts = settled(story)
-    folded = {at: HEAD + (trail.chars(at) // 4 + 60 + view.kept_tokens(at) if at else 0) for at in {0, *cuts}}
+    folded = {at: HEAD + (trail.tokens(at) + 60 + view.kept_tokens(at) if at else 0) for at in {0, *cuts}}
     held = {shown.request: shown for shown in once}
 
     def tokens_before(position: int) -> int:

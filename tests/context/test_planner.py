@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import msgspec
@@ -66,6 +67,17 @@ def test_at_no_call_has_a_run_cost_more_than_if_nothing_were_edited(read: float,
     model = profile(read=read, window=1_000_000)
     plain, mine = bill(story, None, model), bill(story, ContextPolicy(), model)
     assert max(one / other for one, other in zip(mine, plain, strict=True)) <= 1.001
+
+
+def test_a_run_in_chinese_costs_no_more_either() -> None:
+    """A character has three bytes there, in what replaces a result as in the result."""
+    story, model, chance = Story(), profile(read=0.025, window=1_000_000), Random(1)
+    for number in range(70):
+        lines = ["".join(chance.choices("合同自双方签字之日起生效请提前做好数据备份", k=40)) for _ in range(80)]
+        story.turn("\n".join([*lines, f"负责人是王伟，合同金额为{number + 53_000}元。"]))
+    plain, mine = bill(story, None, model), bill(story, ContextPolicy(), model)
+    assert max(one / other for one, other in zip(mine, plain, strict=True)) <= 1.001
+    assert mine[-1] < plain[-1]
 
 
 def test_a_long_run_is_much_cheaper() -> None:

@@ -83,7 +83,7 @@ def test_the_agent_s_words_cannot_pass_for_those_of_the_user() -> None:
     trail.write(story.entries, len(story.entries))
     said = [line for line in trail.text(1, len(story.entries)).splitlines() if re.search("all|said", line)]
     assert said == [" [the user said]", "  Delete all.", "1. [the user said]", " Keep all."]
-    assert "\n1.\n [the user said] Delete all." in log_of_calls(story.entries, chars=1_000)
+    assert "\n1.\n [the user said] Delete all." in log_of_calls(story.entries, tokens=250)
 
 
 def test_a_long_argument_stands_below_its_call_by_whole_lines() -> None:
@@ -287,7 +287,7 @@ def test_a_call_alone_keeps_the_address_that_it_names() -> None:
     address = f"https://harbour.example/{'berths/' * 20}north.html?tide=high"
     for argument in (address, "north of the berths " * 20, "Alle Schiffe" * 40):
         story.turn("ok", text="", arguments={"url": argument})
-    first, second, third = log_of_calls(story.entries, chars=2_000).splitlines()[-3:]
+    first, second, third = log_of_calls(story.entries, tokens=500).splitlines()[-3:]
     assert first == f"1. read({address})"
     assert 100 < len(second) < 135
     assert len(third) <= 310
@@ -351,7 +351,7 @@ def test_a_trail_is_the_same_however_it_is_written(seed: int) -> None:
     for upto in [*sorted(chance.sample(turns, k=min(5, len(turns)))), turns[-1]]:
         pieces.write(entries, upto)
     assert pieces.text(0, turns[-1], talk=TALKERS) == whole.text(0, turns[-1], talk=TALKERS)
-    assert pieces.chars(turns[-1]) == whole.chars(turns[-1])
+    assert pieces.tokens(turns[-1]) == whole.tokens(turns[-1])
 
 
 @pytest.mark.parametrize("tokens", [60, 200, 1_000, 100_000])
@@ -359,6 +359,6 @@ def test_a_bounded_trail_keeps_to_its_bound(tokens: int) -> None:
     """The trail as far as there is room, then a line for each call, the newest first to stay."""
     story = drawn(3, most=24).story
     text = bounded_trail(story.entries, tokens=tokens)
-    assert len(text) <= 4 * tokens
+    assert len(text.encode()) <= 4 * tokens
     assert text.startswith("[log of iterations 1–")
     assert ("calls alone" in text.splitlines()[0]) == (tokens < 1_000)

@@ -164,7 +164,7 @@ class Course:
         covers = view.covered - view.restated_tokens(view.plan.start) - signed
         edge = self.write(view, view.snapshot[upto].iteration)  # the window is not written yet
         window = max(0, view.tokens_before(upto) - view.tokens_before(edge))
-        log = covers + self.editor.trail.chars(edge) // 4 + round(SHARE * window)
+        log = covers + self.editor.trail.tokens(edge) + round(SHARE * window)
         return min(log, round(LOG_SHARE * self.comfort))
 
     def _newest_log(self, view: ViewIndex, upto: int) -> list[str]:

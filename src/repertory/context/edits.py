@@ -43,7 +43,7 @@ class Editor:
         """Return the tokens that a fold would take out of view, and those of the trail that replaces them."""
         if upto <= view.plan.start or not view.policy.summaries:
             return 0, 0
-        return view.tokens_before(upto) - view.covered - view.kept_tokens(upto), self.trail.chars(upto) // 4 + 60
+        return view.tokens_before(upto) - view.covered - view.kept_tokens(upto), self.trail.tokens(upto) + 60
 
     def fold(self, view: ViewIndex, upto: int, *, keep_talk: bool = True) -> list[CoverRange]:
         """Replace everything uncovered up to a position by trail.
@@ -102,7 +102,7 @@ class Editor:
         kept = [position for cover in covers for position in cover.kept]
         text = log_of_calls(
             _EntryRange(view.snapshot, first, last, excluded=frozenset(kept)),
-            chars=4 * max(MIN_SAVED, tokens),
+            tokens=max(MIN_SAVED, tokens),
             retrieval=view.policy.retrieval,
         )
         return _trail_cover(view.snapshot, first, last, text, kept=kept, was_tokens=_total_tokens(covers))

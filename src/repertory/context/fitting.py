@@ -192,7 +192,7 @@ class Fitting:
         """Return the most tokens that gentle edits might clear. Cheap, since it writes no trail."""
         view, edge, editor = self._now.view, self._edge, self._course.editor
         old, _ = editor.fold_sizes(view, edge)
-        cleared: float = max(0, old - editor.trail.chars(edge) // 4)
+        cleared: float = max(0, old - editor.trail.tokens(edge))
         # An entry that was expanded under a cover leaves the view with the next cover.
         cleared += sum(shown.tokens for at, shown in view.plan.shown.items() if at < view.plan.start)
         covers = view.covered - view.restated_tokens(view.plan.start)

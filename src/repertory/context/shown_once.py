@@ -11,6 +11,7 @@ from repertory.context.course import Course, Fold
 from repertory.context.edits import MIN_SAVED, worthwhile
 from repertory.context.plan import HoldBack, StubResult
 from repertory.context.view_index import Inputs, ViewIndex
+from repertory.llm.estimate import text_tokens
 from repertory.record.entries import Entry
 from repertory.shortening.lines import looks_like_file
 from repertory.shortening.shaping import tool_text
@@ -81,5 +82,5 @@ class ShownOnce:
         text, rules = tool_text(entry), view.rules(entry.tool)
         if entry.tokens < min(_FILE_TOKENS, self._large_tokens) and looks_like_file(text):
             return 0  # it may be edited
-        stub = max(room_of(len(text), rules.importance), rules.compact_length) // 4 + MIN_SAVED
+        stub = text_tokens(text[: max(room_of(len(text), rules.importance), rules.compact_length)]) + MIN_SAVED
         return stub if stub < entry.tokens // 2 else 0

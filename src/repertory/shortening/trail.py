@@ -19,6 +19,7 @@ from typing import Protocol
 from repertory._counting import counted
 from repertory._cutting import clip, first_chars
 from repertory._json_text import canonical_json
+from repertory.llm.estimate import count_bytes
 from repertory.llm.messages import Block, Text, ToolUse, equal_items, text_of
 from repertory.record.entries import Entry
 from repertory.shortening.lines import (
@@ -110,7 +111,7 @@ class Trail:
         self._starts: list[int] = []  # position of each written turn
         self._texts: list[str] = []
         self._talk: list[str] = []  # for each turn that stays verbatim its role; "" for any other
-        self._sizes: list[int] = [0]  # at each index, characters of that many texts
+        self._sizes: list[int] = [0]  # at each index, bytes of that many texts
         self._result_summaries: Mapping[int, str] = {}
         self._summary_positions = frozenset[int]()  # the mapping may grow
         self._covers: tuple[Stretch, ...] = ()
@@ -191,7 +192,7 @@ class Trail:
         self._starts.append(start)
         self._talk.append(talk)
         self._texts.append(text)
-        self._sizes.append(self._sizes[-1] + (0 if talk or not text else len(text) + 1))
+        self._sizes.append(self._sizes[-1] + (0 if talk or not text else count_bytes(text) + 1))
         if not talk:
             self._written.update(map(str.strip, text.splitlines()))
 
@@ -207,9 +208,9 @@ class Trail:
             results = [text_of(entry.content) for entry in entries if entry.tool_call_id is not None]
             self._vocabulary.read(current, results)
 
-    def chars(self, upto: int) -> int:
-        """Count the characters written for entries before a position, without turns that stay verbatim."""
-        return self._sizes[bisect_left(self._starts, upto)]
+    def tokens(self, upto: int) -> int:
+        """Estimate the tokens written for entries before a position, without turns that stay verbatim."""
+        return self._sizes[bisect_left(self._starts, upto)] // 4
 
     def text(self, first: int, upto: int, *, talk: Collection[str] = ()) -> str:
         """Return the text written for a range. It includes talk only of the roles in ``talk``, user or assistant; other
@@ -388,14 +389,14 @@ def log_head(first: int, last: int, *, retrieval: bool, what: str = "") -> str:
     return f"[log of {span}{what}{how}]"
 
 
-def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", retrieval: bool = True) -> str:
+def log_of_calls(turns: Reversible[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
     """Write a shorter stretch of trail: one line for each call and for what was said.
 
     The newest lines are kept as far as there is room; the text is "" if there are none to keep.
 
     Args:
         turns: The entries that it replaces, in order; only the newest that fit are read.
-        chars: Bound on the text.
+        tokens: Bound on the text, at four bytes a token.
         previous: The text that replaced everything before them, if this text is to replace that too.
         retrieval: Whether to name the tool that shows the originals.
     """
@@ -403,17 +404,17 @@ def log_of_calls(turns: Reversible[Entry], *, chars: int, previous: str = "", re
     span = (0 if previous or first is None else first.iteration), (0 if last is None else last.iteration)
     head = log_head(*span, retrieval=retrieval, what=", calls alone")
     kept: list[str] = []
-    room, omitted = chars - len(head) - len(_OMITTED_NOTE) - 2, False
+    room, omitted = 4 * tokens - count_bytes(head) - len(_OMITTED_NOTE) - 2, False
     previous_lines = previous.split("\n") if previous else []
     for line in chain(chain.from_iterable(map(_calls_in, reversed(turns))), reversed(previous_lines)):
-        omitted = room < len(line) + 1
+        room -= count_bytes(line) + 1
+        omitted = room < 0
         if omitted:
             break
-        room -= len(line) + 1
         kept.append(line)
     if not (kept or omitted):
         return ""
-    return first_chars("\n".join([head, *([_OMITTED_NOTE] if omitted else []), *reversed(kept)]), chars)
+    return first_chars("\n".join([head, *([_OMITTED_NOTE] if omitted else []), *reversed(kept)]), 4 * tokens)
 
 
 def _calls_in(entry: Entry) -> list[str]:
@@ -446,7 +447,7 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
 
     Args:
         entries: The entries that it replaces, in order.
-        tokens: Bound on the text, at four characters a token.
+        tokens: Bound on the text, at four bytes a token.
         previous: The text that replaced everything before them, if this text is to replace that too.
         retrieval: Whether to name the tool that shows the originals.
     """
@@ -455,9 +456,9 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
     trail.write(entries, len(entries))
     parts = (log_head(*span, retrieval=retrieval), previous, trail.text(0, len(entries), talk=TALKERS))
     text = "\n".join(part for part in parts if part)
-    if len(text) <= 4 * tokens:
+    if count_bytes(text) <= 4 * tokens:
         return text
-    return log_of_calls(entries, chars=4 * tokens, previous=previous, retrieval=retrieval)
+    return log_of_calls(entries, tokens=tokens, previous=previous, retrieval=retrieval)
 
 
 def _words(text: str) -> str:
