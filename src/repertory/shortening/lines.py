@@ -15,13 +15,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice, pairwise, starmap
 
-from repertory._cutting import LOOKED_AT, clip, kind_of_text, safe_cut
+from repertory._cutting import LOOKED_AT, clip, kind_of_text
+from repertory.shortening.pieces import LONG_LINE, pieces_of
 
 MAX_READ = 96_000
 """Most characters of one text that are read, two thirds of them from its beginning: choosing takes time."""
 
-_LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is split
-_PIECE = 240  # approximate characters of the pieces of such a line
 # Colours, movements of the cursor and links, in ECMA-48's words CSI and OSC.
 _CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\))")
 # Numbers that a viewer puts before the lines of a file, or a search before the lines around a match.
@@ -54,7 +53,6 @@ _LINES_PER_END = 50  # lines with a trouble word that are checked from each end:
 _LONGEST_NAME = 255  # characters, as for file names: what is longer is data
 _VERDICTS = 3  # lines that are chosen first; of more, those with rare names are chosen anyway
 _PER_LINE = 5  # characters that a line costs besides its own, for its indent and its end
-_BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
     r"(?<!\b0 )\b(?:errors?|fail(?:ed|ing|ures?|s)?|exceptions?|traceback|panic(?:ked)?|denied|refused|rejected"
     r"|conflict|timed out|aborted|not found|no such|undefined|can(?:not|'t)|could(?: not|n't)|unable to|invalid"
@@ -181,8 +179,8 @@ def readable_part(text: str) -> str:
     """
     if len(text) > MAX_READ:
         end, start = MAX_READ * 2 // 3, len(text) - MAX_READ // 3
-        end = text.rfind("\n", end - _LONG_LINE, end) + 1 or end
-        start = text.find("\n", start, start + _LONG_LINE) + 1 or start
+        end = text.rfind("\n", end - LONG_LINE, end) + 1 or end
+        start = text.find("\n", start, start + LONG_LINE) + 1 or start
         text = f"{text[:end]}\n{text[start:]}"
     text = _CONTROL_SEQUENCE.sub("", text) if "\x1b" in text else text
     if "\r" not in text or "\n" not in text.strip():  # some old files end their lines with carriage returns alone
@@ -195,10 +193,10 @@ def source_lines(text: str) -> list[str]:
     lines: dict[str, str] = {}
     for raw in dict.fromkeys(_without_gutters(readable_part(text)).splitlines()):
         whole = raw.rstrip()
-        if len(whole) <= _LONG_LINE:
+        if len(whole) <= LONG_LINE:
             lines.setdefault(whole.lstrip(), whole)
             continue
-        for piece in _pieces(whole):
+        for piece in pieces_of(whole):
             lines.setdefault(piece.strip(), piece)
     lines.pop("", None)
     return list(lines.values())
@@ -206,7 +204,7 @@ def source_lines(text: str) -> list[str]:
 
 def has_long_lines(text: str) -> bool:
     """Whether a text has a line that ``source_lines`` splits."""
-    return max(map(len, text.splitlines()), default=0) > _LONG_LINE
+    return max(map(len, text.splitlines()), default=0) > LONG_LINE
 
 
 def looks_like_file(text: str) -> bool:
@@ -232,25 +230,6 @@ def _without_gutters(text: str) -> str:
 
 def _is_next(before: int, after: int) -> bool:
     return after == before + 1
-
-
-def _pieces(line: str) -> Iterable[str]:
-    """Split a very long line into readable pieces, after its own punctuation if it has any."""
-    piece = ""
-    for part in _BREAK.split(line):
-        while len(part) > _LONG_LINE:
-            if piece:
-                yield piece
-                piece = ""
-            at = part.rfind(" ", _PIECE, _LONG_LINE) + 1 or safe_cut(part, _LONG_LINE)
-            yield part[:at]
-            part = part[at:]  # noqa: PLW2901
-        if piece and len(piece) + len(part) > _PIECE:
-            yield piece
-            piece = ""
-        piece += part
-    if piece:
-        yield piece
 
 
 def _without_data(lines: Sequence[str]) -> list[str]:
