@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.shortening.lines import Vocabulary, choose_lines, names_in, reports_trouble, source_lines, trouble_lines
+from repertory.shortening.lines import (
+    Vocabulary,
+    choose_lines,
+    headings_of,
+    names_in,
+    reports_trouble,
+    source_lines,
+    trouble_lines,
+)
 
 _NAMED = st.builds("{}/part_{}.py:{} holds {}".format, st.sampled_from(["lib", "src/app"]), *[st.integers(0, 60)] * 3)
 _LINES = st.one_of(
@@ -247,6 +255,12 @@ def test_rows_of_a_table_come_with_the_names_of_their_columns(kind: str) -> None
     assert heading in chosen
     assert chosen.index(heading) < min(at for at, line in enumerate(chosen) if "ship_" in line)
     assert heading not in choose_lines(["quay_one is closed", *lines], 20, known(heading))
+
+
+def test_an_indented_line_is_no_row_of_a_table() -> None:
+    """Its indentation separates no columns: what stands above code of the same depth does not name them."""
+    code = ["// moves what is due", "const crane = fleet[7];", "crane.move(12);"]
+    assert headings_of([f"\t\t\t{line}" for line in code]) == {}
 
 
 def test_long_names_and_digests_are_no_data() -> None:

@@ -147,6 +147,34 @@ def test_how_something_ended_is_told_each_time() -> None:
     assert log(story)[-3:] == ["→ 2 new of 4 lines", " run on Tuesday", " 2 passed, 1 failed"]
 
 
+@pytest.mark.parametrize(
+    ("heading", "row", "other"),
+    [
+        ("crane,berth,load", "crane_{0},{0},{1}", "ship,draught,length\nship_1,4,90\nship_2,5,95"),
+        (
+            "diff --git a/quay.py b/quay.py",
+            "+crane_{0} = {1}",
+            "diff --git a/ship.py b/ship.py\n+ship_1 = 4\n+ship_2 = 5",
+        ),
+    ],
+)
+def test_new_rows_come_with_the_names_of_their_columns_again(heading: str, row: str, other: str) -> None:
+    """Or they would seem to belong to the table, or the file of a diff, that was told last."""
+    story = Story()
+    for load in range(100, 103):
+        story.turn("\n".join([heading, *(row.format(n, load) for n in range(2))]), text="")
+        story.turn(other, text="")
+    lines = log(story)
+    assert lines.count(f" {heading}") == 3
+    assert lines.count(f" {other.splitlines()[0]}") == 1  # nothing below it is new
+    assert lines[-5:-1] == [
+        f" {heading}",
+        f" {row.format(0, 102)}",
+        f" {row.format(1, 102)}",
+        "6. read(path=src/file_6.py, n=0)",
+    ]
+
+
 def test_an_edit_of_known_lines_is_told_by_what_it_changes() -> None:
     """And not by the lines that both of its texts begin with."""
     story = Story()

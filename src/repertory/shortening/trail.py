@@ -27,6 +27,7 @@ from repertory.shortening.lines import (
     Vocabulary,
     choose_lines,
     has_long_lines,
+    headings_of,
     last_verdict,
     looks_like_file,
     source_lines,
@@ -321,15 +322,17 @@ class Trail:
         return head + _below(chosen, lines)
 
     def _choose(self, lines: Sequence[str], room: int, *, result: str = "") -> list[str]:
-        """Choose lines that are not in the trail yet, and note that they are now. What says how something ended this
-        time is told each time: of a ``result``, unless it is a file's text.
+        """Choose lines that are not in the trail yet, and note that they are now. Told each time is what names the
+        columns of a new row, or the file of a new line of a diff, and what says how something ended: of a ``result``,
+        unless it is a file's text.
         """
         new = self._new(lines)
         is_part = len(new) < len(lines) or sum(map(len, new)) > room
         outcome = bool(result) and is_part and not looks_like_file(result)
-        if outcome:
-            told = {*new, last_verdict(lines)}
-            new = [line for line in lines if line in told]
+        told = {*new, *([last_verdict(lines)] if outcome else [])}
+        if 0 < len(new) < len(lines):
+            told |= {lines[heading] for row, heading in headings_of(lines).items() if lines[row] in told}
+        new = [line for line in lines if line in told]
         chosen = choose_lines(new, room, self._vocabulary, outcome=outcome)
         self._written.update(map(str.strip, chosen))
         return chosen
