@@ -139,6 +139,18 @@ def test_a_long_result_of_known_lines_is_said_to_be_known() -> None:
     assert log(story)[-1] == "→ 80 lines, known"
 
 
+def test_a_result_that_came_before_is_said_to_be_the_same() -> None:
+    """Other lines of it would seem to be news, as to an agent that waits for a change; they may be of use, though."""
+    story = Story()
+    for _ in range(9):
+        story.turn(ROWS, text="", arguments={})
+    story.turn(f"{ROWS}\ncrane_80 is broken", text="", arguments={})
+    heads = [line for line in log(story) if line.startswith("→")]
+    assert heads[0] == "→ 16 of 80 lines"
+    assert all(head.startswith("→ as in iteration 1, ") for head in heads[1:5])
+    assert heads[-3:] == ["→ as in iteration 1", "→ as in iteration 1", "→ 1 new of 81 lines"]
+
+
 def test_how_something_ended_is_told_each_time() -> None:
     """Of a command that is run again it is what counts; that nothing else is new is said, too."""
     story = Story()
@@ -268,7 +280,7 @@ def test_results_stand_in_the_order_of_their_calls(order: list[int]) -> None:
 
 
 def test_what_was_told_is_not_told_again() -> None:
-    """Neither of two results of one turn nor of one much later; the second says that it is known."""
+    """Neither of two results of one turn nor of one much later; each says that it is known."""
     story = Story()
     story.turn("crane_7 stands\non berth_9", "crane_7 stands\non berth_9")
     for number in range(12):
@@ -276,7 +288,8 @@ def test_what_was_told_is_not_told_again() -> None:
     story.turn("crane_7 stands\non berth_9")
     lines = log(story)
     assert lines.count(" crane_7 stands") == 1
-    assert lines.count("→ 2 lines, known") == 2
+    assert lines.count("→ 2 lines, known") == 1
+    assert lines[-1] == "→ as in iteration 1"
 
 
 def test_what_belongs_to_a_line_that_is_left_out_is_told_apart() -> None:

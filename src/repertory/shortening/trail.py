@@ -109,6 +109,7 @@ class Trail:
         self._read = 0  # entries below this are in the vocabulary
         self._cover_lines: set[str] = set()  # the lines of the covers before this trail
         self._written: set[str] = set()  # the lines written after these
+        self._told: dict[int, int] = {}  # iterations of the results written after these, by hash
         self._starts: list[int] = []  # position of each written turn
         self._texts: list[str] = []
         self._talk: list[str] = []  # for each turn that stays verbatim its role; "" for any other
@@ -157,7 +158,7 @@ class Trail:
         """Start again after the covers, with the vocabulary as it is there."""
         if self.position > start:
             self._vocabulary, self._read, self._chosen = Vocabulary(), 0, {}
-        self._written = set()
+        self._written, self._told = set(), {}
         self._starts, self._texts, self._talk, self._sizes = [], [], [], [0]
         self.position = start
         first = snapshot[start].iteration if start < len(snapshot) else 0
@@ -168,7 +169,7 @@ class Trail:
         """Make a copy that can be written ahead of time without affecting this one."""
         self._read_until(snapshot, snapshot[-1].iteration)  # nothing is left to read, so both can share the vocabulary
         copied = copy(self)
-        copied._written = {*self._written}
+        copied._written, copied._told = {*self._written}, {**self._told}
         copied._starts, copied._texts = [*self._starts], [*self._texts]
         copied._talk, copied._sizes = [*self._talk], [*self._sizes]
         return copied
@@ -308,12 +309,14 @@ class Trail:
             room = room_of(entry.original_length or len(text), rules.importance)
             if rules.expiration_mode == "compact":
                 room = min(room, rules.compact_length)
+            told = self._told.setdefault(hash(text), entry.iteration)
+            same = [f"as in iteration {told}"] if told < entry.iteration else []
             chosen = self._choose(lines, room, result=text)
             if lines and not chosen:
-                marks.append(f"{_size(lines, text, entry.original_length)}, known")
+                marks += same or [f"{_size(lines, text, entry.original_length)}, known"]
             elif len(chosen) < len(lines):
                 size = _size(lines, text, entry.original_length, of=len(chosen), new=not self._new(lines))
-                marks.append(size)
+                marks += [*same, size]
             elif lines and separate and not marks:
                 marks.append(_size(lines, text, entry.original_length))
         if not (marks or chosen):
