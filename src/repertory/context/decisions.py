@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from repertory._counting import counted
 from repertory.context.plan import (
     EMPTY,
     CoverRange,
@@ -224,8 +223,7 @@ def expansion(
 def entry_at(snapshot: Sequence[Entry], position: int) -> Entry:
     """Return the entry at a position; raise ``ContextError`` if there is none."""
     if not 0 <= position < len(snapshot):
-        entries = counted(len(snapshot), "entry", "entries")
-        raise ContextError(f"there is no entry {position}; the record has {entries}, from 0")
+        raise ContextError(f"there is no entry {position}; entries in the record: {len(snapshot)}, from 0")
     return snapshot[position]
 
 

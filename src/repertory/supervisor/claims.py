@@ -124,7 +124,7 @@ class Claims:
 
     async def explain_refused(self, run_id: str, error: RecordRefused) -> RepertoryError:
         """The error for the beginning of a new run that the journal refused."""
-        there = await self._runs.read_run(run_id) is not None
+        there = await self._journal.run_or_none(run_id) is not None
         if not there:  # the other machine may only have reserved a place in the queue for it yet
             stands = await self.machines.standing([run_id])
             there = not stands[run_id].ended and run_id not in await self.machines.places()
