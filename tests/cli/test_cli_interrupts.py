@@ -28,7 +28,7 @@ def test_a_signal_at_any_instant_leaves_a_clean_terminal(seed: int) -> None:
 def test_a_terminal_that_takes_no_more_does_not_hold_the_process(tmp_path: Path) -> None:
     """Stopped with Ctrl-S, even the line that shows the cursor cannot be written, and further signals still end it."""
     with at_a_terminal("demo", home=tmp_path) as terminal:
-        terminal.expect("thinking")
+        terminal.expect("VIEW / RECORD")
         terminal.type("\x13")
         while select.select([], [terminal.theirs], [], 0)[1]:
             pass
