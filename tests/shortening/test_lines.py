@@ -263,6 +263,19 @@ def test_an_indented_line_is_no_row_of_a_table() -> None:
     assert headings_of([f"\t\t\t{line}" for line in code]) == {}
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "     crane  berth  load\n0  crane_0      0   100\n1  crane_1      1   110",
+        "\tname\tload\n0\ta\t4\n1\t\t5\n\tb2\t6",
+    ],
+)
+def test_a_table_may_have_empty_cells_in_front(table: str) -> None:
+    """As the heading above row numbers has."""
+    rows = table.split("\n")
+    assert headings_of(rows) == dict.fromkeys(range(1, len(rows)), 0)
+
+
 def test_long_names_and_digests_are_no_data() -> None:
     """Nor is anything in a text that fits: a key may be what was asked for."""
     names = [

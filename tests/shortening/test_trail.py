@@ -151,6 +151,20 @@ def test_a_result_that_came_before_is_said_to_be_the_same() -> None:
     assert heads[-3:] == ["→ as in iteration 1", "→ as in iteration 1", "→ 1 new of 81 lines"]
 
 
+@pytest.mark.parametrize("how", ["failed", "cut", "image"])
+def test_only_what_is_the_same_as_a_whole_is_said_to_be(how: str) -> None:
+    """A failure with the same words is no success; what was cut, or stands beside an image, may differ in that."""
+    story = Story()
+    for number in range(2):
+        result = (Text(ROWS), PICTURE) if how == "image" else ROWS
+        story.turn(result, text="", errors=[0] if how == "failed" and number else [])
+    if how == "cut":
+        story.entries = [msgspec.structs.replace(each, original_length=9_000) for each in story.entries]
+    heads = [line for line in log(story) if line.startswith("→")]
+    assert len(heads) == 2
+    assert not any("as in" in head for head in heads)
+
+
 def test_how_something_ended_is_told_each_time() -> None:
     """Of a command that is run again it is what counts; that nothing else is new is said, too."""
     story = Story()
@@ -159,32 +173,29 @@ def test_how_something_ended_is_told_each_time() -> None:
     assert log(story)[-3:] == ["→ 2 new of 4 lines", " run on Tuesday", " 2 passed, 1 failed"]
 
 
-@pytest.mark.parametrize(
-    ("heading", "row", "other"),
-    [
-        ("crane,berth,load", "crane_{0},{0},{1}", "ship,draught,length\nship_1,4,90\nship_2,5,95"),
-        (
-            "diff --git a/quay.py b/quay.py",
-            "+crane_{0} = {1}",
-            "diff --git a/ship.py b/ship.py\n+ship_1 = 4\n+ship_2 = 5",
-        ),
-    ],
-)
-def test_new_rows_come_with_the_names_of_their_columns_again(heading: str, row: str, other: str) -> None:
-    """Or they would seem to belong to the table, or the file of a diff, that was told last."""
+def test_new_rows_come_with_the_names_of_their_columns_again() -> None:
+    """Or they would seem to belong to the table that was told last."""
     story = Story()
     for load in range(100, 103):
-        story.turn("\n".join([heading, *(row.format(n, load) for n in range(2))]), text="")
-        story.turn(other, text="")
+        story.turn(f"crane,berth,load\ncrane_0,0,{load}\ncrane_1,1,{load}", text="")
+        story.turn("ship,draught,length\nship_1,4,90\nship_2,5,95", text="")
     lines = log(story)
-    assert lines.count(f" {heading}") == 3
-    assert lines.count(f" {other.splitlines()[0]}") == 1  # nothing below it is new
+    assert lines.count(" crane,berth,load") == 3
+    assert lines.count(" ship,draught,length") == 1  # nothing below it is new
     assert lines[-5:-1] == [
-        f" {heading}",
-        f" {row.format(0, 102)}",
-        f" {row.format(1, 102)}",
+        " crane,berth,load",
+        " crane_0,0,102",
+        " crane_1,1,102",
         "6. read(path=src/file_6.py, n=0)",
     ]
+
+
+def test_a_new_row_is_told_without_its_heading_if_there_is_room_for_one() -> None:
+    """The heading is known; alone it would say nothing."""
+    story = Story()
+    for load in range(100, 103):
+        story.turn(f"id,note,at\n{load},crane_{load} {'waits for its berth ' * 16},{load}:00", text="")
+    assert [line[: len(" 102,crane_102 waits")] for line in log(story)[-1:]] == [" 102,crane_102 waits"]
 
 
 def test_an_edit_of_known_lines_is_told_by_what_it_changes() -> None:

@@ -126,12 +126,12 @@ async def test_facts_and_metadata_are_small_plain_json(name: str) -> None:
 @pytest.mark.parametrize(
     ("value", "content"),
     [
-        (b"a\xff\xfeb", "a��b\n[2 bytes or characters replaced by �: no valid text]"),
-        ("a\udc80", "a�\n[1 byte or character replaced by �: no valid text]"),
-        ("a\0b", "a�b\n[1 byte or character replaced by �: no valid text]"),
+        (b"a\xff\xfeb", "a��b\n[2 bytes or characters that are no valid text replaced by �]"),
+        ("a\udc80", "a�\n[1 byte or character that is no valid text replaced by �]"),
+        ("a\0b", "a�b\n[1 byte or character that is no valid text replaced by �]"),
         ({"a": "\ud800"}, '{"a":"\\ud800"}'),
         ({"a": "\ud800", "b": float("nan")}, '{"a":"\\ud800","b":null}'),
-        ([Text("\udc80x")], (Text("�x\n[1 byte or character replaced by �: no valid text]"),)),
+        ([Text("\udc80x")], (Text("�x\n[1 byte or character that is no valid text replaced by �]"),)),
     ],
 )
 async def test_what_is_no_text_is_replaced_and_the_model_is_told(value: object, content: object) -> None:

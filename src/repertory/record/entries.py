@@ -106,7 +106,7 @@ class Entry(Draft, frozen=True, kw_only=True):
     Attributes:
         position: Its position in the run's ledger, from 0, without gaps.
         created_at: Seconds since 1970.
-        tokens: Estimated tokens of ``content`` in a prompt, by its characters; see ``repertory.llm``.
+        tokens: Estimated tokens of ``content`` in a prompt; see ``repertory.llm``.
     """
 
     position: int

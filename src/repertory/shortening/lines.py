@@ -46,7 +46,6 @@ _VERDICT = re.compile(
 _DIGIT = re.compile(r"\d")
 _GAPS = re.compile(r" {2,}")
 _LEAST_GAPS = 2  # between the columns of a table: a line of prose or code may have one
-_DIFF_MARKS = ("+", "-", " ", "@@")
 _NUMBERED_WORD = re.compile(r"(?<!\w)[^\W\d]*+\d\w*+")  # only from a word's beginning: a word may be long
 _FORM = {ord(char): "0" if char in string.hexdigits else "a" for char in string.digits + string.ascii_letters}
 _LOWER = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
@@ -365,25 +364,21 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary, *, out
 
 
 def headings_of(lines: Sequence[str]) -> dict[int, int]:
-    """Return the index of the line without which a line would say something else: for rows of tables that which names
-    their columns, before them, with as many columns and, unlike them, without a digit; for lines of a diff by git that
-    which names their file.
+    """Return for rows of tables the index of the line that names their columns: before them, with as many columns and,
+    unlike them, without a digit.
     """
     found: dict[int, int] = {}
-    heading, columns, file = -1, ("", 0), -1
+    heading, above = -1, ""
     for at, line in enumerate(lines):
-        if line.startswith("diff --git "):
-            file = at
-        elif file >= 0 and line.startswith(_DIFF_MARKS):
-            found[at] = file
-        if at in found or not _SAYS.search(line):
+        if not _SAYS.search(line):
             continue  # a ruler below the heading
-        before, columns = columns, _columns(line.strip())
-        numbered = _DIGIT.search(line) is not None
-        if columns != before or columns[1] < _LEAST_GAPS:
+        shared = min(_depth(above), _depth(line))  # indentation separates no columns
+        columns, numbered = _columns(line[shared:]), _DIGIT.search(line) is not None
+        if columns != _columns(above[shared:]) or columns[1] < _LEAST_GAPS:
             heading = -1 if numbered else at
         elif numbered and heading >= 0:
             found[at] = heading
+        above = line
     return found
 
 

@@ -36,8 +36,8 @@ class _End(NamedTuple):
 
 
 def pieces_of(line: str) -> Iterator[str]:
-    """Split a very long line into pieces, each with its indentation."""
-    indent = line[: len(line) - len(line.lstrip())]
+    """Split a very long line into pieces, each with its indentation, but no more of that than a piece may have."""
+    indent = line[: len(line) - len(line.lstrip())][:_LEAST]
     ends = _ends(line)
     places = [end.at for end in ends]
     start = 0

@@ -309,13 +309,15 @@ class Trail:
             room = room_of(entry.original_length or len(text), rules.importance)
             if rules.expiration_mode == "compact":
                 room = min(room, rules.compact_length)
-            told = self._told.setdefault(hash(text), entry.iteration)
-            same = [f"as in iteration {told}"] if told < entry.iteration else []
+            same: list[str] = []
+            if not (entry.original_length or media_in(entry)):  # otherwise the text is not all of it
+                told = self._told.setdefault(hash((text, failed(entry))), entry.iteration)
+                same = [f"as in iteration {told}"] * (told < entry.iteration)
             chosen = self._choose(lines, room, result=text)
             if lines and not chosen:
                 marks += same or [f"{_size(lines, text, entry.original_length)}, known"]
             elif len(chosen) < len(lines):
-                size = _size(lines, text, entry.original_length, of=len(chosen), new=not self._new(lines))
+                size = _size(lines, text, entry.original_length, of=len(chosen), new=not (same or self._new(lines)))
                 marks += [*same, size]
             elif lines and separate and not marks:
                 marks.append(_size(lines, text, entry.original_length))
@@ -326,17 +328,22 @@ class Trail:
 
     def _choose(self, lines: Sequence[str], room: int, *, result: str = "") -> list[str]:
         """Choose lines that are not in the trail yet, and note that they are now. Told each time is what names the
-        columns of a new row, or the file of a new line of a diff, and what says how something ended: of a ``result``,
-        unless it is a file's text.
+        columns of a new row, and what says how something ended: of a ``result``, unless it is a file's text.
         """
         new = self._new(lines)
         is_part = len(new) < len(lines) or sum(map(len, new)) > room
         outcome = bool(result) and is_part and not looks_like_file(result)
         told = {*new, *([last_verdict(lines)] if outcome else [])}
-        if 0 < len(new) < len(lines):
-            told |= {lines[heading] for row, heading in headings_of(lines).items() if lines[row] in told}
-        new = [line for line in lines if line in told]
-        chosen = choose_lines(new, room, self._vocabulary, outcome=outcome)
+        rows = headings_of(lines).items() if 0 < len(new) < len(lines) else ()
+        headings = {lines[heading] for row, heading in rows if lines[row] in told} - told
+
+        def choose(among: set[str]) -> list[str]:
+            own = [line for line in lines if line in among]
+            return choose_lines(own, room, self._vocabulary, outcome=outcome)
+
+        chosen = choose(told | headings)
+        if headings.issuperset(chosen):  # there is no room for what is below them
+            chosen = choose(told)
         self._written.update(map(str.strip, chosen))
         return chosen
 

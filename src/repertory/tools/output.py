@@ -267,8 +267,8 @@ def _block(item: object) -> Text | Image | RawBlock:
 def _note(replaced: int, kind: str) -> str:
     if not replaced or kind == "json":
         return ""
-    what = counted(replaced, "byte or character", "bytes or characters")
-    return f"\n[{what} replaced by \N{REPLACEMENT CHARACTER}: no valid text]"
+    what = counted(replaced, "byte or character that is", "bytes or characters that are")
+    return f"\n[{what} no valid text replaced by \N{REPLACEMENT CHARACTER}]"
 
 
 def _bound_blocks(
