@@ -174,12 +174,12 @@ class BusyJournal(MemoryJournal):
         self.asked, self.answer, self.clean, self.resume = (anyio.Event() for _ in range(4))
         self._done = self._cleaned = False
 
-    async def read_run(self, run_id: str) -> RunRow:
+    async def run_or_none(self, run_id: str) -> RunRow | None:
         """Wait for ``answer`` before a second attempt is read."""
         if run_id.endswith("-2"):
             self.asked.set()
             await self.answer.wait()
-        return await super().read_run(run_id)
+        return await super().run_or_none(run_id)
 
     def submit(self, records: Sequence[Record], **options: Any) -> Ticket:
         """Notice that a run is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import anyio
@@ -224,7 +225,7 @@ async def test_a_run_that_two_machines_begin_at_once_is_the_one_of_the_first(pos
         try:
             run = await supervisor.spawn(clerk, "Work.", run_id=run_id)
             outcomes[run_id].append(await run.wait_result())
-        except RunElsewhere:
+        except (RunElsewhere, rp.errors.RunFailed):  # what left the queue here and there at once is refused only then
             outcomes[run_id].append("elsewhere")
 
     async def fork(supervisor: rp.Supervisor, fork_id: str) -> None:
@@ -253,3 +254,43 @@ async def test_a_run_that_two_machines_begin_at_once_is_the_one_of_the_first(pos
             [*outcomes, *forks], "done"
         )
     assert all("Done." in each for each in (*outcomes.values(), *forks.values()))
+
+
+async def test_a_run_that_was_refused_is_left_to_the_agent_that_it_began_with(postgres: PostgresServer) -> None:
+    """The refused machine holds it no longer: with room before the other, it would let its own agent work on it."""
+    uri = postgres.emptied_journal()
+    names = [f"run-{number}" for number in range(10)]
+    began: dict[str, tuple[str, rp.Run]] = {}
+    gates = {machine: anyio.Event() for machine in ("first", "second")}
+
+    async def wait_at(supervisor: rp.Supervisor, machine: str) -> None:
+        @rp.tool(effect="pure")
+        async def wait() -> str:
+            """Wait until the gate opens."""
+            await gates[machine].wait()
+            return "open"
+
+        agent = rp.Agent(f"porter-{machine}", tools=[wait], model=ScriptedModel([call("wait"), "Done."]))
+        await supervisor.spawn(agent, "Wait.")
+
+    async def spawn(supervisor: rp.Supervisor, machine: str, run_id: str) -> None:
+        agent = rp.Agent(machine, instructions=machine, model=FunctionModel(lambda _: f"Done by {machine}."))
+        with contextlib.suppress(RunElsewhere):
+            began[run_id] = machine, await supervisor.spawn(agent, "Work.", run_id=run_id, agent_ref=REF)
+
+    async with rp.open_supervisor(uri, max_runs=1) as first, rp.open_supervisor(uri, max_runs=1) as second:
+        machines = {"first": first, "second": second}
+        for machine, supervisor in machines.items():
+            await wait_at(supervisor, machine)
+        async with anyio.create_task_group() as tasks:
+            for run_id in names:
+                for machine, supervisor in machines.items():
+                    tasks.start_soon(spawn, supervisor, machine, run_id)
+        for machine, supervisor in machines.items():
+            gates[machine].set()
+            last = rp.Agent("last", model=FunctionModel(lambda _: "Done."))
+            await (await supervisor.spawn(last, "Follow.")).wait_result()
+        assert {run_id: await run.wait_result() for run_id, (_, run) in began.items()} == {
+            run_id: f"Done by {machine}." for run_id, (machine, _) in began.items()
+        }
+    assert sorted(began) == names

@@ -92,6 +92,10 @@ async def test_the_log_of_items_never_goes_back(kind: str, tmp_path: Path) -> No
         await journal.remove_run("one", at=5.0)
         assert await journal.last_item_position() >= 9
         assert await journal.item_position_at(10**12, "s-one") == 0
+        await fill(journal, "two", 1_000)
+        await fill(journal, "three", 20)  # of a machine with a lower block of positions
+        await journal.remove_run("two", at=5.0)
+        assert await journal.last_item_position() >= 1_002
 
 
 @KINDS

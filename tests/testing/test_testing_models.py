@@ -79,7 +79,7 @@ def test_a_run_that_asks_too_often_fails(run_async: RunAsync) -> None:
     async def main() -> None:
         model = ScriptedModel([])
         model.assert_complete()
-        with pytest.raises(AssertionError, match=r"is over after its 0 steps.*'why\?'"):
+        with pytest.raises(AssertionError, match=r"is over after 0 steps.*'why\?'"):
             await model.complete(request("why?"))
 
     run_async(main)

@@ -116,7 +116,7 @@ class Machines:
         return self._news.setdefault(what, anyio.Event())
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something over a connection, in a thread; repeat it once if the server went away meanwhile."""
+        """Do something over a connection, in a thread; again if the server went away meanwhile, or broke it off."""
         return await self._journal.use(doing, work)
 
     async def _rows(self, doing: str, statement: str, *values: object) -> list[Any]:

@@ -45,8 +45,9 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
     tree = (run_id, run_id, run_id)
     begun = tables.query("SELECT finished FROM removals WHERE run_id = ?", run_id)
     if not begun:
-        newest = "(SELECT coalesce(max(position), 0) FROM items WHERE seq = (SELECT max(seq) FROM items))"
-        tables.execute(f"INSERT INTO removals VALUES (?, ?, 0, 0, 0, {newest})", run_id, at)
+        last = f"""(SELECT coalesce(max((SELECT max(position) FROM items WHERE scope_id = s.scope_id)), 0)
+                   FROM scopes s WHERE {of_tree("s.owner")})"""
+        tables.execute(f"INSERT INTO removals VALUES (?, ?, 0, 0, 0, {last})", run_id, at, *tree)
         runs = TABLES[RunStarted]
         _take(tables, runs, run_id, f"SELECT seq FROM {runs.name} WHERE {OF_TREE}", *tree)
         return False

@@ -44,6 +44,7 @@ class Listeners:
     def take_over(self, earlier: Listeners) -> None:
         """Tell whom an earlier object of the same run was made to tell; no record has them."""
         self._others, self.errors = earlier._others, earlier.errors
+        self._told = min(self._told, earlier._told)
 
     @property
     def _all(self) -> list[Listener]:

@@ -122,15 +122,14 @@ class Claims:
         """Whether another machine owns a run, so that nobody here may write to its record."""
         return await self.machines.owner_of(run_id) not in (None, "", self.machines.machine_id)
 
-    async def explain_refused(self, run_id: str, error: RecordRefused) -> RepertoryError:
-        """The error for the beginning of a new run that the journal refused."""
+    async def explain_refused(self, run_id: str, error: RecordRefused) -> None:
+        """Raise ``RunElsewhere`` if the journal refused the beginning of a new run because it has begun elsewhere."""
         there = await self._journal.run_or_none(run_id) is not None
         if not there:  # the other machine may only have reserved a place in the queue for it yet
             stands = await self.machines.standing([run_id])
             there = not stands[run_id].ended and run_id not in await self.machines.places()
-        if not there:
-            return error
-        return RunElsewhere(f"run {run_id} was begun on another machine at the same moment; call again")
+        if there:
+            raise RunElsewhere(f"run {run_id} was begun on another machine at the same moment; call again") from error
 
     async def give_back(self, row: RunRow) -> None:
         """Undo ``claim`` for a run that does not continue here after all."""
@@ -304,6 +303,16 @@ class Claims:
         self._fences.pop(live.run_id, None)
         self._held.setdefault(live.run_id, []).append(live)
         self._wake()
+
+    def drop(self, live: LiveRun) -> None:
+        """Hold a run no longer whose beginning was refused: it is another machine's."""
+        held = self._held.get(live.run_id, [])
+        if live in held:
+            held.remove(live)
+            if not held:
+                del self._held[live.run_id]
+        self._agents = {key: each for key, each in self._agents.items() if key[0] != live.run_id}
+        live.set_ended()
 
     async def let_go(self, live: LiveRun) -> None:
         """Hand over a run whose loop has reached a boundary, for other machines to continue."""

@@ -150,7 +150,9 @@ async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
         await journal.write(records)
     except RecordRefused as error:
         await _check_writable(runtime, origin)
-        raise error if runtime.claims is None else await runtime.claims.explain_refused(new, error) from error
+        if runtime.claims is not None:
+            await runtime.claims.explain_refused(new, error)
+        raise
 
 
 async def _check_writable(runtime: Runtime, origin: str) -> None:

@@ -480,7 +480,9 @@ class Supervisor:
             if live.begun is not None:
                 await live.begun.wait()
         except RecordRefused as error:
-            if claims is None or live.resumed:
-                raise
-            raise await claims.explain_refused(live.run_id, error) from error
+            if claims is not None and not live.resumed:
+                if live.elsewhere:
+                    claims.drop(live)
+                await claims.explain_refused(live.run_id, error)
+            raise
         return Run(live, self._runtime)
