@@ -297,7 +297,8 @@ class Trail:
         if rules.expiration_mode == "remove":
             return "\n→ [expired]"
         text = tool_text(entry)
-        marks = [word for word in ("failed" if failed(entry) else "", media_in(entry)) if word]
+        fails, media = "failed" * failed(entry), media_in(entry)
+        marks = [word for word in (fails, media) if word]
         requested = requested_text(entry, rules, self.result_summary(entry))
         lines = requested.splitlines() if requested else source_lines(text)
         if requested:
@@ -310,8 +311,8 @@ class Trail:
             if rules.expiration_mode == "compact":
                 room = min(room, rules.compact_length)
             same: list[str] = []
-            if not (entry.original_length or media_in(entry)):  # otherwise the text is not all of it
-                told = self._told.setdefault(hash((text, failed(entry))), entry.iteration)
+            if not (entry.original_length or media):  # otherwise the text is not all of it
+                told = self._told.setdefault(hash((text, fails)), entry.iteration)
                 same = [f"as in iteration {told}"] * (told < entry.iteration)
             chosen = self._choose(lines, room, result=text)
             if lines and not chosen:
@@ -334,8 +335,9 @@ class Trail:
         is_part = len(new) < len(lines) or sum(map(len, new)) > room
         outcome = bool(result) and is_part and not looks_like_file(result)
         told = {*new, *([last_verdict(lines)] if outcome else [])}
-        rows = headings_of(lines).items() if 0 < len(new) < len(lines) else ()
-        headings = {lines[heading] for row, heading in rows if lines[row] in told} - told
+        headings = set[str]()
+        if 0 < len(new) < len(lines):
+            headings = {lines[above] for row, above in headings_of(lines).items() if lines[row] in told} - told
 
         def choose(among: set[str]) -> list[str]:
             own = [line for line in lines if line in among]
