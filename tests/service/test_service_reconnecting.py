@@ -106,7 +106,7 @@ def test_what_is_said_of_the_end_of_a_service_begins_a_line(served: list[Served]
     terminal.expect("Half an ans")
     served[0].process.terminate()
     assert terminal.end() == 75
-    assert terminal.seen.startswith("\r\nrepertory: the service at ")
+    assert "\r\nrepertory: the service at " in terminal.seen
 
 
 # --- what is new of what a run says ----------------------------------------------------------------------

@@ -77,8 +77,9 @@ class Screen:
 
     async def end_line(self) -> None:
         """Start a new line, unless the last one has just ended."""
-        if self._column:
-            await self._write("\n")
+        async with self._writing:
+            if self._column:
+                await self._put("\n")
 
     @asynccontextmanager
     async def aside(self) -> AsyncGenerator[None]:
@@ -93,8 +94,14 @@ class Screen:
 
     async def _write(self, text: str) -> None:
         async with self._writing:
-            self._column = 0 if text.endswith("\n") else 1
-            await anyio.to_thread.run_sync(output.put, text, abandon_on_cancel=True)
+            await self._put(text)
+
+    async def _put(self, text: str) -> None:
+        def put() -> None:
+            output.put(text)
+            self._column = 0 if text.endswith("\n") else 1  # only now: the wait may be cancelled before this begins
+
+        await anyio.to_thread.run_sync(put, abandon_on_cancel=True)
 
 
 # --- the keyboard -----------------------------------------------------------------------------------------
