@@ -78,14 +78,14 @@ class ViewIndex:
                     self._open.discard(block.tool_use_id)
                 elif isinstance(block, Thinking | RedactedThinking) and entry.position >= self.plan.thinking_from:
                     self.thinking = True
+            kept, tokens = self.is_kept(entry), self.plan.tokens_of(entry)
             if entry.tool_call_id is not None:
                 shown = self.plan.shown.get(entry.position)
-                if (shown is None or isinstance(shown, ExpandEntry)) and not self.is_pinned(entry):
+                if (shown is None or isinstance(shown, ExpandEntry)) and not kept:
                     self.results.append(entry)
                 elif isinstance(shown, StubResult):
                     self.stubs.append(entry)
-            tokens = self.plan.tokens_of(entry)
-            if self.is_kept(entry):
+            if kept:
                 self.kept.append(entry.position)
                 self._kept_sums.append(self._kept_sums[-1] + tokens)
             self.tokens += tokens

@@ -298,14 +298,14 @@ class Trail:
             return "\n→ [expired]"
         text = tool_text(entry)
         fails, media = "failed" * failed(entry), media_in(entry)
-        marks = [word for word in (fails, media) if word]
+        marks = list(filter(None, (fails, media)))
         requested = requested_text(entry, rules, self.result_summary(entry))
         lines = requested.splitlines() if requested else source_lines(text)
         if requested:
             chosen = lines
             marks.append("in short")
         elif len(lines) == 1 and len(lines[0]) <= _ONE_LINE_CHARS:
-            return f"\n→ {''.join(f'{mark}, ' for mark in marks)}{lines[0].strip()}"
+            return f"\n→ {', '.join([*marks, lines[0].strip()])}"
         else:
             room = room_of(entry.original_length or len(text), rules.importance)
             if rules.expiration_mode == "compact":
@@ -362,7 +362,7 @@ class Trail:
 
 def _below(chosen: Sequence[str], lines: Sequence[str]) -> str:
     """Write the lines chosen of a text below what says where they are from."""
-    return "".join([f"\n{line}" for line in with_gaps(chosen, lines, indent=_INDENT)])
+    return "\n".join(["", *with_gaps(chosen, lines, indent=_INDENT)])
 
 
 def _size(lines: Sequence[str], text: str, length: int = 0, *, of: int = 0, new: bool = False) -> str:
