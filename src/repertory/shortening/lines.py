@@ -368,26 +368,27 @@ def headings_of(lines: Sequence[str]) -> dict[int, int]:
     unlike them, without a digit.
     """
     found: dict[int, int] = {}
-    heading, above = -1, ""
+    first, above, above_depth = -1, "", 0  # of the lines with as many columns, and the line before
     for at, line in enumerate(lines):
         if not _SAYS.search(line):
             continue  # a ruler below the heading
-        shared = min(_depth(above), _depth(line))  # indentation separates no columns
-        columns, numbered = _columns(line[shared:]), _DIGIT.search(line) is not None
-        if columns != _columns(above[shared:]) or columns[1] < _LEAST_GAPS:
-            heading = -1 if numbered else at
-        elif numbered and heading >= 0:
-            found[at] = heading
-        above = line
+        depth = _depth(line)
+        shared = min(above_depth, depth)  # indentation separates no columns
+        columns = _columns(line[shared:])
+        if columns[1] < _LEAST_GAPS or columns != _columns(above[shared:]):
+            first = at
+        elif _DIGIT.search(line) and not _DIGIT.search(lines[first]):
+            found[at] = first
+        above, above_depth = line, depth
     return found
 
 
 def _columns(line: str) -> tuple[str, int]:
     """Return what separates the columns of a line, if it has any, and how often."""
     for mark in "\t|;,":
-        if (gaps := line.count(mark)) >= _LEAST_GAPS:
+        if mark in line and (gaps := line.count(mark)) >= _LEAST_GAPS:
             return mark, gaps
-    return "  ", len(_GAPS.findall(line))
+    return "  ", len(_GAPS.findall(line)) if "  " in line else 0
 
 
 def with_gaps(chosen: Sequence[str], lines: Sequence[str], *, indent: str = "") -> list[str]:
