@@ -27,24 +27,20 @@ from repertory.llm.messages import (
 from repertory.llm.model import Breakpoint, ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile
 from repertory.replay.recording import RecordedRun
-from repertory.testing.prefix_cache import PrefixCache
+from repertory.testing.prefix_cache import Prefix, PrefixCache
 
 _THINKING = (Thinking, RedactedThinking)
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(Prefix, frozen=True):
     """One block of a request, and everything before it.
 
     Attributes:
-        key: Hash of every byte up to here.
-        tokens: Tokens of everything up to here.
         block: The block; None for a tool.
         bound: Hash of everything up to here except thinking; a thinking block that follows is bound to it.
         thought: The signature of the last thinking block up to here; "" if there is none.
     """
 
-    key: bytes
-    tokens: int
     block: Block | None
     bound: bytes
     thought: str

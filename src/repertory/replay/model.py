@@ -58,7 +58,8 @@ class ReplayModel:
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._run = run
-        self._profile = profile
+        self.name = profile.name
+        self.profile = profile
         self._say = say
         self._judge = judge
         self._tasks = tasks
@@ -69,16 +70,6 @@ class ReplayModel:
         self.broken = 0
         self.refused = 0
         self.beside: list[tuple[int, Usage]] = []
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._profile.name
-
-    @property
-    def profile(self) -> ModelProfile:
-        """The profile that the planner gets."""
-        return self._profile
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
@@ -91,11 +82,11 @@ class ReplayModel:
         await anyio.lowlevel.checkpoint()
         usage, kept = self._biller.bill(request, at=self.now)
         positions = self._biller.positions
-        if usage.prompt_tokens + request.max_tokens > self._profile.context_window:
+        if usage.prompt_tokens + request.max_tokens > self.profile.context_window:
             self.refused += 1
             raise PromptTooLong(
                 f"the prompt has {usage.prompt_tokens:,} tokens; with {request.max_tokens:,} for the answer that is "
-                f"more than the {self._profile.context_window:,} of {self.name}"
+                f"more than the {self.profile.context_window:,} of {self.name}"
             )
         if not _drops_mismatched(request):
             self.broken += any(_is_broken(positions, at) for at in range(max(kept, 1), len(positions)))
@@ -107,7 +98,7 @@ class ReplayModel:
         turn = self._run.turns[self.asked]
         self.asked += 1
         last = self.asked == len(self._run.turns)
-        usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, self._profile))
+        usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, self.profile))
         self._judge(self.asked, request, usage)
         content = turn.content
         reasoning = _reasoning(positions[-1])  # before anything is awaited: requests for summaries move the positions
@@ -118,7 +109,7 @@ class ReplayModel:
         else:
             for said in turn.said:
                 await self._say(said)
-        if self._profile.target == "binding":
+        if self.profile.target == "binding":
             content = (reasoning, *content)
         self._tasks.start_soon(self._pass_time)  # runs when the caller next waits, after it has read the time
         return ModelResponse(

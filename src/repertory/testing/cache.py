@@ -15,22 +15,18 @@ from repertory._json_text import canonical_json
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Text, decode_block
 from repertory.llm.profiles import ModelProfile
-from repertory.testing.prefix_cache import CacheUse, PrefixCache
+from repertory.testing.prefix_cache import CacheUse, Prefix, PrefixCache
 from repertory.testing.wire import blocks_of, unmarked, walk
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(Prefix, frozen=True):
     """One block of a request, with everything before it.
 
     Attributes:
-        key: A digest of every byte up to here.
-        tokens: The tokens of everything up to here.
         marker: The TTL of its cache marker; None if it has none.
         markable: Whether it may carry a marker: it is not thinking, and not empty.
     """
 
-    key: bytes
-    tokens: int
     marker: str | None
     markable: bool = True
 

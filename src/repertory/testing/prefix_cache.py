@@ -17,8 +17,7 @@ entry, and reading an entry refreshes only that entry, not shorter ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -28,18 +27,16 @@ from repertory.llm.profiles import CacheRules
 _TTL = {"5m": 300.0, "1h": 3600.0}
 
 
-class Prefix(Protocol):
-    """Everything up to a position of a request."""
+class Prefix(msgspec.Struct, frozen=True):
+    """Everything up to a position of a request.
 
-    @property
-    def key(self) -> Hashable:
-        """Equal for equal bytes, and for no others."""
-        ...
+    Attributes:
+        key: A digest of every byte up to here.
+        tokens: The tokens of everything up to here.
+    """
 
-    @property
-    def tokens(self) -> int:
-        """The tokens of everything up to here."""
-        ...
+    key: bytes
+    tokens: int
 
 
 class _Entry(msgspec.Struct):
@@ -69,7 +66,7 @@ class PrefixCache:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[bytes, _Entry] = {}
 
     def look_up(self, prefixes: Sequence[Prefix], markers: Sequence[tuple[int, str]], rules: CacheRules) -> CacheUse:
         """Look up a request and note what it writes. The time this takes depends on the markers, not on the request.
@@ -95,7 +92,7 @@ class PrefixCache:
         read = prefixes[reached].tokens if reached >= 0 else 0
 
         written = {"5m": 0, "1h": 0}
-        fresh: list[Hashable] = []
+        fresh: list[bytes] = []
         at = read
         for index, ttl in marked:
             if index <= reached:
