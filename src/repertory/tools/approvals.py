@@ -17,6 +17,7 @@ from repertory.record.records import Effect
 
 Verdict: TypeAlias = Literal["deny", "ask", "allow"]
 """The decision about a call, the strictest first."""
+STRICTEST_FIRST: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
 class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
     approval_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        for name in get_args(Verdict):
+        for name in STRICTEST_FIRST:
             rules: Any = getattr(self, name)
             if isinstance(rules, str) or not isinstance(rules, Sequence):
                 raise ConfigurationError(f"approvals: {name} must be a list of rules, got {rules!r:.200}")
@@ -127,16 +128,10 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
         return "ask" if effect == "unsafe" and self.unsafe == "ask" else "allow"
 
 
-STRICTEST_FIRST: Final[tuple[Verdict, ...]] = get_args(Verdict)
-
-
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
     """The strictest of several verdicts; ``allow`` if there are none."""
-    given = set(verdicts)
-    for verdict in STRICTEST_FIRST:
-        if verdict in given:
-            return verdict
-    return "allow"
+    given: list[Verdict] = [*verdicts, "allow"]
+    return min(given, key=STRICTEST_FIRST.index)
 
 
 def _text_of(value: object) -> str:

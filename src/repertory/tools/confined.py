@@ -178,10 +178,10 @@ class Folder:
         if parts:
             with self._locate(parts) as found:
                 parts = found.parts
-                with contextlib.suppress(OSError):  # opening it as a folder will then say what is wrong
-                    if stat.S_ISREG(os.stat(parts[-1], dir_fd=found.folder, follow_symlinks=False).st_mode):
-                        yield found
-                        return
+                facts = _facts_of(parts[-1], found.folder)
+                if facts is not None and stat.S_ISREG(facts.st_mode):
+                    yield found
+                    return
         folder, parts = self._open_folder(parts)
         yield from self._walk(folder, parts, skipped)
 
@@ -240,7 +240,7 @@ class Folder:
         What cannot be printed is shown in another way, and models write a space for any space and é in one form only.
         """
         with contextlib.suppress(OSError):
-            if not _exists(name, folder):
+            if _facts_of(name, folder) is None:
                 looks = _look(name)
                 with os.scandir(folder) as scan:
                     same = [each.name for each in scan if _look(each.name) == looks]
@@ -357,18 +357,18 @@ def _entries(folder: int, skipped: Counter[str]) -> list[tuple[str, bool, bool]]
         return []
 
 
-def _exists(name: str, folder: int) -> bool:
+def _facts_of(name: str, folder: int) -> os.stat_result | None:
+    """What the system says of a name in a folder; None if it says nothing, mostly as there is no such name."""
     try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
-        return False
-    return True
+        return None
 
 
 def _is_database(found: FoundFile) -> bool:
     name = found.parts[-1]
     is_called_so = _DATABASE.fullmatch(os.path.splitext(name)[1]) is not None
-    return is_called_so or _exists(f"{_SIDE_FILE.sub('', name)}-wal", found.folder)
+    return is_called_so or _facts_of(f"{_SIDE_FILE.sub('', name)}-wal", found.folder) is not None
 
 
 def _fold(name: str) -> str:
@@ -381,17 +381,11 @@ def _explain(error: OSError, parts: Parts, folder: int) -> ToolRetry | ToolFaile
     path = printable(parts)
     if isinstance(error, FileNotFoundError):
         return ToolRetry(f"there is no {path!r}; list_files shows what there is")
-    if _is_link(folder, parts[-1]):
+    facts = _facts_of(parts[-1], folder)
+    if facts is not None and stat.S_ISLNK(facts.st_mode):
         return ToolFailed(f"{path!r} is a symbolic link, and links are not followed")
     if isinstance(error, NotADirectoryError):
         return ToolRetry(f"{path!r} is not a folder")
     if error.errno == errno.ENAMETOOLONG:
         return ToolRetry(f"{path[:200]!r} is not a path: a name in it is too long")
     return ToolFailed(f"{path!r} cannot be read: {error.strerror}")
-
-
-def _is_link(folder: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
-        return False

@@ -6,8 +6,9 @@ trio.run received unrecognized yield message``, and ``AttributeError`` when it t
 
 from __future__ import annotations
 
-import sys
 import traceback
+
+import sniffio
 
 from repertory._error_texts import safe_str
 from repertory.tools.threads import run_in_thread
@@ -23,15 +24,11 @@ def wrong_event_loop(tool: str, error: BaseException) -> tuple[str, str]:
 
     Call this where the error is caught, in the program's own event loop.
 
-    Args:
-        tool: The tool's name.
-        error: The error that it raised.
-
     Returns:
         What the model is told, and what the developer is told in addition; both "" if it is another error.
     """
     modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    here, needs = "trio" if _in_trio() else "asyncio", _needed(error, modules[-1] if modules else "")
+    here, needs = sniffio.current_async_library(), _needed(error, modules[-1] if modules else "")
     if needs and run_in_thread.__module__ in modules:  # a plain function
         told = f"{tool} needs {needs}, and a plain function runs in a thread, where no event loop is"
         return told, f"make {tool} an async function, or call {needs}.run(…) in it"
@@ -55,8 +52,3 @@ def _needed(error: BaseException, raised_in: str) -> str:
             return "trio"
         case _:
             return ""
-
-
-def _in_trio() -> bool:
-    trio = sys.modules.get("trio")  # a program that has not imported trio does not run on it
-    return trio is not None and bool(trio.lowlevel.in_trio_run())

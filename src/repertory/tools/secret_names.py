@@ -10,18 +10,8 @@ from typing import Final
 # In lower case. These are names that programs document as the place of a credential. A name that more often holds
 # something else (``token.json``, ``config.yaml``) is left out: users who are refused too often would turn all this off.
 SECRET_NAMES: Final = (
-    *(
-        ".env*",
-        "*.env",
-        ".netrc",
-        "_netrc",
-        ".git-credentials",
-        ".npmrc",
-        ".yarnrc.yml",
-        ".pypirc",
-        ".pgpass",
-        ".my.cnf",
-    ),
+    *(".env*", "*.env", ".netrc", "_netrc", ".git-credentials"),
+    *(".npmrc", ".yarnrc.yml", ".pypirc", ".pgpass", ".my.cnf"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".htpasswd", ".dockercfg", ".vault-token", "service-token"),
     *("credentials.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
