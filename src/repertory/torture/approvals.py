@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,7 +27,7 @@ from repertory.supervisor import Run
 from repertory.testing import FunctionModel, call
 from repertory.testing.models import Answer
 from repertory.tools import ResultLater, Tool, ToolContext, tool
-from repertory.torture.judging import read_results, read_transcripts
+from repertory.torture.judging import query, read_results, read_transcripts
 
 Lie = Literal["", "unasked", "early"]
 """What a control does wrong: a tool needs no approval; or a decision is written down before it is durable."""
@@ -139,10 +137,9 @@ def approval_problems(database: Path, account: Sequence[str]) -> list[str]:
         if line[0] in TOOLS:
             effects.setdefault(line[1], []).append((int(line[2]), line[3]))
     told = [(line[1], " ".join(line[2:])) for line in words if line[0] == "told"]
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        events = connection.execute("SELECT seq, type, body FROM events ORDER BY seq").fetchall()
-        intents = dict(connection.execute("SELECT call_id, min(seq) FROM tool_intents GROUP BY call_id").fetchall())
-        statuses = dict(connection.execute("SELECT call_id, status FROM tool_outcomes").fetchall())
+    events = query(database, "SELECT seq, type, body FROM events ORDER BY seq")
+    intents = dict(query(database, "SELECT call_id, min(seq) FROM tool_intents GROUP BY call_id"))
+    statuses = dict(query(database, "SELECT call_id, status FROM tool_outcomes"))
     kept: dict[tuple[str, str], list[tuple[int, Any]]] = {}
     for seq, kind, text in events:
         body = json.loads(text)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from repertory.llm.messages import Block, ToolResult, ToolUse, decode_content, text_of
 from repertory.record.sqlite_damage import find_damage
@@ -44,12 +45,17 @@ def transcript_problems(turns: Sequence[Turn], *, ended: bool = True) -> list[st
     return found
 
 
-def read_transcripts(database: Path) -> dict[str, list[Turn]]:
-    """Every run's entries, read with the standard library's sqlite3; a damaged file is an error."""
+def query(database: Path, statement: str, *values: object) -> list[Any]:
+    """Rows of a file, read with the standard library's sqlite3; a damaged file is an error."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        rows = connection.execute("SELECT run_id, role, content FROM entries ORDER BY run_id, position").fetchall()
+        return connection.execute(statement, values).fetchall()
+
+
+def read_transcripts(database: Path) -> dict[str, list[Turn]]:
+    """Every run's entries."""
     found: dict[str, list[Turn]] = {}
-    for run_id, role, content in rows:
+    entries = query(database, "SELECT run_id, role, content FROM entries ORDER BY run_id, position")
+    for run_id, role, content in entries:
         found.setdefault(run_id, []).append((role, decode_content(json.loads(content))))
     return found
 
@@ -110,9 +116,8 @@ def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
         happened[effect, run_id, call_id] += 1
         if effect == "idempotent":
             names.setdefault((run_id, call_id), set()).add(name)
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        calls = connection.execute("SELECT DISTINCT run_id, call_id, status, tool FROM tool_calls").fetchall()
-        bodies = connection.execute("SELECT body FROM events WHERE type = ?", (COMMITTED,)).fetchall()
+    calls = query(database, "SELECT DISTINCT run_id, call_id, status, tool FROM tool_calls")
+    bodies = query(database, "SELECT body FROM events WHERE type = ?", COMMITTED)
     committed = Counter(json.loads(body)["call"] for (body,) in bodies)
     results = read_results(database)
     found: list[str] = []

@@ -24,6 +24,7 @@ from repertory.torture.judging import (
     append_problems,
     effect_problems,
     file_problems,
+    query,
     read_appends,
     run_problems,
 )
@@ -347,9 +348,8 @@ def _check_runs(victim: _Victim) -> bool:
     if found := run_problems(victim.file):
         victim.outcome.failures += found
         return False
-    with closing(sqlite3.connect(f"file:{victim.file}?mode=ro", uri=True)) as connection:
-        rows = connection.execute("SELECT run_id, state FROM run_status WHERE state != 'done'").fetchall()
-    victim.outcome.failures += [f"{run_id} is {state} in the end" for run_id, state in rows]
+    unfinished = query(victim.file, "SELECT run_id, state FROM run_status WHERE state != 'done'")
+    victim.outcome.failures += [f"{run_id} is {state} in the end" for run_id, state in unfinished]
     return True
 
 
