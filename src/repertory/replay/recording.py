@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -124,17 +125,9 @@ def record_run(
 
 def _group_by_role(messages: Iterable[RecordedMessage]) -> Iterator[tuple[str, list[RecordedMessage]]]:
     """Group neighbouring messages of one role; empty messages are left out."""
-    role, group = "", list[RecordedMessage]()
-    for recorded in messages:
-        if not any(_has_words(block) for block in recorded.message.content):
-            continue
-        if recorded.message.role != role and group:
-            yield role, group
-            group = []
-        role = recorded.message.role
-        group.append(recorded)
-    if group:
-        yield role, group
+    telling = (each for each in messages if any(map(_has_words, each.message.content)))
+    for role, group in groupby(telling, key=lambda each: each.message.role):
+        yield role, list(group)
 
 
 def _has_words(block: Block) -> bool:

@@ -110,10 +110,7 @@ class MessagesServer:
     @property
     def usage(self) -> Usage:
         """The total usage that was billed."""
-        total = Usage()
-        for exchange in self.exchanges:
-            total += exchange.usage
-        return total
+        return sum((exchange.usage for exchange in self.exchanges), Usage())
 
     @property
     def cost(self) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import Any
 
 from repertory.llm.messages import Json, broken_field
@@ -186,14 +187,5 @@ def _refuse_unanswered(calls: list[str], index: int) -> None:
 
 def _merged(messages: list[Json]) -> Iterator[Json]:
     """Merge neighbouring messages of the same role, as the API does; content is always given as blocks."""
-    role: str | None = None
-    blocks: list[Json] = []
-    for message in messages:
-        new = blocks_of(message["content"])
-        if message["role"] == role:
-            blocks = [*blocks, *new]
-            continue
-        if role is not None:
-            yield {"role": role, "content": blocks}
-        role, blocks = message["role"], list(new)
-    yield {"role": role, "content": blocks}
+    for role, group in groupby(messages, key=itemgetter("role")):
+        yield {"role": role, "content": [block for message in group for block in blocks_of(message["content"])]}
