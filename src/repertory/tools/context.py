@@ -27,6 +27,8 @@ else:
 
     ContextT = TypeVar("ContextT")  # in Python 3.11 and 3.12 it has no default, which only type checkers need
 
+T = TypeVar("T")
+
 
 @runtime_checkable
 class RunRecord(Protocol):
@@ -168,35 +170,19 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
         self.staged.extend(given)
 
     def need_record(self) -> RunRecord:
-        """The run's record.
-
-        Raises:
-            ConfigurationError: The tool was called outside a run.
-        """
-        if self.record is None:
-            raise ConfigurationError(
-                "this tool reads the run's record, and was called without one: set ToolContext.record"
-            )
-        return self.record
+        """The run's record. Raises ``ConfigurationError`` if the tool was called outside a run."""
+        return _needed(self.record, "reads the run's record", "record")
 
     def need_contents(self) -> ContentReader:
-        """The content store.
-
-        Raises:
-            ConfigurationError: There is none.
-        """
-        if self.contents is None:
-            raise ConfigurationError(
-                "this tool reads the content store, and was called without one: set ToolContext.contents"
-            )
-        return self.contents
+        """The content store. Raises ``ConfigurationError`` if there is none."""
+        return _needed(self.contents, "reads the content store", "contents")
 
     def need_memory(self) -> Memory:
-        """The memory of the run.
+        """The memory of the run. Raises ``ConfigurationError`` if there is none."""
+        return _needed(self.memory, "uses memory", "memory")
 
-        Raises:
-            ConfigurationError: There is none.
-        """
-        if self.memory is None:
-            raise ConfigurationError("this tool uses memory, and was called without one: set ToolContext.memory")
-        return self.memory
+
+def _needed(value: T | None, does: str, field: str) -> T:
+    if value is None:
+        raise ConfigurationError(f"this tool {does}, and was called without one: set ToolContext.{field}")
+    return value

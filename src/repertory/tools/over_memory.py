@@ -22,6 +22,7 @@ from repertory.errors import (
     ToolRetry,
 )
 from repertory.llm.messages import Text
+from repertory.memory.handle import Memory
 from repertory.memory.items import Item, Transform, TransformKind
 from repertory.memory.merging import Conflict, MergeReport, Prefer
 from repertory.record.items import ItemQuery
@@ -64,10 +65,11 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
 
 
 @contextmanager
-def _translate_errors() -> Generator[None]:
-    """Turn memory errors into errors for the model: those that it can fix itself, and those that it cannot."""
+def _memory_of(context: ToolContext) -> Generator[Memory]:
+    """The run's memory; its errors become errors for the model: those that it can fix itself, and those it cannot."""
+    memory = context.need_memory()
     try:
-        yield
+        yield memory
     except (ItemNotFound, RecordRefused, ConfigurationError) as error:
         raise ToolRetry(str(error)) from error
     except MemoryStoreError as error:
@@ -94,11 +96,10 @@ async def _store(
         tags: Words to find it by.
         related_to: Ids of items it belongs to.
     """
-    memory = context.need_memory()
     # The same id for every attempt at this call, so that a repetition after a crash finds what it wrote before.
     item_id = f"item-{context.idempotency_key[:16]}" if context.idempotency_key else ""
     metadata = {"run": context.run_id, "agent": context.agent, "iteration": context.iteration}
-    with _translate_errors():
+    with _memory_of(context) as memory:
         try:
             item = await memory.store(
                 content,
@@ -150,8 +151,7 @@ async def _query(
         text=text,
         limit=limit + 1,
     )
-    memory = context.need_memory()
-    with _translate_errors():
+    with _memory_of(context) as memory:
         found = await memory.query(query)
     items = found[:limit]
     more = len(found) > limit
@@ -182,8 +182,7 @@ async def _retrieve(
         words: Words to look for.
         page: Which page of a long answer.
     """
-    memory = context.need_memory()
-    with _translate_errors():
+    with _memory_of(context) as memory:
         item = await memory.retrieve(id, Transform(kind=transform, n=n, words=words))
     line = _line(item) + ("" if transform == "full" else f", {transform}")
     if isinstance(item.content, bytes):
@@ -215,8 +214,7 @@ async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolO
     Args:
         ids: The items to end.
     """
-    memory = context.need_memory()
-    with _translate_errors():
+    with _memory_of(context) as memory:
         if ids is None:
             return ToolOutput(f"ended all of memory, {counted(await memory.clear(), 'item')}", source_type="memory")
         ended = await memory.move(dict.fromkeys(ids))
@@ -230,8 +228,7 @@ async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolO
 
 async def _snapshot(context: ToolContext) -> ToolOutput:
     """Note how memory is now, to come back to it with memory_restore."""
-    memory = context.need_memory()
-    with _translate_errors():
+    with _memory_of(context) as memory:
         position = await memory.snapshot()
     text = f"memory is at position {position}; memory_restore with this position brings back what it holds now"
     return ToolOutput(text, source_type="memory", facts={"position": position})
@@ -243,8 +240,7 @@ async def _restore(position: int, context: ToolContext) -> ToolOutput:
     Args:
         position: What memory_snapshot answered.
     """
-    memory = context.need_memory()
-    with _translate_errors():
+    with _memory_of(context) as memory:
         changed = await memory.restore(position)
     said = f"memory is as it was at position {position}; {counted(changed, 'item')} changed"
     return ToolOutput(said, source_type="memory")
@@ -258,8 +254,7 @@ async def _merge(context: ToolContext, *, scope: str = "", prefer: Prefer = "nei
         prefer: Whose version to keep where both of you changed an item: child (the sub-agent's), parent (yours),
             both (the sub-agent's as an item of its own beside yours), or neither, which only reports it.
     """
-    memory = context.need_memory()
-    with _translate_errors():
+    with _memory_of(context) as memory:
         snapshots = await memory.snapshots()
         listed = "\n".join(f"{each.scope_id} · of run {each.owner}" for each in snapshots)
         if not scope:
