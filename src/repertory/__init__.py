@@ -65,34 +65,20 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "agents": ("Agent", "Delegation", "Limits", "load_agent", "load_agents", "research_team"),
-    "context": ("ContextPolicy",),
-    "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
-    "llm": ("AnthropicModel", "Model", "ModelProfile", "profile_for"),
-    "memory": ("Memory", "Payload", "PayloadScope", "SourceRecord"),
-    "offline": ("OfflineModel",),
-    "record": ("RunStatistics", "open_journal"),
-    "runs": ("AlertThresholds", "open_model"),
-    "shortening": ("ResultPolicy",),
-    "supervisor": ("Quota", "Quotas", "Run", "Supervisor", "open_supervisor", "run", "run_sync"),
-    "tools": (
-        "Approvals",
-        "CallRule",
-        "ResultLater",
-        "Tool",
-        "ToolContext",
-        "ToolOutput",
-        "call_tool",
-        "context_tools",
-        "file_tools",
-        "media_block",
-        "memory_files_tool",
-        "memory_tools",
-        "skill_tool",
-        "tool",
-    ),
+    "agents": "Agent Delegation Limits load_agent load_agents research_team",
+    "context": "ContextPolicy",
+    "errors": "RepertoryError ToolAbort ToolFailed ToolRetry",
+    "llm": "AnthropicModel Model ModelProfile profile_for",
+    "memory": "Memory Payload PayloadScope SourceRecord",
+    "offline": "OfflineModel",
+    "record": "RunStatistics open_journal",
+    "runs": "AlertThresholds open_model",
+    "shortening": "ResultPolicy",
+    "supervisor": "Quota Quotas Run Supervisor open_supervisor run run_sync",
+    "tools": "Approvals CallRule ResultLater Tool ToolContext ToolOutput call_tool context_tools file_tools "
+    "media_block memory_files_tool memory_tools skill_tool tool",
 }
-_HOME_OF = {name: room for room, names in _HOMES.items() for name in names}
+_HOME_OF = {name: room for room, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
     from repertory import (  # isort: skip
